@@ -256,14 +256,14 @@ _HOMES = {
     "record_batch": "wire.columns",
     "replay_parked": "worker.parking.parking_replay",
 }
-"""Each public name and the module that defines it. A name is loaded when it is first used: the modules of workers load
-the SDK or a scheduler, together most of a second, and even modules of plain values take a twentieth of a second, which
-slows a command line."""
+"""Each public name and the module that defines it. A name is loaded when it is first used, because loading slows a
+command line. The modules of workers load the SDK or a scheduler, which together take most of a second. Even modules of
+plain values take a twentieth of a second."""
 
 
 __getattr__ = loader(__name__, _HOMES)
 
 
 def __dir__() -> list[str]:
-    """List the public names, loaded or not."""
+    """List the public names, including those that are not loaded yet."""
     return sorted({*globals(), *__all__})

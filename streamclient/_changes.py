@@ -1,6 +1,6 @@
 """``changes``: the loop over tables or over a tunnel, from one set of options.
 
-The room of loops knows tables; here a tunnel is put in their place.
+The package ``loops`` knows only tables. This module adds tunnels.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from streamclient.worker.worker import Worker
 
 
 class WithWorker(LoopBase):
-    """A loop that shows its worker."""
+    """A loop that makes its worker accessible."""
 
     @property
     def worker(self) -> Worker:
-        """The worker: its statuses and health, ``pause``, ``accept_loss``. Usable from any thread.
+        """The worker, for its statuses, its health, ``pause`` and ``accept_loss``. Usable from any thread.
 
         Raises:
             StreamClientException: these are the changes of a tunnel; see ``tunnel_worker``.
@@ -47,7 +47,7 @@ class WithWorker(LoopBase):
 
     @property
     def tunnel_worker(self) -> TunnelWorker:
-        """The worker of a tunnel. Its first use, if before the loop, asks the service for the tunnel.
+        """The worker of a tunnel. If it is used before the loop begins, the first use asks the service for the tunnel.
 
         Raises:
             ConfigurationError: the tunnel does not exist.
@@ -62,13 +62,13 @@ class WithWorker(LoopBase):
 class Changes(WithWorker, Loop):
     """The changes of tables, batch by batch; ``streamclient.changes`` makes it.
 
-    Iterate it, in one thread, or call ``run`` or ``each``; one of them, and once. As a context manager it is closed at
-    the end of the block.
+    Use an object once, and in one way: iterate it in one thread, or call ``run``, or call ``each``. If the object is
+    used as a context manager, the end of the block closes it.
 
-    In a loop, the next turn commits the batch whose body ended, without waiting for the answer. With
-    ``commit="explicit"`` the next turn stores nothing, and ``batch.commit()`` stores everything up to its batch. A
-    batch whose body did not end, by ``break``, ``return`` or an exception, is left: nothing of it is stored, and a loop
-    over the same object begins with it again. A shard gives one batch at a time, so its records come in order.
+    When the body of a loop has ended and the loop asks for the next batch, the previous batch is committed, without
+    waiting for the answer. With ``commit="explicit"`` only ``batch.commit()`` stores: everything up to its batch. If
+    the body is left by ``break``, ``return`` or an exception, nothing of its batch is stored, and the next loop over
+    the same object begins with that batch. A shard gives one batch at a time, so its records come in order.
 
     A loop ends after ``close()`` or ``worker.shutdown()``. While the program's main thread is in a loop, SIGTERM raises
     ``SystemExit(143)`` there; see ``ClientConfig.end_on_sigterm``. An object that is dropped, or whose thread has
@@ -90,26 +90,28 @@ def changes(
     max_records: int = 1_000,
     config: ClientConfig | TunnelWorkerConfig | None = None,
 ) -> Changes:
-    """Return the changes of one or more tables, to be iterated or given to functions. This calls no service.
+    """Return the changes of one or more tables, to be iterated or given to functions. No service is called.
 
     All processes with the same ``group`` share the shards of the tables; each process needs its own ``worker`` name.
 
     Args:
         table: name of the data table, or names of several. With ``tunnel`` it may be left out.
         group: name of the consuming application; needed without ``tunnel``.
-        tunnel: name or id of a tunnel, in place of a group: first come the rows of today, if the tunnel has them, then
-            what changes. The service keeps the positions, so ``status_table``, ``initial_position`` and ``max_records``
-            do not apply.
+        tunnel: name or id of a tunnel, in place of a group: a tunnel with base data delivers the present rows first,
+            then the changes. The service keeps the positions, so ``status_table``, ``initial_position`` and
+            ``max_records`` do not apply.
         commit: when positions are stored: ``"turn"`` when a batch's body or handler ends, or ``"explicit"`` only by
             ``batch.commit()``.
-        client: a ``tablestore.OTSClient``; by default one for the instance in the environment, as for every command.
-        status_table: table of the leases; by default ``<table>_<group>``. To be given for several tables.
-        worker: name of this worker, unique among all that run; by default a new one.
+        client: a ``tablestore.OTSClient``; by default a client for the instance in the environment, as for every
+            command.
+        status_table: table of the leases; by default ``<table>_<group>``. Needed for several tables.
+        worker: name of this worker, unique among all workers that run; by default a new name.
         initial_position: start of shards without a stored position: ``"oldest"``, ``"latest"`` or an
             ``InitialPosition``.
         max_records: most records of a batch.
-        config: settings of the worker, taken as they are; by default few threads, whatever the number of shards. With
-            ``tunnel`` they may be a ``TunnelWorkerConfig``, whose ``client_tag`` is ``worker`` if that is given.
+        config: settings of the worker, used unchanged; by default the worker has few threads, whatever the number of
+            shards. With ``tunnel`` they may be a ``TunnelWorkerConfig``, with ``worker``, if given, as its
+            ``client_tag``.
 
     Raises:
         ConfigurationError: an argument, or a variable of the environment, cannot work; nothing has happened yet.
@@ -185,7 +187,7 @@ def consumption_of(
 
 
 def _table_of_tunnel(table: object, tunnel: str, is_left_out: Mapping[str, bool]) -> str | None:
-    """Return the table that is given; refuse the options of a group."""
+    """Return the name of the tunnel's table, if one is given; refuse the options of a group."""
     checks.identifier.require("tunnel", tunnel)
     if table is not None and not isinstance(table, str):
         given = checks.shown(table)
@@ -212,7 +214,7 @@ def _tunnel_named(client: TunnelClient, tunnel: str, table: str | None) -> Tunne
     """Return the tunnel with this name or id.
 
     Raises:
-        ConfigurationError: it does not exist, or there are several.
+        ConfigurationError: no tunnel has this name or id, or several have it.
     """
     known = client.list_tunnel(table)
     found = [each for each in known if tunnel in (each.tunnel_id, each.tunnel_name)]

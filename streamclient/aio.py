@@ -1,4 +1,4 @@
-"""Changes in an event loop: ``async for``, coroutines as handlers, processors with ``await``."""
+"""Changes of tables in an event loop: ``async for``, coroutines as handlers, processors with ``await``."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -17,12 +17,12 @@ __all__ = ["AsyncBatch", "AsyncChanges", "AsyncRecordProcessor", "changes"]
 class AsyncChanges(WithWorker, AsyncLoop):
     """The changes of tables, batch by batch, in an event loop; ``streamclient.aio.changes`` makes it.
 
-    As ``streamclient.Changes``, with ``async for`` and ``await``: iterate it in one event loop, by one task at a time,
-    or await ``run`` or ``each``; one of them, and once. Reading, leases and checkpoints stay in threads, so a body that
-    blocks the event loop costs no lease.
+    This is ``streamclient.Changes`` with ``async for`` and ``await``. Use an object once, and in one way: iterate it in
+    one event loop, by one task at a time, or await ``run``, or await ``each``. Reading, leases and checkpoints stay in
+    threads, so a body that blocks the event loop costs no lease.
 
-    Cancellation takes nothing: a wait for a batch that is cancelled leaves all batches in line, and a body that is
-    cancelled leaves its batch. SIGTERM ends the loop after its present body, if the program does not handle it. An
+    Cancellation loses nothing. If a wait for a batch is cancelled, all batches go on waiting. If a body is cancelled,
+    nothing of its batch is stored. SIGTERM ends the loop after its present body, if the program does not handle it. An
     object that is dropped, or whose event loop is closed, stops its worker within a second.
     """
 
@@ -43,7 +43,8 @@ def changes(
 ) -> AsyncChanges:
     """Return the changes of one or more tables, to be iterated in an event loop or given to coroutines.
 
-    Arguments and errors are those of ``streamclient.changes``. This calls no service, and needs no event loop yet.
+    Arguments and errors are those of ``streamclient.changes``. The function calls no service, and needs no running
+    event loop.
     """
     return AsyncChanges(
         consumption_of(

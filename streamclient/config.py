@@ -1,4 +1,4 @@
-"""Settings: frozen, and checked when they are made.
+"""Settings of workers and streams: frozen, and checked when they are made.
 
 Names and defaults are those of the Java client, with units in the name.
 """
@@ -27,15 +27,17 @@ from streamclient.model import BalanceBy, InitialPosition, OnFailure, TrimmedDat
 _log = logs.logger(__name__)
 
 BEATS_PER_LEASE = 3.3
-"""The number of heartbeats, and also of scans, in one lease duration, as in the defaults of ``ClientConfig``: the loss
-of a single one does no harm."""
+"""The number of heartbeats in one lease duration, and the number of scans, with the defaults of ``ClientConfig``. The
+loss of a single heartbeat or scan does no harm."""
 
 READS_PER_SECOND = 400
-"""The reads a second that a worker may make without finding anything: enough for four shards with traffic beside a
-thousand quiet ones. A thousand reads took about one second of a processor core, on a machine that others kept busy."""
+"""The largest number of reads a second that a worker may make without finding a record. It suffices for four shards
+with traffic and a thousand quiet shards. A thousand reads took about one second of a processor core, on a busy
+machine."""
 
 EAGER_SHARDS = 6
-"""The shards for which a smaller ``worker_idle_time_millis`` raises that number."""
+"""If reading this many shards every ``worker_idle_time_millis`` takes more than ``READS_PER_SECOND`` reads, a worker
+may make that larger number."""
 
 _retry_strategy = checks.optional(checks.implementation(IRetryStrategy))
 lease_manager = checks.implementation(ILeaseManager)
@@ -47,7 +49,7 @@ def _client(instance: object, attribute: Attribute[Any], value: object) -> None:
 
 
 class ProcessorKind(Enum):
-    """The kinds of things that a program may give as a processor factory."""
+    """The kinds of objects that a program may give as its processor factory."""
 
     MAKER = "makes processors"
     """A factory, or a class or function without arguments."""
@@ -59,7 +61,10 @@ class ProcessorKind(Enum):
 
 
 def processor_kind(given: object) -> ProcessorKind | str:
-    """Return what ``given`` is; if it is nothing that a worker takes, the reason, or an empty string for no object."""
+    """Return the kind of ``given``.
+
+    If a worker cannot take it, return the reason; for ``None`` return an empty text.
+    """
     if not isinstance(given, type) and callable(getattr(given, "create_processor", None)):
         return checks.deferring(getattr(given, "create_processor")) or ProcessorKind.MAKER  # noqa: B009
     if not callable(given):
@@ -76,7 +81,7 @@ _ASYNC_METHODS = ("initialize", "process_records", "shutdown")
 
 
 def _is_async_by_origin(made: type) -> bool:
-    """Return whether ``process_records`` is an async function in a class or in one that it is derived from."""
+    """Return whether ``process_records`` is an async function in ``made`` or in one of its base classes."""
     return any(checks.is_async(vars(each).get("process_records")) for each in made.__mro__)
 
 
@@ -143,7 +148,7 @@ class FailurePolicy:
     A failed batch is delivered again to the same processor, up to ``retries`` times. If it still fails, it is cut in
     two, and the halves are delivered in order, each as a batch of its own. Halves that fail are cut again, down to the
     single record that fails, which is retried ``retries`` times more. Then ``then`` applies. So a processor must accept
-    a record that it has seen before, as after a crash.
+    a record that it has seen before, which also happens after a crash.
     """
 
     retries: int = field(default=3, validator=checks.not_negative)
@@ -160,7 +165,7 @@ class FailurePolicy:
     the same store."""
     park_rest_of_key: bool = field(default=True, validator=checks.flag)
     """Whether later records of a parked key are parked too, without being tried, as long as the key has parked records.
-    With ``False``, later records are delivered, and a replay then writes an old change over a newer one."""
+    With ``False``, later records are delivered, and a replay may write an old change over a newer one."""
     most_parked_share: float = field(default=0.01, validator=checks.share)
     """The largest share of the shard's latest ``share_window_records`` records that may be parked. Beyond this share
     the shard stops, because the cause is probably not in the records."""
@@ -210,7 +215,7 @@ class Backoff:
 @checks.explains_names
 @frozen(kw_only=True)
 class CallLimits:
-    """Limits of the duration of calls for one shard."""
+    """The longest durations of calls for one shard."""
 
     slow_processor_warning_millis: int = field(default=30_000, validator=checks.positive)
     """The duration after which a call into user code is logged and named in the shard's status."""
@@ -218,9 +223,9 @@ class CallLimits:
     """The longest duration of a call into user code, including the wait for a thread. After this time the worker
     releases the shard's lease, so that another worker can continue from the stored checkpoint; 0 sets no limit."""
     read_limit_millis: int = field(default=120_000, validator=checks.not_negative)
-    """The longest duration of one read of a shard, including the wait for a thread. The consequences are those of
-    ``user_code_limit_millis``, and 0 sets no limit. A client with the usual time-outs fails a read without an answer
-    earlier than that."""
+    """The longest duration of one read of a shard, including the wait for a thread. After this time the worker releases
+    the shard's lease, as for ``user_code_limit_millis``; 0 sets no limit. A client with the usual time-outs gives up a
+    read earlier."""
     checkpoint_timeout_millis: int = field(default=30_000, validator=checks.positive)
     """The time that ``checkpoint()`` waits for the status table before it raises."""
 
@@ -231,8 +236,8 @@ class Prefetch:
     """Limits of reading ahead while processors work, in bytes as the service sends them."""
 
     prefetch_bytes: int = field(default=2 << 20, validator=checks.not_negative)
-    """The limit for one shard; 0 reads nothing ahead. Otherwise one page of any size may always be read ahead. Several
-    pages even out batches that take unequal times to process."""
+    """The limit for one shard; 0 reads nothing ahead. With any other limit one page may always be read ahead, whatever
+    its size. Several pages help when batches take unequal times to process."""
     prefetch_total_bytes: int = field(default=32 << 20, validator=checks.positive)
     """The limit for all shards of a worker together. Decoded records take about four times as much memory."""
 
@@ -243,50 +248,53 @@ class ClientConfig:
     """Settings of a worker. All workers of a fleet, in every language, must agree on ``lease_duration_millis``."""
 
     lease_duration_millis: int = field(default=20_000, validator=checks.positive)
-    """The time after which a lease has expired if an observer sees no change of its counter."""
+    """The time after which an observer treats a lease as expired if the lease's counter does not change."""
     renewer_interval_millis: int = field(default=6_000, validator=checks.positive)
     taker_interval_millis: int = field(default=6_000, validator=checks.positive)
     """The time between scans of the status table. Each scan serves taking, balancing, hand-overs and parent checks."""
     worker_idle_time_millis: int = field(default=15, validator=checks.positive)
-    """The time from the beginning of one read to that of the next, for a shard without news whose table has traffic. It
-    decides the latency, and what that costs: a smaller value finds records sooner, by more reads. A table has traffic
-    for 10 s after a record of any of its shards in this worker, and a shard of it for 60 s after its own."""
+    """The time from the beginning of one read to the beginning of the next, for a shard that had no new records
+    although its table has traffic. A smaller value finds records sooner and costs more reads. A table counts as having
+    traffic for 10 s after this worker reads a record of any of its shards. A shard of that table is read at this
+    interval for 60 s after its own last record, and then less often."""
     max_wait_table_ready_time_millis: int = field(default=120_000, validator=checks.positive)
     check_table_ready_interval_millis: int = field(default=100, validator=checks.positive)
     sync_shard_interval_millis: int = field(default=10_000, validator=checks.positive)
     max_duration_before_last_successful_renew_or_take_lease: int = field(default=60_000, validator=checks.positive)
-    """The milliseconds without a successful renewal or scan after which the worker reports itself unhealthy."""
+    """The worker reports itself unhealthy after this many milliseconds without a successful renewal or scan."""
     status_table_read_capacity: int = field(default=0, validator=checks.not_negative)
     status_table_write_capacity: int = field(default=0, validator=checks.not_negative)
     auto_steal_lease: bool = field(default=True, validator=checks.flag)
     """Whether to ask loaded workers for leases."""
     renew_thread_pool_size: int = field(default=20, validator=checks.positive)
-    """The most threads for heartbeats, which are sent in batches. The worker's other calls about leases have as many
-    threads of their own."""
+    """The largest number of threads for heartbeats, which are sent in batches. The worker's other calls about leases
+    have a pool of the same size."""
     task_retry_strategy: IRetryStrategy | None = field(default=None, validator=_retry_strategy)
     lease_manager_retry_strategy: IRetryStrategy | None = field(default=None, validator=_retry_strategy)
 
-    # From here on: settings that the Java client does not have.
+    # The Java client does not have the settings below.
     signal_interval_millis: int = field(default=400, validator=checks.positive)
-    """The time between two reads of a few workers' rows in the status table. It decides how soon a worker notices that
-    it is woken, or that another worker died. At most a tenth of the lease duration is used."""
+    """The time between two reads of a few workers' rows in the status table. It decides how soon a worker notices a
+    message of another worker, or another worker's death. If it is above a tenth of the lease duration, that tenth is
+    used."""
     read_threads: int = field(default=128, validator=checks.positive)
-    """The most reads of a worker under way. With at most this many shards, no read waits for another, however long the
-    other takes. A thread exists only while all others are reading."""
+    """The largest number of reads that a worker makes at the same time. If the worker has no more shards than this, no
+    read ever waits for another read. A thread is started only when all existing threads are reading."""
     balance_by: BalanceBy = field(default=BalanceBy.COUNT, converter=_balance_by)
     """The quantity that is balanced; a string is accepted too. Load is balanced only while all workers of the fleet use
-    this package. Beside Java workers, which count leases, the number of leases is balanced."""
+    this package. Java workers count leases, so a fleet with a Java worker balances the number of leases."""
     max_idle_poll_interval_millis: int = field(default=900, validator=checks.positive)
-    """The longest time between two reads of a shard without news, reached after ten minutes of silence; before that, it
-    grows in proportion to the silence. Shards without traffic are together read at most 200 times a second, so that
-    with more than 160 of them the time is longer: about five seconds for a thousand."""
+    """The longest time between two reads of a shard without new records. The time grows in proportion to the silence,
+    and reaches this value after ten minutes. All shards without traffic together are read at most 200 times a second.
+    So with more than 160 such shards the time is longer: about five seconds for a thousand shards."""
     max_reads_per_second: int | None = field(default=None, validator=checks.optional(checks.positive))
-    """The most reads a second that may find nothing, of all shards of the worker. Beyond that the times between reads
-    grow by one factor, which is told in the worker's row; reads that follow records are not slowed. ``None`` stands for
-    400, or for as many as six shards make at ``worker_idle_time_millis`` if that is more."""
+    """The largest number of reads a second, over all shards of the worker, that may find nothing. Above it, the times
+    between reads all grow by the same factor, and the worker's row shows that factor. A read that follows records is
+    never slowed. ``None`` stands for 400 or for the reads of six shards at ``worker_idle_time_millis``, whichever is
+    more."""
     prefetch: Prefetch = field(default=Prefetch(), validator=checks.instance(Prefetch))
     deliver_empty_batches: bool = field(default=False, validator=checks.flag)
-    """Whether ``process_records`` is called when a read returned no records, as the Java client always does."""
+    """Whether ``process_records`` is called after a read that returned no records. The Java client always calls it."""
     backoff: Backoff = field(default=Backoff(), validator=checks.instance(Backoff))
     failure_policy: FailurePolicy = field(default=FailurePolicy(retries=0), validator=checks.instance(FailurePolicy))
     """The treatment of records for which ``process_records`` raises. By default a new processor starts each time,
@@ -298,19 +306,19 @@ class ClientConfig:
     """The treatment of a shard that lost records to retention; a string is accepted too."""
     limits: CallLimits = field(default=CallLimits(), validator=checks.instance(CallLimits))
     unhealthy_after_failing_millis: int = field(default=0, validator=checks.not_negative)
-    """The milliseconds for which the processor of a shard may fail before the worker reports itself unhealthy. With 0
-    such a shard is told in ``health`` and does not count, because the fault may be that of one record."""
+    """The milliseconds for which the processor of a shard may fail before the worker reports itself unhealthy. With 0,
+    ``health`` names such a shard, but the worker stays healthy, because the fault may lie in a single record."""
     shutdown_timeout_millis: int = field(default=30_000, validator=checks.positive)
     """The longest duration of a whole shutdown: running calls, ``shutdown`` callbacks and hand-overs together."""
     end_on_sigterm: bool = field(default=True, validator=checks.flag)
-    """Whether SIGTERM ends the worker in order, as Ctrl-C does, if its ``run`` is in the program's main thread. The
-    program then exits with 143 (128 + 15). A handler of the program's own always stays in place."""
+    """Whether SIGTERM shuts the worker down, as Ctrl-C does, if its ``run`` is in the program's main thread. The
+    program then exits with 143 (128 + 15). A signal handler that the program has set is never replaced."""
     metrics: IMetrics | None = field(default=None, validator=checks.optional(checks.implementation(IMetrics)))
     """The receiver of measurements; workers may share it. ``None`` measures nothing."""
 
     @property
     def reads_ceiling(self) -> int:
-        """The value of ``max_reads_per_second``, or what stands for ``None``."""
+        """The value of ``max_reads_per_second``, or the number for which ``None`` stands."""
         own = self.max_reads_per_second
         return own or max(READS_PER_SECOND, EAGER_SHARDS * 1_000 // self.worker_idle_time_millis)
 
@@ -364,18 +372,19 @@ class StreamConfig:
     """The stream to read, and the table that keeps progress."""
 
     client: Any = field(validator=_client)
-    """A ``tablestore.OTSClient``, used for the data table, its stream and the status table. ``None`` suits a worker
-    that gets a ``stream_api`` and a ``lease_manager`` and needs no client."""
+    """A ``tablestore.OTSClient``, used for the data table, its stream and the status table. It may be ``None`` if the
+    worker is given a ``stream_api`` and a ``lease_manager``."""
     data_table_name: str = field(validator=checks.identifier)
     status_table_name: str = field(validator=checks.identifier)
-    """The status table. Each consuming application needs its own, because rows carry no group name. Streams of
-    different tables may share it."""
+    """The status table. Each consuming application needs its own status table, because rows carry no group name.
+    Streams of different tables may share it."""
     max_records: int = field(default=1_000, validator=checks.positive)
     """The most records per read."""
     initial_position: InitialPosition = field(factory=InitialPosition.oldest, converter=_initial_position)
     """The start of shards without a stored checkpoint; ``"oldest"`` and ``"latest"`` are accepted too."""
     name: str = field(default=Factory(_name_of_the_table, takes_self=True), validator=checks.identifier)
-    """The name that tells the streams of one worker apart, in statuses and logs; by default that of the data table."""
+    """The name of the stream in statuses and logs, which tells the streams of one worker apart; by default the name of
+    the data table."""
     record_processor_factory: IRecordProcessorFactory | Callable[..., object] | None = field(
         default=None, validator=checks.optional(processor_factory)
     )

@@ -1,7 +1,7 @@
 """The exceptions of the package.
 
-The three public exceptions of the Java client stay siblings under one base, so that ported ``except`` clauses keep
-their meaning in any order. Errors carry their policy: callers ask ``error.kind`` instead of keeping lists of codes.
+The three public exceptions of the Java client are siblings under one base, so ported ``except`` clauses keep their
+meaning in any order. An error says how to treat it: callers ask ``error.kind``, and keep no lists of codes.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ from types import MappingProxyType
 from urllib.parse import urlsplit
 
 MOST_ERROR_CHARACTERS = 4_096
-"""The most characters that are logged or stored of a text from outside this package; some errors carry whole
-documents."""
+"""The largest number of characters that are logged or stored of a text from outside this package. Some errors of
+services contain whole documents."""
 
 _LEFT_OUT = "...({} characters left out)..."
 _NOTE_CHARACTERS = 48
-"""Room for the note about the cut, with a number of any length that fits into memory."""
+"""The room for the note about characters left out, whose number may have any length that fits into memory."""
 
 
 def printable(text: str, most: int | None = MOST_ERROR_CHARACTERS) -> str:
     """Return a text from outside this package on one line, cut to ``most`` characters, safe for a terminal or a log.
 
     Control characters, line ends, direction marks and lone surrogates are escaped as ``repr`` does it. A longer text
-    keeps its beginning and its end, because many messages end with advice; ``None`` cuts nothing. Text that was escaped
-    and cut before stays as it is.
+    keeps its beginning and its end, because many messages end with advice. ``None`` cuts nothing. A text that this
+    function returned stays unchanged when it is passed again.
     """
     if most is None or len(text) <= most:
         shown = _escaped(text)
@@ -38,28 +38,28 @@ def printable(text: str, most: int | None = MOST_ERROR_CHARACTERS) -> str:
 
 
 def _escaped(text: str) -> str:
-    if text.isprintable():  # the usual case, and quick
+    if text.isprintable():  # the usual case, which is quick
         return text
     return "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)
 
 
 _THIS_MACHINE = ("127.0.0.1", "localhost", "::1")
-"""The hosts by which programs reach a local server."""
+"""Names by which programs on this machine reach a local server."""
 
 _HTTP_PORT = 80
 
 
 def is_local(endpoint: object) -> bool:
-    """Return whether an endpoint is one of a local server: without TLS, and on this machine."""
+    """Return whether an endpoint is that of a local server: it uses no TLS, and its host is this machine."""
     try:
         parts = urlsplit(str(endpoint))
-    except ValueError:  # brackets around something else than an address
+    except ValueError:  # the brackets contain something else than an address
         return False
     return parts.scheme == "http" and parts.hostname in _THIS_MACHINE
 
 
 def start_one(endpoint: str) -> str:
-    """Return the advice to start a local server at an endpoint where none listens; empty for another machine."""
+    """Return the advice to start a local server at ``endpoint``, where none listens; empty for another machine."""
     if not is_local(endpoint):
         return ""
     return f"; start a local Tablestore with `streamclient server --port {urlsplit(endpoint).port or _HTTP_PORT}`"
@@ -75,7 +75,7 @@ class ErrorKind(Enum):
     """The service refused for another passing reason; nothing was applied; retry."""
 
     AMBIGUOUS = "ambiguous"
-    """No trustworthy answer came back; a write may or may not have been applied; read before you conclude."""
+    """No trustworthy answer came back. A write may or may not have been applied: read the row before you conclude."""
 
     PERMANENT = "permanent"
     """The same request will fail again; retrying is useless."""
@@ -84,8 +84,8 @@ class ErrorKind(Enum):
 class StreamClientError(Exception):
     """Base of every exception of this package.
 
-    Each argument is a line of the message, made ``printable``, because nearly every message quotes names and texts of
-    services, users and tables.
+    Each argument is a line of the message. It is made ``printable``, because nearly every message quotes names and
+    texts of services, users and tables.
     """
 
     def __init__(self, *lines: object) -> None:
@@ -98,7 +98,7 @@ class StreamClientError(Exception):
 class ConfigurationError(StreamClientError, ValueError):
     """A setting or argument cannot work.
 
-    Raised before any effect; the message names the given and the expected value.
+    It is raised before anything has an effect. The message names the given and the expected value.
     """
 
 
@@ -109,7 +109,7 @@ class StreamClientException(StreamClientError):
 class NoThreadError(StreamClientException, RuntimeError):
     """The system refused a thread: this process, its user or its container has reached its limit.
 
-    Nothing has begun. The same call may succeed later, when other threads have ended.
+    The call had no effect. It may succeed later, when other threads have ended.
     """
 
     @classmethod
@@ -142,7 +142,7 @@ class ForkedError(StreamClientException):
 class WorkerFailedError(StreamClientError):
     """A worker ended by itself, because of an error in one or several streams.
 
-    The message repeats the log's message of that moment, with one sentence per stream.
+    The message has one sentence per failed stream, as the log has.
     """
 
     def __init__(self, message: str, errors: Mapping[str, BaseException]) -> None:
@@ -152,9 +152,9 @@ class WorkerFailedError(StreamClientError):
 
     @classmethod
     def of(cls, sentences: Mapping[str, str], errors: Mapping[str, BaseException]) -> WorkerFailedError:
-        """Make the error for ``errors``; the first unforeseen error, a fault of this package, becomes its cause.
+        """Make the error for ``errors``; its cause is the first of them that is a fault of this package, if any.
 
-        Foreseen errors need no traceback.
+        Other errors need no traceback.
         """
         failed = cls("; ".join(sentences[name] for name in errors), errors)
         faults = [error for error in errors.values() if not is_foreseen(error)]
@@ -192,9 +192,9 @@ class DependencyException(StreamClientError):
 
 
 class UnreadableAnswerError(DependencyException):
-    """An answer arrived as it was sent and cannot be read: the service, or a system on the way to it, is at fault.
+    """An answer arrived intact and cannot be read: the service, or a system on the way to it, is at fault.
 
-    No part of the answer was used. The request may be repeated as after a network error.
+    No part of the answer was used. The request may be repeated, as it may after a network error.
     """
 
 
@@ -223,7 +223,7 @@ class TrimmedDataException(StreamClientException):
 
 
 class CodecError(StreamClientException, ValueError):
-    """Bytes do not form a valid frame: truncated, corrupt, or of an unknown kind. No row was produced from them."""
+    """Bytes do not form a valid frame: they are truncated, corrupt, or of an unknown kind. They produced no row."""
 
 
 class DisorderError(CodecError):
@@ -235,7 +235,7 @@ class ApplicationException(StreamClientException):
 
 
 class UnfitValueError(StreamClientException, ValueError):
-    """A value or a column does not have the type that its destination, or its field of a class, requires.
+    """A value or a column does not have the type that its destination requires, or the field of a class.
 
     Nothing was written.
     """

@@ -1,4 +1,4 @@
-"""The interfaces of users: processors, checkpointers, markers, lease managers, retry strategies."""
+"""The interfaces that programs implement or are given: processors, checkpointers, lease managers, retry strategies."""
 
 from __future__ import annotations
 
@@ -36,24 +36,27 @@ class InitializationInput:
     pending_checkpoint: PendingCheckpoint | None = None
     """A checkpoint that an earlier processor prepared and did not complete.
 
-    To complete it, store its ``value`` before ``initialize`` returns: reading then starts after that position. To
-    ignore it, do nothing: the same records are then delivered again, and a batch ends at the same record as before."""
+    To complete that checkpoint, store its ``value`` before ``initialize`` returns. Reading then starts after that
+    position. To ignore it, do nothing: the same records are delivered again, and the batch ends at the same record as
+    the first time."""
     progress: Progress | None = None
     """The progress up to the stored checkpoint; ``None`` if it was not stored."""
     lost_behind: str | None = None
-    """The stored checkpoint, if records after it have left the stream and an operator or
-    ``ClientConfig.trimmed_data_policy`` has accepted the loss; ``initial_checkpoint`` is then the oldest record
-    left."""
-    fleet_has_processed: bool = False
-    """Whether rows of the status table show that records of any shard were processed, so that this fleet's destination
-    must exist."""
-    is_replay: bool = False
-    """Whether ``replay_parked`` delivers parked records again, instead of a worker delivering the shard.
+    """The stored checkpoint, if records after it have left the stream and the loss was accepted; otherwise ``None``.
 
-    All records have the same key and come in their order, one in each call. They are older than the sink's data of the
-    shard, the epoch is 0, and a record may come again after a crash. So compare neither epoch nor position, and change
-    neither. Insert each record under its own identity (``shard_info.shard_id`` and ``record.sequence_info``) if it is
-    absent. Raise an error if the sink cannot do that: the records then stay parked, with that reason."""
+    An operator or ``ClientConfig.trimmed_data_policy`` accepts a loss. In that case ``initial_checkpoint`` is the
+    oldest record left."""
+    fleet_has_processed: bool = False
+    """Whether rows of the status table show that any worker of the fleet has processed records, of any shard. If so,
+    the fleet's destination must exist."""
+    is_replay: bool = False
+    """Whether the records come from ``replay_parked``, which delivers parked records again, and not from a worker.
+
+    All records have the same key and come in their order. Each call has one record. The records are older than the
+    sink's data of the shard, the epoch is 0, and a record may come again after a crash. So compare neither epoch nor
+    position, and change neither. Insert each record under its own identity (``shard_info.shard_id`` and
+    ``record.sequence_info``) if it is absent. Raise an error if the sink cannot do that: the records stay parked, and
+    the error becomes the reason for that."""
 
 
 @frozen
@@ -68,14 +71,14 @@ class ProcessRecordsInput:
     checkpointer: IRecordProcessorCheckpointer
     shutdown_marker: IShutdownMarker
     attempt: int = 0
-    """How many calls with all of these records have failed before this one, in this process."""
+    """The number of failed calls, in this process, that contained all of these records; 0 for the first call."""
 
     def arrow(self, schema: Mapping[str, ColumnType] | None = None) -> Any:
         """Return the records by column: an object with ``__arrow_c_array__``, such as ``pyarrow.record_batch`` takes.
 
-        There is one row per record, in order. If the batch is a whole read, no record objects are made for this. The
-        layout is that of ``streamclient.wire.columns``. A schema names the attribute columns that become columns, and
-        their types; all other cells are listed beside them. Usable from any thread.
+        There is one row per record, in order. If the batch is a whole read, this method makes no record objects. The
+        layout is that of ``streamclient.wire.columns``. ``schema`` names the attribute columns that become Arrow
+        columns, and their types; all other cells are listed in one more column. Usable from any thread.
 
         Raises:
             CodecError: the records are not of one table.
@@ -115,9 +118,9 @@ class IRecordProcessor(ABC):
     def shutdown(self, shutdown_input: ShutdownInput) -> None:  # noqa: B027  # most have nothing to finish
         """Finish; called once, after the last batch. The reason says whether a checkpoint is still possible.
 
-        Where a processor does not override this method, the worker stores the end of a shard (``TERMINATE``) for it if
-        the processor has stored the position after every batch that it was given. If it has not, the end is not stored,
-        and the rest is delivered again: a buffer may hold records that are not written yet.
+        If a processor does not override this method, the worker handles the end of a shard (``TERMINATE``) itself. It
+        stores the end if the processor has stored the position after every batch. Otherwise the end is not stored, and
+        the next processor reads the rest again: a buffer may hold records that are not written yet.
         """
 
 
@@ -162,14 +165,14 @@ class IRecordProcessorCheckpointer(ABC):
     @property
     @abstractmethod
     def largest_permitted_checkpoint_value(self) -> str:
-        """The position after the last batch that was handed out."""
+        """The position after the last batch that the processor was given."""
 
     @property
     def is_closed(self) -> bool:
         """Whether nothing can be stored any more, because the lease is lost or the processor was shut down.
 
-        Code that waits or works for long asks this, because its further work would be in vain. An implementation that
-        cannot tell returns ``False``.
+        Code that waits or works for long should ask, because nothing that it does afterwards can be stored. An
+        implementation that cannot tell returns ``False``.
         """
         return False
 
@@ -199,7 +202,7 @@ class IShutdownMarker(ABC):
 
     @abstractmethod
     def mark_for_process_restart(self) -> None:
-        """Stop this processor; a new one starts from the stored checkpoint."""
+        """Stop this processor; a new processor starts from the stored checkpoint."""
 
 
 class ILeaseManager(ABC):
@@ -207,7 +210,7 @@ class ILeaseManager(ABC):
 
     Every conditional operation compares the stored row with the given lease, applies its change atomically, and returns
     whether it was applied. An absent row fails every condition. ``False`` means that this call surely did not apply the
-    change; ``DependencyException`` with ``kind`` AMBIGUOUS means that this is unknown.
+    change. ``DependencyException`` of kind AMBIGUOUS means that the call may have applied it.
     """
 
     @abstractmethod
@@ -241,7 +244,7 @@ class ILeaseManager(ABC):
     def take_lease(self, lease: Lease, owner: str, *, checkpoint: str | None = None) -> bool:
         """Set owner = ``owner``, no stealer and counter + 1, if counter and owner are those of ``lease``.
 
-        With ``checkpoint``, the same step writes that value (it restores a row that was reset).
+        With ``checkpoint``, the same step also writes that value, which restores a row that was reset.
         """
 
     @abstractmethod
@@ -256,8 +259,8 @@ class ILeaseManager(ABC):
     def update_lease(self, lease: Lease, checkpoint: str) -> bool:
         """Set checkpoint = ``checkpoint`` and counter + 1, if counter and owner are those of ``lease``.
 
-        The same step removes the checkpoint that ``prepare_lease`` stored, unless ``checkpoint`` is stored already and
-        another position was prepared: see ``PendingCheckpoint.survives``.
+        The same step also removes the checkpoint that ``prepare_lease`` stored, except in the case that
+        ``PendingCheckpoint.survives`` describes.
         """
 
     def prepare_lease(self, lease: Lease, pending: PendingCheckpoint) -> bool:
@@ -285,7 +288,7 @@ class ILeaseManager(ABC):
         return lease.counter
 
     def forget_epoch(self, lease_key: str) -> None:  # noqa: B027  # nothing to forget where nothing is kept
-        """Drop the number that ``draw_epoch`` keeps for a key whose shard has left the stream for good."""
+        """Drop the number that ``draw_epoch`` stores for a key; the key's shard has left the stream for good."""
 
     def renew_leases(self, leases: Sequence[Lease]) -> Sequence[bool | Exception]:
         """Renew ``leases``; return one answer per lease, in order. Override it where the store needs fewer requests."""
@@ -301,9 +304,9 @@ class ILeaseManager(ABC):
 class IParkingStore(ABC):
     """Keeps parked records until they are replayed or discarded. Thread-safe.
 
-    Calls may take long: a worker makes them in the executor of the user code, and the shard waits. The shard's status
-    names the error that a method raises, and the worker repeats the call: nothing is skipped while a store is down.
-    ``streamclient`` has stores, and ``streamclient.testing.check_parking_store`` checks one of your own.
+    Calls may take long: a worker makes them in the executor of the user code, and the shard waits for them. If a method
+    raises, the shard's status names the error, and the worker repeats the call. So nothing is skipped while a store is
+    down. The package has two stores; ``streamclient.testing.check_parking_store`` checks a store of your own.
     """
 
     @abstractmethod
@@ -330,7 +333,8 @@ class IParkingStore(ABC):
         """
         keys: dict[tuple[PrimaryKey, str], ParkedKey] = {}
         for parked in self.parked(stream_id):
-            # The records come by record id, so the first of each key is the smallest.
+            # The records come in the order of their record ids, so the first record of each key has the key's smallest
+            # id.
             key = parked.record.primary_key
             keys.setdefault(
                 (key, parked.shard_id), ParkedKey(key, parked.shard_id, parked.record_id, parked.generation)
@@ -363,8 +367,9 @@ class IMetrics(ABC):
     """Receives the measurements of a worker; ``streamclient.metrics.metric_table`` names all metrics.
 
     The worker calls it from its own threads, several at a time, including the thread that renews the leases. So return
-    at once and never wait: a method that blocks for the lease duration costs all leases. Every call has exactly the
-    labels that the metric names. An error raised here is logged once and does not disturb the worker.
+    immediately and never wait: if a method blocks for the lease duration, the worker loses all leases. Every call
+    passes exactly the labels that the metric declares. An error raised here is logged once and does not disturb the
+    worker.
     """
 
     @abstractmethod
@@ -380,7 +385,7 @@ class IMetrics(ABC):
         """Add a duration of ``seconds`` to a histogram."""
 
     def forget(self, metric: Metric, /, **labels: str) -> None:  # noqa: B027  # not every receiver keeps series
-        """End the series with these labels, because its shard is no longer held. The series may begin again later."""
+        """End the series with these labels: its shard is no longer held. A later value begins the series again."""
 
 
 class IRetryStrategy(ABC):
@@ -388,7 +393,7 @@ class IRetryStrategy(ABC):
 
     @abstractmethod
     def should_retry(self, action: RetryableAction, error: Exception, retries: int) -> bool:
-        """Return whether to try again after ``retries`` retries. Conditional writes are read back before a retry."""
+        """Return whether to retry after ``retries`` retries. Before a conditional write is retried, its row is read."""
 
     @abstractmethod
     def backoff_millis(self, action: RetryableAction, error: Exception, retries: int) -> int:

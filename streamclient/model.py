@@ -44,15 +44,15 @@ class PendingCheckpoint:
     last: SequenceInfo | None = field(default=None, eq=False)
     """The position of the last of these records; ``None`` if it was not stored.
 
-    With this position the batch is found even if other records of the batch have left the stream meanwhile. The field
-    repeats the information of other fields, so comparisons leave it out."""
+    With this position a worker finds the batch even if other records of the batch have left the stream meanwhile. The
+    field repeats the information of other fields, so comparisons leave it out."""
 
     def survives(self, value: str, stored: str) -> bool:
         """Return whether this checkpoint stays prepared when ``value`` replaces ``stored`` as the checkpoint.
 
-        If ``value`` equals ``stored``, the write says nothing about the batch after that position, which a sink may
-        have committed. A processor makes such a write if it failed before it looked at the pending checkpoint and then
-        stores its position when it ends.
+        If ``value`` equals ``stored``, the write only repeats the stored position. It says nothing about the batch
+        after that position, which the sink may have committed. A processor makes such a write if it fails before it
+        looks at the pending checkpoint and stores its position when it ends.
         """
         return value == stored != self.value
 
@@ -69,8 +69,8 @@ class Pause:
     """The end of the pause in microseconds since 1970, by the clock of the worker that obeys; ``None`` if the pause
     lasts until an operator ends it."""
     accepts_end: bool = False
-    """Whether the order is to accept that the shard has ended. Such an order pauses nothing: ``until_micros`` is over
-    when the order is written, and workers follow the order for a while after that time."""
+    """Whether the order accepts that the shard has ended. Such an order pauses nothing, so its ``until_micros`` is
+    already over when the order is written. Workers follow the order for a while after that time."""
 
     def as_plain(self) -> dict[str, Any]:
         """Return the fields as they are stored and printed; ``accepts_end`` only if it is set."""
@@ -84,8 +84,8 @@ class Pause:
 class RecordOrder:
     """An operator's order to take records out of a shard: parked or dropped, and never delivered.
 
-    It moves no checkpoint. It stands in the lease's row until a stored checkpoint is after all of its records. Python
-    workers obey it; Java workers do not know it.
+    The order moves no checkpoint. It stays in the lease's row until the stored checkpoint is after all of these
+    records. Python workers obey it; Java workers do not know it.
     """
 
     request_id: str
@@ -94,29 +94,31 @@ class RecordOrder:
     at_micros: int
     """The time of the order in microseconds since 1970."""
     until_micros: int
-    """The end of the order, by the clock of the worker that obeys: no record that it names is kept for longer."""
+    """The end of the order, by the clock of the worker that obeys. The stream keeps none of the named records for
+    longer."""
     record_ids: tuple[str, ...]
-    """The ids that the records have, or would have, in a parking store."""
+    """The ids of the records, as a parking store would name them."""
     parking_table: str = ""
-    """The table of the store for these records, unless the worker has a store of its own."""
+    """The table in which these records are parked, unless the worker has a parking store of its own."""
     parking_directory: str = ""
-    """The directory of that store. Without table and directory the records are dropped."""
+    """The directory in which these records are parked. If neither a table nor a directory is given, the records are
+    dropped."""
 
     @property
     def is_skip(self) -> bool:
-        """Whether the records are dropped."""
+        """Whether the records are dropped and not parked."""
         return not self.parking_table and not self.parking_directory
 
 
 @frozen
 class Progress:
-    """The progress up to the stored checkpoint, stored with that checkpoint for operators and for balancing by load."""
+    """The progress up to the stored checkpoint, stored with it for operators and for balancing by load."""
 
     record_micros: int
     """The time of the newest processed record, by the service's clock, in microseconds since 1970; 0 before the first
     record."""
     records: int
-    """The number of records processed since the lease was created, repetitions included."""
+    """The number of records processed since the lease was created; repeated records count again."""
     bytes: int
     """The bytes of the processed records, as read from the service."""
 
@@ -137,12 +139,14 @@ class Lease:
     counter: int = 0
     """Optimistic lock and heartbeat: every write of an owner adds one."""
     stealer: str = ""
-    """The worker that asked for the lease; equal to ``owner`` when the lease was handed over and not yet picked up."""
+    """The worker that asked for the lease. It is equal to ``owner`` after a hand-over, until the new owner picks the
+    lease up."""
     checkpoint: str = CheckpointPosition.TRIM_HORIZON
     """``TRIM_HORIZON``, ``SHARD_END``, or the iterator of the next record to read."""
     parent_shard_ids: frozenset[str] = field(default=frozenset(), converter=_frozen_names)
 
-    # The columns below are our own. Java workers leave them unchanged; they vanish if a row is created again.
+    # Only this package writes the columns below. Java workers leave them unchanged; a row that is created again lacks
+    # them.
     pending: PendingCheckpoint | None = None
     pause: Pause | None = None
     pause_taken: str = ""
@@ -167,7 +171,7 @@ class Lease:
 
     @property
     def is_handed_over(self) -> bool:
-        """Whether the lease waits for the worker named as owner to pick it up."""
+        """Whether the previous owner handed the lease over, and the new owner has not picked it up yet."""
         return self.owner != "" and self.stealer == self.owner
 
     def __str__(self) -> str:
@@ -186,7 +190,7 @@ class Shard:
 
     @property
     def parent_shard_ids(self) -> frozenset[str]:
-        """The parents that the stream names; the listing may no longer contain them."""
+        """The ids of the parents that the stream names. The list of shards may no longer contain these parents."""
         return frozenset(parent for parent in (self.parent_id, self.parent_sibling_id) if parent)
 
 
@@ -198,8 +202,9 @@ class ShardInfo:
     stream_id: str
     parent_shard_ids: frozenset[str]
     lease_identifier: str
-    """An identifier of the acquisition. Each acquisition of the shard has a new identifier, however soon it follows and
-    whichever worker makes it. Consecutive processors of one acquisition get the same identifier."""
+    """An identifier of the acquisition. Each acquisition of the shard has a new identifier, even if the same worker
+    acquires the shard again immediately. Processors that follow each other within one acquisition get the same
+    identifier."""
     epoch: int = 0
     """A number that grows with each acquisition by a Python worker, even if the lease's row was deleted or created
     again in between. A destination that remembers the greatest epoch can fence late writers."""
@@ -214,7 +219,7 @@ class ShutdownReason(Enum):
     """The lease is lost. Checkpoints are refused; another worker may already be reading."""
 
     TERMINATE = "TERMINATE"
-    """The shard ended. Call ``checkpointer.checkpoint()`` to record it: children wait for that."""
+    """The shard ended. Call ``checkpointer.checkpoint()`` to record the end: the children of the shard wait for it."""
 
     STOLEN = "STOLEN"
     """The lease is about to be handed over to another worker, for balance or because this worker stops. The lease is
@@ -246,11 +251,11 @@ class ShardState(Enum):
 
     WAITING_ON_PARENT_SHARDS = "WAITING_ON_PARENT_SHARDS"
     INITIALIZING = "INITIALIZING"
-    """A processor is being made, or will be made once the cause in ``reason`` is over."""
+    """The worker makes a processor now, or will make it once the cause in ``reason`` is over."""
 
     PROCESSING = "PROCESSING"
     PAUSED = "PAUSED"
-    """The shard is held and not read, because an operator paused it; ``reason`` names the operator. The Java client has
+    """The shard is held but not read, because an operator paused it; ``reason`` names the operator. The Java client has
     no such state."""
 
     SHUTTING_DOWN = "SHUTTING_DOWN"
@@ -259,7 +264,7 @@ class ShardState(Enum):
 
 @frozen
 class TrimmedRange:
-    """Records that the stream's retention deleted before they were read, and their known position."""
+    """Records that the stream's retention deleted before they were read, and the positions around them."""
 
     shard_id: str
     position: str
@@ -270,7 +275,8 @@ class TrimmedRange:
     last_processed: SequenceInfo | None
     """The position of the last processed record in the shard; ``None`` if an earlier process read it."""
     first_left: SequenceInfo | None
-    """The position and time of the oldest remaining record when the loss was met; ``None`` if no record remained."""
+    """The position and time of the oldest record that remained when the loss was noticed; ``None`` if no record
+    remained."""
 
     def __str__(self) -> str:
         return (
@@ -293,13 +299,14 @@ class TrimmedRange:
 
 @frozen
 class ShardStatus:
-    """The activity of one held shard, and the named reason where the shard does not move."""
+    """The activity of one held shard, and the reason if the shard does not move."""
 
     shard_id: str
     state: ShardState
     checkpoint: str
     reason: str = ""
-    """The reason why the shard does not move, with the parent, error or call it waits for; empty while it moves."""
+    """The reason why the shard does not move; it names the parent, error or call for which the shard waits. Empty while
+    the shard moves."""
     failures: int = 0
     """Consecutive failures of the processor since the last successful batch."""
     reason_kind: ReasonKind = ReasonKind.NONE
@@ -307,21 +314,21 @@ class ShardStatus:
     """The duration of the present call into user code; 0.0 when no call is running."""
     lag_seconds: float | None = None
     """The lag: the age of the oldest record that may be unread. It is 0.0 when the shard is caught up, and ``None``
-    while it is unknown. ``docs/retention.md`` names the clock that measures it."""
+    while it is unknown. ``docs/retention.md`` says which clock measures the lag."""
     time_to_loss_seconds: float | None = None
     """The time for which the stream still keeps the oldest record that may be unread; ``None`` if no record is unread,
     or while this is unknown."""
     forecast: str = ""
-    """A sentence that says that the shard is caught up, when it will be, or when records will be lost; empty while this
-    is unknown."""
+    """A sentence that says when the shard will be caught up, or when records will be lost; empty while this is
+    unknown."""
     lost: TrimmedRange | None = None
     """The lost records, if the shard stopped because of a loss."""
     reasons: tuple[Reason, ...] = ()
-    """``reason`` as values for programs; ``reason_kind`` is the kind of the first value."""
+    """``reason`` as values for programs. ``reason_kind`` is the kind of the first value."""
 
     @property
     def has_consumer(self) -> bool:
-        """Whether the shard has a processor on this worker, or waits for nothing but a pause until it gets one."""
+        """Whether the shard has a processor on this worker, or lacks it only because it is paused."""
         if self.state in (ShardState.WAITING_ON_PARENT_SHARDS, ShardState.PAUSED, ShardState.SHUTDOWN_COMPLETE):
             return False
         is_about_to_start = self.state is ShardState.INITIALIZING
@@ -352,12 +359,15 @@ class InitialPosition:
 
     @classmethod
     def latest(cls) -> InitialPosition:
-        """Start at the moment when the lease is created; children of such shards start at their beginning."""
+        """Start at the moment when the lease is created. The children of such a shard start at their beginning."""
         return cls("latest")
 
     @classmethod
     def at(cls, timestamp_micros: int) -> InitialPosition:
-        """Start at records written at or after a time in microseconds since 1970; a few earlier ones may come too."""
+        """Start at records written at or after a time in microseconds since 1970.
+
+        Some earlier records may come, too.
+        """
         return cls("timestamp", timestamp_micros)
 
 
@@ -381,8 +391,8 @@ class ParkedRecord:
     record_id: str
     """The id of the change within its shard: its position in the shard's order and a digest of its content.
 
-    The ids of a shard sort like its records. The same record parked again, after a crash, has the same id, however the
-    pages were cut."""
+    The ids of a shard sort like its records. A record that is parked again after a crash keeps its id, even if the
+    shard is then read in other pages."""
     stream_id: str
     shard_id: str
     record: StreamRecord
@@ -391,8 +401,8 @@ class ParkedRecord:
     index: int
     """The index of the record in that page, from 0."""
     generation: int
-    """A number that is 1 in the shard where a record of its key was parked first, and grows by one in each child shard.
-    The records of a key are replayed by generation, then by ``record_id``."""
+    """The rank of the shard for this key: 1 for the shard in which a record of the key was parked first, and one more
+    for each child shard. The records of a key are replayed by generation, then by ``record_id``."""
     error: str
     """The type and text of the exception, or the reason for parking the record without trying it."""
     traceback: str
@@ -425,14 +435,14 @@ class ParkedKey:
     first_record_id: str
     """The smallest id of the key's parked records in this shard."""
     generation: int
-    """The generation of these records."""
+    """The ``ParkedRecord.generation`` of these records."""
 
 
 class TrimmedDataPolicy(Enum):
-    """The treatment of a shard whose next records are past retention. The loss is reported first in either case."""
+    """The treatment of a shard whose next records were lost to retention. Either way, the loss is reported first."""
 
     STOP_SHARD = "STOP_SHARD"
-    """Keep the lease, read nothing, and report it in the shard's status until an operator decides."""
+    """Keep the lease, read nothing, and report the loss in the shard's status until an operator decides."""
 
     RESTART_AT_OLDEST = "RESTART_AT_OLDEST"
     """Log the loss and continue with the oldest record that is left."""
@@ -448,12 +458,12 @@ class MetricKind(Enum):
     """The present state."""
 
     HISTOGRAM = "histogram"
-    """Durations of many events, in seconds."""
+    """The durations of many events, in seconds."""
 
 
 @frozen(eq=False, repr=False)
 class Metric:
-    """One measured quantity, equal only to itself. ``streamclient.metrics.metric_table`` lists all metrics."""
+    """A measured quantity, equal only to itself. ``streamclient.metrics.metric_table`` lists all metrics."""
 
     name: str
     """The name as Prometheus requires it: the unit comes last, and in the name of a counter ``_total`` follows the
@@ -464,7 +474,7 @@ class Metric:
     help: str
     """The meaning of one value, in a sentence."""
     labels: tuple[str, ...]
-    """The labels that tell the series of the metric apart; every value has exactly these labels."""
+    """The labels that distinguish the series of the metric. Every value has exactly these labels."""
 
     @property
     def dotted_name(self) -> str:
@@ -484,4 +494,4 @@ class TableDefinition:
     primary_key: tuple[tuple[str, ColumnType], ...]
     """Key columns as (name, type), in key order."""
     defined_columns: Mapping[str, ColumnType] = field(factory=dict)
-    """Attribute columns that the table declares; rows may hold others."""
+    """The attribute columns that the table declares. Rows may have other columns, too."""

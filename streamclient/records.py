@@ -24,15 +24,15 @@ _Row = TypeVar("_Row")
 
 
 NATIVE: Any = None
-"""The compiled codec if it is in use, else ``None``. The choice is made once, at import, because the compiled codec
-provides the storage of the classes below."""
+"""The compiled codec if it is in use, else ``None``. The choice is made once, when this module is imported, because the
+compiled codec stores the values of the classes below."""
 
 if os.environ.get("STREAMCLIENT_PURE_PYTHON", "") in ("", "0"):
     try:
         from streamclient.wire import _native
 
         NATIVE = _native
-    except ImportError:  # not built here
+    except ImportError:  # the compiled codec was not built for this Python
         pass
 
 
@@ -47,7 +47,7 @@ class _Unmade:
 
 
 class _OnDemand:
-    """The slot of ``StreamRecord.columns`` as an attribute that makes the columns when they are first read."""
+    """The slot of ``StreamRecord.columns`` as an attribute: the columns are made when they are first read."""
 
     def __init__(self, slot: Any) -> None:
         self._slot = slot
@@ -73,10 +73,10 @@ def _setter(slot: Any) -> Any:
 
 
 def _compact(attrs_class: _Class) -> _Class:
-    """Return the class with the storage of the compiled codec, which fills it from a page and makes columns on demand.
+    """Return the class with the compiled codec's storage: the codec fills objects from a page, and columns on demand.
 
-    Everything that attrs made stays; only the slots change. The garbage collector does not track these objects: a page
-    fills them with plain values, which cannot refer back to them.
+    Everything that attrs added to the class stays; only the slots change. The garbage collector does not track these
+    objects: a page fills them with plain values, which cannot refer back to them.
     """
     made: Any = attrs_class
     if NATIVE is None:
@@ -104,8 +104,8 @@ def readable_position(text: str) -> str:
     """Format a position for logs and screens: ``TRIM_HORIZON``, ``SHARD_END``, or the numbers of an iterator.
 
     An iterator names its stream, its shard and a position in the shard. Every log line names stream and shard anyway,
-    and only the service knows the meaning of the position: the result is ``iterator 0/40`` for the local server and
-    four numbers for the real service. Texts of another form are shown by their end.
+    and only the service knows the meaning of the position. So the result is short: ``iterator 0/40`` for the local
+    server, four numbers for the real service. A text of any other form is cut to its end.
     """
     try:
         data = base64.b64decode(text, validate=True)
@@ -124,11 +124,12 @@ def readable_position(text: str) -> str:
 
 
 LONGEST_PLAIN_POSITION = 24
-"""Texts of at most this length are not iterators of a service, and are shown as they are."""
+"""The length of the longest text that cannot be an iterator of a service. Texts up to this length are shown
+unchanged."""
 
 _LAYOUTS = {16: struct.Struct("<QQ"), 28: struct.Struct("<qqiq")}
-"""The layouts of the local server and of the only documented iterator of the real service; other lengths are shown as
-hex."""
+"""The layouts of known iterators: those of the local server, and the only documented one of the real service. Iterators
+of other lengths are shown as hex."""
 
 
 class RecordType(Enum):
@@ -138,7 +139,7 @@ class RecordType(Enum):
     """The whole row was replaced by the columns of this record."""
 
     UPDATE = "UPDATE"
-    """The columns of this record changed; others kept their values."""
+    """The columns of this record changed; all other columns kept their values."""
 
     DELETE = "DELETE"
     """The row was deleted; the record has no columns."""
@@ -190,7 +191,8 @@ class RecordColumn:
     """The cell's version in milliseconds; ``None`` for ``DELETE_ALL_VERSION``."""
 
     def __str__(self) -> str:
-        # A name may be any text, with line ends and equals signs: other names than identifiers are shown as literals.
+        # A column name may be any text, with line ends and equals signs. A name that is not an identifier is shown as a
+        # literal.
         name = self.name if self.name.isidentifier() else repr(self.name)
         version = "" if self.timestamp_millis is None else f"@{self.timestamp_millis}"
         if self.operation is ColumnOperation.PUT:
@@ -201,12 +203,12 @@ class RecordColumn:
 def _kept_values(cells: Sequence[RecordColumn]) -> dict[str, ColumnValue]:
     """Return the values, by column, that an empty row has after all ``cells`` were applied to it in their order.
 
-    Each column keeps one version, the greatest. A put replaces an equal version. So a table that keeps one version
-    applies a change, and ``destinations.folding.row_changes`` folds it.
+    Each column keeps one version, the greatest; a put replaces an equal version. A table that keeps one version per
+    cell applies a change by the same rule, and so does ``destinations.folding.row_changes``.
     """
     put = ColumnOperation.PUT
     values: dict[str, Any] = {cell.name: cell.value for cell in cells if cell.operation is put}
-    if len(values) == len(cells):  # each cell puts a column of its own, as usual
+    if len(values) == len(cells):  # the usual case: each cell puts another column
         return values
     kept: dict[str, RecordColumn] = {}
     for cell in cells:
@@ -230,9 +232,10 @@ def _version(cell: RecordColumn) -> int:
 class StreamRecord:
     """One change of one row, as the stream delivers it.
 
-    ``record["amount"]`` is the value of a key column, or the value that this change put: the newest version, if it put
-    several. Without such a value it raises ``KeyError``; ``"amount" in record`` asks first. Iteration yields the names,
-    first those of the key columns. A column that this change deleted is not in the record; ``removed`` names it.
+    ``record["amount"]`` is the value of a key column, or the value that this change put. If the change put several
+    versions, the newest counts. If there is no value, the access raises ``KeyError``; ``"amount" in record`` tells
+    without an error. Iteration yields the names of the columns, those of the key first. A column that this change
+    deleted is not in the record; ``removed`` names it.
 
     A record is not a ``Mapping``: it has no length and is always true. Usable from any thread.
     """
@@ -253,16 +256,16 @@ class StreamRecord:
     def apply_to(self, row: Mapping[str, ColumnValue] | None) -> dict[str, ColumnValue] | None:
         """Return the row after this change: a new dictionary of its key columns and attributes, by name.
 
-        ``row`` is the row before this change, or ``None`` if it does not exist; it is not changed. To fold up a table,
-        one key at a time: ``table[record.primary_key] = record.apply_to(table.get(record.primary_key))``.
+        ``row`` is the row before this change, or ``None`` if it does not exist; it is not changed. To build a table
+        from its changes: ``table[record.primary_key] = record.apply_to(table.get(record.primary_key))``.
 
         PUT replaces the whole row. UPDATE sets and removes columns, and creates an absent row if it sets a column.
         DELETE returns ``None``.
 
         The dictionary holds one version of each column: the newest that this record writes. It is the whole row if the
         table keeps one version per cell and its writers leave versions to the service, as is usual. Otherwise two
-        things differ from the table: a write of an *older* version counts as the newest, and ``DELETE_ONE_VERSION``
-        removes the column, although the table may keep another version of it.
+        things differ from the table. First, a write of an *older* version counts as the newest. Second,
+        ``DELETE_ONE_VERSION`` removes the column, although the table may keep another version of it.
         """
         if self.is_delete:
             return None
@@ -305,8 +308,8 @@ class StreamRecord:
     def values(self) -> dict[str, ColumnValue]:
         """The key and the values that this change put, by name, as a new dictionary at each access.
 
-        These are the whole row after a PUT, only the changed part of it after an UPDATE, and only the key after a
-        DELETE.
+        After a PUT they are the whole row; after an UPDATE the key and the columns that the change put; after a DELETE
+        the key alone.
         """
         found: dict[str, ColumnValue] = dict(self.primary_key)
         for name, value in _kept_values(self.columns).items():
@@ -315,9 +318,10 @@ class StreamRecord:
 
     @property
     def removed(self) -> tuple[str, ...]:
-        """The names of the columns that this change deleted, all versions or one, and for which it left no value.
+        """The names of the columns of which this change deleted one version or all, and for which it put no value.
 
-        A PUT also removes the columns that it does not put, and a DELETE removes all; neither names them.
+        A PUT also removes every column that it does not put, and a DELETE removes all columns; those names are not
+        included.
         """
         kept = _kept_values(self.columns)
         return tuple(dict.fromkeys(column.name for column in self.columns if column.name not in kept))
@@ -331,19 +335,19 @@ class StreamRecord:
     def before(self) -> dict[str, ColumnValue] | None:
         """The previous values of the stream's origin columns, by name, as a new dictionary at each access.
 
-        A column that had no value is missing. ``None`` if the stream carries no previous values with this change:
-        because it has no origin columns, or because the row was new or had none of them.
+        A column that had no value is missing. The result is ``None`` if the stream has no origin columns, or if the row
+        was new or had none of these columns.
         """
         return None if self.original_columns is None else _kept_values(self.original_columns)
 
     def to(self, model: type[_Row]) -> _Row:
         """Return ``values`` as an object of the class ``model``.
 
-        ``model`` is a dataclass, an attrs class, a pydantic model or a ``TypedDict``. Its fields take the values of
-        the same names. Other columns are ignored, and a field without a value takes its default. A field of a plain
-        type takes only values of that type, but a ``float`` takes an integer that it can hold exactly. A field of
-        another class, such as ``Decimal`` or an ``Enum``, takes what the class makes of the value; an attrs converter
-        and a pydantic model go by their own rules.
+        ``model`` is a dataclass, an attrs class, a pydantic model or a ``TypedDict``. Its fields take the values of the
+        same names. Other columns are ignored, and a field without a value takes its default. A field of a plain type
+        takes only values of that type, but a ``float`` takes an integer that it can hold exactly. A field of another
+        class, such as ``Decimal`` or an ``Enum``, gets the object that the class makes of the value. An attrs converter
+        and a pydantic model follow their own rules.
 
         Raises:
             UnfitValueError: a value does not fit its field, or a field without a default has no value. The message
@@ -390,9 +394,9 @@ def record_of_cells(
     *,
     make: Callable[[Any], tuple[RecordColumn, ...]],
 ) -> StreamRecord:
-    """Return a record whose columns ``make`` makes from ``cells`` on demand, which costs as much as reading the cells.
+    """Return a record whose columns are made from ``cells`` by ``make`` when they are first read.
 
-    The compiled codec makes columns in its own way, so with its storage they are made at once.
+    If the record has the storage of the compiled codec, the columns are made immediately.
     """
     if NATIVE is not None:
         return StreamRecord(record_type, primary_key, make(cells), sequence_info, original_columns)

@@ -1,7 +1,7 @@
-"""Silence the SDK's warning about its missing native codec; loaded with the package.
+"""A filter for the SDK's warning about its missing native codec. The module is loaded with the package.
 
-The SDK warns twice on every import, on every Python without that codec, and Python prints the warning unless logging is
-configured. The SDK's other log lines stay.
+On every Python without that codec, the SDK warns twice when it is imported, and Python prints the warning unless
+logging is configured. The SDK's other log lines stay.
 """
 
 from __future__ import annotations

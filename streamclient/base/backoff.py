@@ -1,6 +1,6 @@
 """Pauses before retries: arithmetic, and the two default strategies.
 
-Nothing here sleeps. Callers get a number and set a timer, so that no pause blocks a thread.
+Nothing in this module sleeps. Callers get a number and set a timer, so no pause blocks a thread.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from streamclient.errors import ConfigurationError, DependencyException, ErrorKi
 from streamclient.interfaces import IRetryStrategy, RetryableAction
 
 LARGEST_EXPONENT = 62
-"""The exponent at which doubling stops: 2 to the 62nd milliseconds is far above any cap, and larger powers only cost
-time."""
+"""The exponent at which doubling stops: 2 to the 62nd milliseconds is far above any longest pause, and larger powers
+only cost time."""
 
 DEFAULT_RETRIES = 10
-"""The retries of one action, as in the Java client: eleven attempts, 5.5 s of pauses."""
+"""The number of retries of one action, as in the Java client: eleven attempts, with 5.5 s of pauses."""
 
 DEFAULT_STEP_MILLIS = 100
 DEFAULT_LONGEST_MILLIS = 1_000
 
 LONGEST_STRATEGY_MILLIS = 86_400_000
-"""The longest pause that a user's retry strategy may return, a day; a larger number is a mistake in its unit."""
+"""The longest pause that a user's retry strategy may return: a day. A larger number is a mistake in its unit."""
 
 RETRY_SHARE = 0.05
 """The first pause after failed calls about leases, as a share of the lease duration; later pauses double up to the
@@ -37,7 +37,7 @@ JITTER_SHARE = 0.25
 
 
 def doubling_millis(failures: int, shortest_millis: int, longest_millis: int) -> int:
-    """Return the pause after consecutive ``failures``: the shortest after the first, doubling up to the longest.
+    """Return the pause after ``failures`` failures in a row: the shortest after the first, doubling up to the longest.
 
     Zero failures need no pause.
     """
@@ -47,7 +47,10 @@ def doubling_millis(failures: int, shortest_millis: int, longest_millis: int) ->
 
 
 def lease_pause_seconds(failures: int, config: ClientConfig) -> float:
-    """Return the pause of calls about leases after consecutive ``failures``: none after the first, then doubling."""
+    """Return the pause of calls about leases after ``failures`` failures in a row.
+
+    The first failure has no pause; then the pause doubles.
+    """
     if failures <= 1:
         return 0.0
     longest = config.renewer_interval_millis / 1_000
@@ -63,7 +66,7 @@ def with_jitter(millis: int, dice: random.Random) -> float:
 def decision_of(strategy: IRetryStrategy, action: RetryableAction, error: Exception, retries: int) -> float | None:
     """Ask a user's strategy: return the pause before a retry, in seconds, or ``None`` for no retry.
 
-    The strategy is user code, which may take long and raise: never call this in an owner thread.
+    The strategy is user code, which may take long and may raise. So never call this function in an owner thread.
 
     Raises:
         ConfigurationError: the strategy's answer is not a pause.
@@ -77,14 +80,14 @@ def decision_of(strategy: IRetryStrategy, action: RetryableAction, error: Except
 
 
 class LeaseRetryStrategy(IRetryStrategy):
-    """Default for reads of the status table (Java: ``LeaseManagerRetryStrategy``).
+    """The default strategy for reads of the status table (Java: ``LeaseManagerRetryStrategy``).
 
-    Up to ten retries; each pause is 100 ms longer, at most 1 s. It does not repeat conditional writes: an uncertain
-    write is read back first.
+    It makes up to ten retries. Each pause is 100 ms longer than the previous pause, and at most 1 s. The strategy does
+    not repeat conditional writes: after an uncertain write, the row is read first.
     """
 
     def should_retry(self, action: RetryableAction, error: Exception, retries: int) -> bool:
-        """Return whether the service may answer differently next time and fewer than ten retries were made."""
+        """Return whether the service may answer differently next time, and fewer than ten retries were made."""
         return (
             isinstance(error, DependencyException)
             and error.kind is not ErrorKind.PERMANENT

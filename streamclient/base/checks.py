@@ -1,4 +1,4 @@
-"""Checks of settings when they are made: one kind of check, one wording of refusals, one help for misspelt names.
+"""Checks of settings when they are made, with one wording of refusals and one help for misspelt names.
 
 A ``Check`` is a validator of an attrs field; ``require`` checks an argument. A refused value raises a
 ``ConfigurationError`` that names the setting, the given value and the expected value.
@@ -28,15 +28,15 @@ _Value = TypeVar("_Value")
 _Member = TypeVar("_Member", bound=Enum)
 
 LONGEST_SHOWN = 200
-"""The most characters of a refused value that are shown; a document passed by mistake need not be shown whole."""
+"""The largest number of characters of a refused value that are shown. A long document may be passed by mistake."""
 
 CLOSE_ENOUGH = 0.6
-"""The similarity at which an unknown name is taken for a known one; the default of ``difflib``."""
+"""The similarity from which on an unknown name is taken for a known name; the default of ``difflib``."""
 
 
 @frozen
 class Check:
-    """The requirement of a setting."""
+    """A requirement that the value of a setting must meet."""
 
     expected: str
     """The end of the sentence "it must be ..."."""
@@ -44,7 +44,7 @@ class Check:
     hides: bool = False
     """Whether a refused value is a secret, so that the refusal names only its type."""
     because: Callable[[Any], str] = lambda value: ""
-    """Explains why a value is refused, if ``expected`` does not suffice."""
+    """Explains why a value is refused, if ``expected`` does not say enough."""
 
     def __call__(self, instance: object, attribute: Attribute[Any], value: Any) -> None:
         """Check the value of a field."""
@@ -118,7 +118,7 @@ not_negative = whole(0)
 flag = Check("True or False", lambda value: isinstance(value, bool))
 text = Check("a non-empty string", lambda value: isinstance(value, str) and bool(value))
 LONGEST_IDENTIFIER_BYTES = 1_024
-"""The longest value of a primary key in the service; names of workers, tables and streams are stored in such values."""
+"""The longest value of a primary key in the service. Names of workers, tables and streams are stored in such values."""
 
 
 def _why_no_identifier(value: object) -> str:
@@ -136,7 +136,7 @@ def _why_no_identifier(value: object) -> str:
 identifier = Check(
     text.expected, lambda value: text.fits(value) and not _why_no_identifier(value), because=_why_no_identifier
 )
-"""The check for a name that is stored in a table or names one."""
+"""The check for a name that is stored in a table, or that is the name of a table."""
 any_text = Check("a string", lambda value: isinstance(value, str))
 secret = Check("a non-empty string", text.fits, hides=True)
 names = Check(
@@ -148,8 +148,8 @@ port = Check("a port number from 0 to 65535", whole(0, 65_535).fits)
 seconds = number("a number of seconds above 0", lambda value: value > 0)
 share = number("a number above 0 and up to 1", lambda value: 0 < value <= 1)
 _OTHER_UNITS = range(10**9, 10**13)
-"""The numbers that are times since the year 2001 in seconds or milliseconds since 1970. Read as microseconds, they
-would be times in early 1970, before any stream existed."""
+"""The numbers that, as seconds or milliseconds since 1970, are times after the year 2001. As microseconds they would be
+times in early 1970, before any stream existed."""
 micros = Check(
     "microseconds since 1970, as a whole number, and neither seconds nor milliseconds",
     lambda value: is_whole(value) and value >= 0 and value not in _OTHER_UNITS,
@@ -160,14 +160,14 @@ def host_and_port(endpoint: str) -> tuple[str, int]:
     """Return the host and the port of an endpoint.
 
     Raises:
-        ConfigurationError: the endpoint cannot be connected to in any network.
+        ConfigurationError: no network can have a server at this endpoint.
     """
     try:
         parts = urlsplit(endpoint)
         host, port = parts.hostname or "", parts.port
-        host.encode("idna")  # sockets do the same and refuse empty and long labels
+        host.encode("idna")  # sockets encode the host in the same way, and refuse empty and long labels
         why = "no server listens at port 0" if port == 0 else "" if host else "it has no host"
-    except ValueError as error:  # a UnicodeError is one
+    except ValueError as error:  # a UnicodeError is a ValueError, too
         why = str(error)
     if why:
         raise ConfigurationError(
@@ -200,7 +200,10 @@ def instance(kind: type, expected: str = "") -> Check:
 
 
 def implementation(interface: type) -> Check:
-    """Return the check for an object with all required methods of an interface; a class of such objects fails."""
+    """Return the check for an object with all required methods of an interface.
+
+    A class of such objects fails the check.
+    """
     public = [name for name, value in vars(interface).items() if callable(value) and not name.startswith("_")]
     methods = sorted(getattr(interface, "__abstractmethods__", ())) or public
 
@@ -214,10 +217,10 @@ def implementation(interface: type) -> Check:
 
 
 def function(of: str) -> Check:
-    """Return the check for a plain function, or another object that does its work when it is called.
+    """Return the check for a plain function, or for another object that does its work when it is called.
 
-    ``of`` names its arguments or its result. Async functions and generators are refused: a call only makes an object
-    that would do the work if it were run.
+    ``of`` names the function's arguments or its result. Async functions and generators are refused: a call of them only
+    makes an object, which would do the work if it were run.
     """
     return Check(f"callable {of}", lambda value: callable(value) and not deferring(value), because=deferring)
 
@@ -232,7 +235,7 @@ _DEFERRING: Sequence[tuple[Callable[[object], bool], str]] = (
 
 
 def is_async(called: object) -> bool:
-    """Return whether a call makes a coroutine: an async function, also inside ``partial`` or as ``__call__``."""
+    """Return whether a call makes a coroutine. The async function may be inside ``partial``, or be a ``__call__``."""
     while isinstance(called, partial):
         called = called.func
     call = getattr(type(called), "__call__", None)  # noqa: B004
@@ -240,7 +243,7 @@ def is_async(called: object) -> bool:
 
 
 def required_parameters(called: object) -> Sequence[str]:
-    """Return the names of the parameters that a call must give; none for a built-in function without a signature."""
+    """Return the names of the parameters that a call must give. A built-in function without a signature has none."""
     try:
         parameters = inspect.signature(cast(Callable[..., Any], called)).parameters.values()
     except ValueError:
@@ -252,11 +255,11 @@ def required_parameters(called: object) -> Sequence[str]:
 PLAIN = (
     "write a plain function, without async and yield, that has done its work when it returns (it may call asyncio.run)"
 )
-"""The advice in refusals."""
+"""The advice that refusals give."""
 
 
 def deferring(called: object, *, may_yield: bool = False) -> str:
-    """Return why a call only makes an object that must still be run to do the work; empty if the call does the work.
+    """Return why a call only makes an object that must still be run; return an empty text if the call does the work.
 
     The check looks inside ``functools.partial`` and at ``__call__``. With ``may_yield``, generators are accepted,
     because the caller iterates over them.
@@ -273,7 +276,7 @@ def deferring(called: object, *, may_yield: bool = False) -> str:
 
 
 def deferring_method(interface: type, value: object) -> str:
-    """Return why a method of an object, or of a class's instances, does no work when called; empty if all do."""
+    """Return why a method of an object, or of a class's instances, does no work when called; empty if each does."""
     for name in dir(interface):
         method = getattr(interface, name)
         if name.startswith("_") or not callable(method):
@@ -286,22 +289,22 @@ def deferring_method(interface: type, value: object) -> str:
 
 
 _ITERATED = ("Iterable", "Iterator", "Sequence")
-"""The return types that callers iterate, so that a generator may provide them."""
+"""The return types over which callers iterate, so that a generator may return them."""
 
 
 def done(call: str, answer: _Value, *, may_yield: bool = False) -> _Value:
     """Return ``answer``, the result of a call of user code, if the call has done its work; ``call`` names the call.
 
-    A plain function may return a deferred object, as a lambda does. That object is closed, so that Python does not warn
-    about it.
+    A plain function may return an object that must still be run, for example a lambda that calls an async function.
+    Such an object is closed, so that Python does not warn about it.
 
     Raises:
-        ConfigurationError: the answer would do the work only if it were run.
+        ConfigurationError: ``answer`` is an object that would do the work only if it were run.
     """
     if answer is None or isinstance(answer, _PLAIN_ANSWERS) or not _is_deferred(answer, may_yield=may_yield):
         return answer
     given = shown(answer)
-    for name in ("close", "cancel"):  # of coroutines and generators, of futures and tasks
+    for name in ("close", "cancel"):  # coroutines and generators have close, futures and tasks have cancel
         close = getattr(answer, name, None)
         if callable(close):
             with suppress(Exception):
@@ -327,7 +330,8 @@ executor = Check(
 
 
 def _is_client(value: object) -> bool:
-    # A program with a client has imported the SDK; importing it here would cost every command half a second.
+    # A program with a client has imported the SDK already. To import it in this module would cost every command half a
+    # second.
     sdk = sys.modules.get("tablestore")
     return sdk is not None and isinstance(value, sdk.OTSClient)
 
@@ -356,7 +360,7 @@ def _article(word: str) -> str:
 
 
 def choice(name: str, kind: type[_Member], given: object) -> _Member:
-    """Return a member of an enum, given as such or as a string: its name or its value, in any case.
+    """Return the member of ``kind`` that is given: the member itself, or its name or value as a string in any case.
 
     Raises:
         ConfigurationError: ``given`` is not a member of ``kind``; ``name`` is the setting's.
@@ -381,10 +385,11 @@ _HOMES: dict[str, dict[str, set[str]]] = {}
 
 
 def explains_names(made: _Made) -> _Made:
-    """Decorate a class or function that takes settings: refuse unknown or missing keywords with a helpful message.
+    """Decorate a class or function that takes settings, so that it refuses wrong keywords with a helpful message.
 
     Raises:
-        ConfigurationError: from the decorated object, instead of Python's ``TypeError``.
+        ConfigurationError: a keyword is unknown or missing; the decorated object raises this instead of Python's
+            ``TypeError``.
     """
     if isinstance(made, type):
         made.__init__ = _explained(made.__init__, made.__name__, made.__module__)  # type: ignore[misc]
@@ -424,9 +429,9 @@ def _explained(call: Callable[..., Any], owner: str, module: str) -> Callable[..
 
 
 def _elsewhere(name: str, known: Sequence[str], module: str) -> str:
-    """Return the class that has the setting ``name``, if a name of ``known`` is not as similar; empty otherwise.
+    """Return the class that has the setting ``name``, unless a name of ``known`` is as similar; otherwise empty.
 
-    The classes are those of the same module, then those of modules whose names end with ``config``.
+    The search covers classes of the same module, then classes of modules whose names end with ``config``.
     """
     own, letters = {_letters(setting) for setting in known}, _letters(name)
     for where in (module, *(each for each in _HOMES if each.endswith("config"))):
@@ -440,10 +445,10 @@ def _elsewhere(name: str, known: Sequence[str], module: str) -> str:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return a question that names the most similar setting, or a list of all settings, the most similar ones first.
+    """Return a question that names the most similar setting, or a list of all settings that begins with similar ones.
 
-    Only letters and digits count. So ``setLeaseDurationMillis`` of the Java client and ``leasedurationmillis``, as
-    Spark passes it, both stand for ``lease_duration_millis``.
+    Only letters and digits count. So both ``setLeaseDurationMillis``, a name of the Java client, and
+    ``leasedurationmillis``, a name as Spark passes it, lead to ``lease_duration_millis``.
     """
     names = sorted(known)
     hint = _hint(_letters(name), {_letters(option): option for option in names})
@@ -472,7 +477,7 @@ def _hint(given: str, known: dict[str, Any]) -> str:
 
 
 def missing_extra(problem: str, extra: str) -> ConfigurationError:
-    """Return the error for a missing library that an extra of this package brings. This package is on no index."""
+    """Return the error for a missing library that an extra of this package installs. No index has this package."""
     return ConfigurationError(
         f"{problem}: install the extra {extra} from where streamclient was installed, in a checkout with  "
         f'pip install ".[{extra}]"'
@@ -483,7 +488,8 @@ def require_extra(extra: str, modules: Sequence[str], needed_by: str) -> None:
     """Require that the top-level ``modules`` are installed, without importing them.
 
     Raises:
-        ConfigurationError: one is missing; the message names the extra that brings them all, and what needs them.
+        ConfigurationError: a module is missing. The message names the extra that installs all of them, and the part
+            that needs them.
     """
     missing = [name for name in modules if find_spec(name) is None]
     if missing:

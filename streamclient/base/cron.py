@@ -19,8 +19,8 @@ from streamclient.errors import ConfigurationError, NoThreadError, is_refused_th
 _log = logs.logger(__name__)
 
 _scheduler_log = logs.logger(f"{__name__}.apscheduler")
-"""The logger of APScheduler's own lines, which report every job added and run and are not useful. ``CronSchedule`` logs
-errors itself."""
+"""APScheduler's logger. It reports every job that is added or run, which is not useful. ``CronSchedule`` logs errors
+itself."""
 _scheduler_log.setLevel(logging.CRITICAL + 1)
 
 WEEKDAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat", "sun")
@@ -30,7 +30,10 @@ _NUMBERED_DAYS = re.compile(r"(?:(?P<first>[0-7])(?:-(?P<last>[0-7]))?|\*)(?:/(?
 
 
 def named_weekdays(expression: str) -> str:
-    """Return the expression with names for weekday numbers: in cron 0 and 7 are Sunday, in APScheduler 0 is Monday."""
+    """Return the expression with names for the numbers of weekdays.
+
+    In cron 0 and 7 are Sunday; in APScheduler 0 is Monday.
+    """
     *others, last = expression.split() or [""]
     return " ".join([*others, ",".join(_named(part) for part in last.split(","))])
 
@@ -46,7 +49,7 @@ def _named(part: str) -> str:
 
 
 def check_expression(name: str, expression: object) -> None:
-    """Refuse an invalid cron expression, or one that never fires; ``name`` is the setting's.
+    """Refuse a cron expression that is invalid or never fires; ``name`` is that of the setting.
 
     Raises:
         ConfigurationError: the expression is refused.
@@ -69,7 +72,7 @@ def _trigger(name: str, expression: object) -> Any:
         made = CronTrigger.from_crontab(" ".join(fields), timezone=timezone.utc)
         if fields[2][0] == "*" or fields[4][0] == "*":
             return made
-        # Cron fires on a day that either of the two fields names, APScheduler on a day that both name.
+        # Cron fires on a day that either of the two fields names; APScheduler fires on a day that both fields name.
         either = [*fields[:4], "*"], [*fields[:2], "*", *fields[3:]]
         return OrTrigger([CronTrigger.from_crontab(" ".join(fields), timezone=timezone.utc) for fields in either])
     except ValueError as error:
@@ -80,9 +83,9 @@ def _trigger(name: str, expression: object) -> Any:
 
 
 class CronSchedule:
-    """Runs jobs at the times of cron expressions, in UTC, one at a time. Their thread exists only while jobs run.
+    """Runs jobs at the times of cron expressions, in UTC, one at a time. The jobs' thread exists only while jobs run.
 
-    If the machine slept or its clock was set, only one of the missed times is made up for. A time that comes while the
+    If the machine slept or its clock was set, a job runs once for all of its missed times. A time that comes while the
     same job still runs is skipped. An error of a job is logged and does not end the schedule. The schedule does not
     keep the process alive.
 
@@ -91,7 +94,7 @@ class CronSchedule:
     """
 
     def __init__(self, name: str) -> None:
-        # Imported here: it takes a tenth of the SDK's time, and most programs plan no jobs.
+        # The import is here because it takes a tenth of the SDK's time, and most programs plan no jobs.
         from apscheduler.schedulers.background import BackgroundScheduler  # noqa: PLC0415
 
         self._pool = DaemonPool(f"{name}-cron", 1)
@@ -99,7 +102,7 @@ class CronSchedule:
         self.scheduler: Any = BackgroundScheduler(
             logger=_scheduler_log,
             executors={"default": _quiet_executor(self._pool)},
-            # Without a grace time of None a late run would be dropped with only a warning.
+            # A grace time of None lets a late run happen. Otherwise it would be dropped with only a warning.
             job_defaults={"misfire_grace_time": None, "coalesce": True, "max_instances": 1},
             timezone=timezone.utc,
             daemon=True,
@@ -125,7 +128,7 @@ class CronSchedule:
         self.scheduler.add_job(run, _trigger(name, expression), id=name, name=name)
 
     def start(self) -> None:
-        """Start to run jobs; return at once.
+        """Start to run jobs, in a thread of the schedule.
 
         Raises:
             NoThreadError: the system refused the thread.
@@ -133,16 +136,16 @@ class CronSchedule:
         try:
             self.scheduler.start()
         except RuntimeError as error:
-            with suppress(RuntimeError):  # it waits for the missing thread
+            with suppress(RuntimeError):  # a scheduler waits for the missing thread when it is shut down
                 self.scheduler.shutdown(wait=False)
             if is_refused_thread(error):
                 raise NoThreadError.of("jobs that are planned by the clock", error) from error
             raise
 
     def stop(self, wait_seconds: float | None = None) -> bool:
-        """Stop running jobs and wait for the present run, by default without limit; return whether that run has ended.
+        """Stop the schedule, and wait for the present run, by default without limit. Return whether that run has ended.
 
-        Safe to call twice, and without ``start``.
+        The method may be called twice, and without ``start``.
         """
         self._is_stopped = True
         if self.scheduler.running:

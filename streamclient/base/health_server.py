@@ -1,7 +1,8 @@
-"""The HTTP server for probes, and for metrics beside them.
+"""The HTTP server for probes and metrics.
 
-It fails closed: whatever goes wrong with an answer, it is not 200. A client that sends nothing, or takes nothing, holds
-one thread until it is given up; when all threads are taken, the oldest such client makes room for the next one.
+If anything goes wrong with an answer, its status is not 200. A client that sends nothing, or takes nothing, holds one
+thread until the server gives the client up. When all threads are in use, the oldest such client is given up for the
+next client.
 """
 
 from __future__ import annotations
@@ -29,42 +30,43 @@ _log = logs.logger(__name__)
 METRICS_PATH, LIST_PATH = "/metrics", "/"
 
 CLIENT_SECONDS = 5.0
-"""The longest wait for a client that sends or takes nothing. A probe sends its request at once."""
+"""The longest wait for a client that sends or takes nothing. A probe sends its request immediately."""
 
 MOST_THREADS = 16
-"""Most requests that are answered at once, far more than probes and scrapers of one process send together."""
+"""The largest number of requests that are answered at the same time. Probes and scrapers of one process send far
+fewer."""
 
 ROOM_SECONDS = 1.0
-"""The longest wait of a new connection for a thread: one that was given up leaves its thread at once, and a judgement
-takes milliseconds."""
+"""The longest wait of a new connection for a thread. A connection that was given up frees its thread immediately, and a
+judgement takes milliseconds."""
 
 WAITING_CONNECTIONS = 128
-"""Connections that the system accepts while the server's own thread is not at it."""
+"""The number of connections that the system accepts while the server's own thread is busy."""
 
 CLOSE_SECONDS = 1.0
-"""The longest wait for threads when the server is closed; one whose judgement hangs is abandoned."""
+"""The longest wait for threads when the server is closed. A thread whose judgement hangs is abandoned."""
 
 STOP_POLL_SECONDS = 0.1
-"""The longest time, in seconds, in which the server notices that it was closed."""
+"""The longest time, in seconds, until the server notices that it was closed."""
 
 MOST_UNREAD_BYTES = 1 << 16
-"""The bytes of a refused request's body that are read. Unread ones would take the answer with them: a connection that
-is closed with unread bytes is reset."""
+"""The number of bytes that are read of a refused request's body. If a connection is closed with unread bytes, it is
+reset, and the client loses the answer."""
 
 JSON, PLAIN = "application/json", "text/plain; charset=utf-8"
 
 Judges = Mapping[str, Callable[[], WorkerHealth]]
-"""The function that judges for each path, whose name is without its slash. A thread of the server calls it for each
+"""For each path, without its slash, the function that judges. A thread of the server calls the function for each
 request."""
 
 Page = Callable[[str], tuple[str, bytes]]
-"""A function that makes a page: of the request's ``Accept`` header, its content type and its body."""
+"""A function that makes a page. It gets the request's ``Accept`` header, and returns the content type and the body."""
 
 _Answer = tuple[HTTPStatus, str, bytes]
 
 
 class HealthServer:
-    """A running HTTP server for probes; a context manager. It keeps no process alive."""
+    """A running HTTP server for probes, which is a context manager. It keeps no process alive."""
 
     def __init__(
         self, port: int, address: str = "127.0.0.1", *, judges: Judges | None = None, metrics: Page | None = None
@@ -93,9 +95,9 @@ class HealthServer:
         return str(self._server.server_address[0])
 
     def close(self) -> None:
-        """Stop listening, and give up requests under way. Further calls do nothing. Usable from any thread.
+        """Stop listening, and give up unfinished requests. Further calls do nothing. Usable from any thread.
 
-        The call takes at most a few seconds, whatever clients do.
+        The call takes at most a few seconds, whatever the clients do.
 
         Raises:
             ForkedError: this is a child of the process in which the server runs.
@@ -118,7 +120,7 @@ class HealthServer:
 
 
 def _judgement(name: str, judge: Callable[[], WorkerHealth]) -> Callable[[str], _Answer]:
-    """Return the page of one judge; only that of the health tells of shards."""
+    """Return the page of one judge. Only the page of the health names shards."""
     return (lambda _: _judged_with_shards(judge())) if name == "health" else (lambda _: _judged(judge()))
 
 
@@ -148,24 +150,25 @@ def _metrics_pages(metrics: Page, paths: list[str]) -> dict[str, Callable[[str],
 
 
 class _Server(socketserver.TCPServer):
-    """Accepts connections in one thread, and answers each in a thread of a pool."""
+    """Accepts connections in one thread, and answers each connection in a thread of a pool."""
 
     allow_reuse_address = True
     request_queue_size = WAITING_CONNECTIONS
 
     def __init__(self, address: tuple[str, int], pages: Mapping[str, Callable[[str], _Answer]]) -> None:
         super().__init__(address, _Handler)
-        # A connection that is gone before it is accepted must not keep the thread from noticing the end.
+        # A connection that ends before it is accepted must not prevent the thread from noticing the end.
         self.socket.settimeout(STOP_POLL_SECONDS)
         self.pages = pages
         self._pool = DaemonPool(f"health-{self.server_address[1]}", MOST_THREADS)
         self._changed = threading.Condition()
         self._open: set[Any] = set()
         self._waits_for_client: dict[Any, None] = {}
-        """Connections whose client has not sent its request, or not taken its answer; the oldest first."""
+        """The connections whose client has not sent its request, or has not taken its answer; the oldest comes
+        first."""
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Answer a new connection in another thread; give up the oldest one that waits if all threads are taken."""
+        """Answer a new connection in another thread. If no thread is free, give up the oldest connection that waits."""
         with self._changed:
             if len(self._open) >= MOST_THREADS and self._waits_for_client:
                 oldest = next(iter(self._waits_for_client))
@@ -183,7 +186,7 @@ class _Server(socketserver.TCPServer):
 
     @contextmanager
     def at_work(self, request: Any) -> Iterator[None]:
-        """Keep the connection while the block runs: its client waits for this server, not the other way round."""
+        """Keep the connection while the block runs, because its client now waits for this server."""
         with self._changed:
             is_given_up = self._waits_for_client.pop(request, request) is request
         yield
@@ -196,7 +199,7 @@ class _Server(socketserver.TCPServer):
         _log.debug("a connection to the health server was given up", exc_info=True)
 
     def hang_up(self) -> None:
-        """Give up every open connection, and end the threads; one whose judgement hangs is abandoned."""
+        """Give up every open connection, and end the threads. A thread whose judgement hangs is abandoned."""
         self._pool.shutdown(wait=False, cancel_futures=True)
         with self._changed:
             for request in self._open:
@@ -224,19 +227,19 @@ class _Server(socketserver.TCPServer):
 
 
 def _hang_up(connection: Any) -> None:
-    """End a connection whose thread may be waiting for its client: the thread then finds it at its end."""
+    """End a connection whose thread may be waiting for its client. The thread then finds the connection ended."""
     with suppress(OSError):
         connection.shutdown(socket.SHUT_RDWR)
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """Answers one request; the connection ends with the answer."""
+    """Answers one request. The connection ends with the answer."""
 
     timeout = CLIENT_SECONDS
     server: _Server
 
     def do_GET(self) -> None:  # a name of the standard library
-        """Answer with a page; the query is ignored."""
+        """Answer with a page; ignore the query."""
         page = self.server.pages.get(self.path.partition("?")[0])
         if page is None:
             self.send_error(HTTPStatus.NOT_FOUND)
@@ -250,15 +253,15 @@ class _Handler(BaseHTTPRequestHandler):
         self.do_GET()
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """Refuse a request in JSON. The standard library calls this for what it cannot read, too."""
-        # It answers 501 to methods for which there is no function here.
+        """Refuse a request in JSON. The standard library also calls this method for requests that it cannot read."""
+        # The standard library answers 501 to methods for which this class has no function.
         status = HTTPStatus.METHOD_NOT_ALLOWED if code == HTTPStatus.NOT_IMPLEMENTED else HTTPStatus(code)
         more = {"Allow": "GET, HEAD"} if status is HTTPStatus.METHOD_NOT_ALLOWED else {}
         self._drop_body()
         self._send(status, JSON, _document(error=status.phrase), more)
 
     def version_string(self) -> str:
-        """Name the server without the versions that it runs with."""
+        """Return the server's name, without the versions of Python and of this package."""
         return "streamclient"
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  # a name of the standard library
@@ -267,7 +270,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _made(self, page: Callable[[str], _Answer]) -> _Answer:
         try:
             return page(self.headers.get("Accept", ""))
-        except BaseException as error:  # also SystemExit, which user code may raise; no error may look like 200
+        except BaseException as error:  # also SystemExit, which user code may raise: no error may look like status 200
             return HTTPStatus.SERVICE_UNAVAILABLE, JSON, _document(is_healthy=False, reason=described(error))
 
     def _send(self, status: HTTPStatus, kind: str, body: bytes, more: Mapping[str, str] | None = None) -> None:

@@ -1,4 +1,4 @@
-"""A signal as an exception in the main thread that no code can swallow."""
+"""A signal that becomes an exception in the main thread, which no code can swallow."""
 
 from __future__ import annotations
 
@@ -16,23 +16,25 @@ ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, *([signal.SIGHUP] if hasattr(si
 """The signals that end a command in order."""
 
 AGAIN_SECONDS = 0.02
-"""The seconds until a swallowed exception is raised again. By then the code that swallowed it, usually a callback, is
-over."""
+"""The seconds until a swallowed exception is raised again. By then the code that swallowed it, usually a callback, has
+ended."""
 
 MOST_TRIES = 50
-"""How often a thread that raises the exception again is requested while the system refuses threads, for a second in
-all. The main thread waits meanwhile; if the exception is lost after all, Python reports it there."""
+"""The number of times that a thread for raising the exception again is requested, while the system refuses threads. All
+tries together take a second, for which the main thread waits. If the exception is lost after all, Python reports it in
+the main thread."""
 
 
 class RaisedBySignal:
-    """While installed, a signal raises an exception in the main thread.
+    """A signal handler. While it is installed, the signal raises an exception in the main thread.
 
-    With ``once``, further signals change nothing. ``error`` makes the exception; for ``None`` the signal raises none.
-    Main thread only.
+    With ``once``, further signals change nothing. ``error`` makes the exception; if it returns ``None``, the signal
+    raises nothing. Only for use in the main thread.
 
     A handler may run anywhere, even where the interpreter swallows exceptions: in a ``__del__``, or in the callback of
-    a weak reference, of which each import runs several. An exception raised there only reaches ``sys.unraisablehook``;
-    the program would continue as if the signal had not come. Here it is raised again until it propagates.
+    a weak reference. Each import runs several such callbacks. An exception that is raised there only reaches
+    ``sys.unraisablehook``, and the program continues as if the signal had not come. So this class raises the exception
+    again until it propagates.
     """
 
     def __init__(self, number: int, error: Callable[[], BaseException | None], *, once: bool) -> None:
@@ -47,7 +49,7 @@ class RaisedBySignal:
         self._handler_before = signal.signal(self._number, self.came)
 
     def remove(self) -> None:
-        """Restore the earlier handler, unless other code has installed its own meanwhile."""
+        """Restore the earlier handler, unless other code has installed another handler meanwhile."""
         if signal.getsignal(self._number) == self.came:
             signal.signal(self._number, self._handler_before)
         if sys.unraisablehook == self._unraisable:
@@ -71,12 +73,12 @@ class RaisedBySignal:
     def _unraisable(self, unraisable: Any) -> None:
         if unraisable.exc_value is not None and unraisable.exc_value is self._raised:
             self._raised = None
-            # No Thread object: this may interrupt any code, and a Thread takes locks that may be held here.
+            # Do not use a Thread object: this may interrupt any code, and a Thread takes locks that the code may hold.
             for _ in range(MOST_TRIES):
                 try:
                     _thread.start_new_thread(self._come_again, ())
                     return
-                except RuntimeError:  # the system refuses a thread just now
+                except RuntimeError:  # the system refuses a thread at the moment
                     time.sleep(AGAIN_SECONDS)
             self._hook_before(unraisable)
         else:
@@ -88,7 +90,7 @@ class RaisedBySignal:
         if main is not None and signal.getsignal(self._number) == self.came:
             if hasattr(signal, "pthread_kill"):
                 signal.pthread_kill(main, self._number)
-            else:  # Windows, where Python's handlers run in the main thread wherever the signal is raised
+            else:  # Windows, where Python's handlers run in the main thread, wherever the signal is raised
                 signal.raise_signal(self._number)
 
 
@@ -97,11 +99,11 @@ class RaisedBySignal:
 
 @contextmanager
 def ending_signals_held_back() -> Iterator[None]:
-    """Hold ``ENDING_SIGNALS`` back while processes are started, until the block ends; the processes inherit that.
+    """Hold ``ENDING_SIGNALS`` back until the block ends. Processes that are started in the block inherit this state.
 
-    A program that ended while a process is started would leave it with half of its instructions, and Ctrl-C reaches
-    every process of a terminal: each would end with a traceback. Blocking the signals is not enough: another thread may
-    get them, and Python then calls the handler in the main thread.
+    If the program ended while it starts a process, that process would have only half of its instructions. Ctrl-C also
+    reaches every process of a terminal, and each would end with a traceback. Blocking the signals is not enough:
+    another thread may get a signal, and Python then calls the handler in the main thread.
     """
     if not hasattr(signal, "pthread_sigmask"):  # Windows
         yield
@@ -120,7 +122,7 @@ def ending_signals_held_back() -> Iterator[None]:
 
 
 def _handle(handler: Callable[[int, FrameType | None], object]) -> dict[int, Any]:
-    """Install a handler for the ending signals that are not ignored; return those before. Only in the main thread."""
+    """Install a handler for the ending signals that are not ignored; return the previous handlers. Main thread only."""
     if threading.current_thread() is not threading.main_thread():
         return {}
     handled = [each for each in ENDING_SIGNALS if signal.getsignal(each) not in (None, signal.SIG_IGN)]
@@ -128,10 +130,10 @@ def _handle(handler: Callable[[int, FrameType | None], object]) -> dict[int, Any
 
 
 def leave_ending_signals() -> None:
-    """Leave ``ENDING_SIGNALS`` to the process that started this one, and ends it.
+    """Leave ``ENDING_SIGNALS`` to the process that started this process and will end it.
 
-    A process of a pool that ended by itself would break the pool while tasks are still being handed to it, and Python
-    answers that with a traceback.
+    If a process of a pool ended on a signal, the pool would break while tasks are still being passed to it, and Python
+    would print a traceback.
     """
     for number in ENDING_SIGNALS:
         signal.signal(number, signal.SIG_IGN)

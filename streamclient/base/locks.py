@@ -2,12 +2,12 @@
 
 Laws:
 
-- A lock belongs to the process that took it, and ends with that process, however it ends. A forked child neither keeps
-  nor releases it; a started program does not inherit it.
+- A lock belongs to the process that took it, and ends with that process, however the process ends. A forked child
+  neither keeps nor releases the lock; a started program does not inherit it.
 - Reading, copying or closing the file elsewhere in the process does not end the lock. POSIX record locks, which SQLite
-  uses, end with the first ``close`` of the file anywhere in the process; these locks are ``flock``, and
+  uses, end with the first ``close`` of the file anywhere in the process; the locks of this module are ``flock``, and
   ``msvcrt.locking`` on Windows.
-- A locked file is never deleted: a process that waits for the deleted file would then hold nothing.
+- A locked file is never deleted: a process that waits for the lock of a deleted file would then hold nothing.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from pathlib import Path
 from typing import IO
 
 _RETRY_SECONDS = 0.05
-"""The pause between two attempts where the system cannot wait for a lock itself."""
+"""The pause between two attempts, if the system itself cannot wait for a lock."""
 
 _LOCKED_BYTE = 1 << 62
 """The offset of the byte that is locked on Windows. It is after every file's end, because no other process can read a
 locked byte."""
 
 _HELD_ELSEWHERE = frozenset({errno.EACCES, errno.EAGAIN, errno.EDEADLK})
-"""The errors with which the systems report that another holder has the lock."""
+"""The errors by which the systems report that another holder has the lock."""
 
 _LONGEST_NOTE_BYTES = 64
-"""The most bytes of the note, a process id, that the holder writes into its file."""
+"""The longest note in bytes. The note is the process id that the holder writes into its file."""
 
 
 class LockHeldError(Exception):
@@ -54,7 +54,7 @@ class HeldLock:
         """Create the file if it is missing, lock it without waiting, and write this process's id into it.
 
         Raises:
-            LockHeldError: another holder has the lock, in this process or in another one.
+            LockHeldError: another holder has the lock, in this process or in another process.
             OSError: the file cannot be opened, or its file system has no locks.
         """
         self.path = path
@@ -72,21 +72,21 @@ class HeldLock:
 
     @property
     def is_held(self) -> bool:
-        """Whether this process holds the lock; a child that was forked from the holder does not."""
+        """Whether this process holds the lock. A child that was forked from the holder does not hold it."""
         return self._descriptor is not None and self._pid == os.getpid()
 
     def release(self) -> None:
-        """Release the lock. Does nothing the second time, and nothing in a forked child."""
+        """Release the lock. A second call does nothing, and so does a call in a forked child."""
         descriptor, self._descriptor = self._descriptor, None
         _HELD.discard(self)
         if descriptor is not None and self._pid == os.getpid():
-            # Unlock before closing: a forked child may not have closed its copy yet.
+            # Unlock the file before closing it: a forked child may not have closed its copy yet.
             with suppress(OSError):
                 _unlock(descriptor)
             os.close(descriptor)
 
     def leave_to_parent(self) -> None:
-        """Close a forked child's copy, without unlocking, because copies of a descriptor share the lock."""
+        """Close a forked child's copy without unlocking it, because all copies of a descriptor share the lock."""
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is not None:
             os.close(descriptor)
@@ -96,7 +96,7 @@ class HeldLock:
 def locked(file: IO[bytes], *, shared: bool = False) -> Iterator[None]:
     """Lock an open file until the block ends, after waiting for other holders. ``shared`` excludes writers only.
 
-    On Windows readers exclude each other too.
+    On Windows readers exclude each other, too.
     """
     descriptor = file.fileno()
     _lock(descriptor, shared=shared, waits=True)
@@ -104,13 +104,14 @@ def locked(file: IO[bytes], *, shared: bool = False) -> Iterator[None]:
     try:
         yield
     finally:
-        # Unlock before closing: a child that was forked meanwhile has a copy of the file and would keep the lock.
+        # Unlock the file before closing it: a child that was forked meanwhile has a copy of the file and would keep the
+        # lock.
         if owner == os.getpid():
             _unlock(descriptor)
 
 
 _HELD: weakref.WeakSet[HeldLock] = weakref.WeakSet()
-"""The locks of this process, which a forked child has to leave to its parent."""
+"""The locks of this process, which a forked child must leave to its parent."""
 
 
 def _forked() -> None:

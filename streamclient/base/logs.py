@@ -1,8 +1,9 @@
 """Loggers of the package: an entry is one line, and an error of a handler, filter or formatter costs only that line.
 
-Python passes exceptions of filters, and of handlers that do not catch them, to the code that logs. Here that is an
-owner of leases, a reader or a server, which must not end because a log cannot be written. Foreign names and texts are
-escaped: a message of a service or a user could otherwise fake an entry, or control the terminal that shows the log.
+Python passes exceptions of filters, and of handlers that do not catch them, to the code that logs. In this package such
+code owns leases, reads a stream or serves requests, and must not end because a log cannot be written. Names and texts
+from outside are escaped. Otherwise a message of a service or a user could fake an entry, or control the terminal that
+shows the log.
 """
 
 from __future__ import annotations
@@ -18,16 +19,18 @@ from typing import Any
 from streamclient.errors import printable
 
 MOST_LOGGED_CHARACTERS = 16_384
-"""The most characters of an entry, which may hold several errors, or a stack, each with its own bound."""
+"""The largest number of characters of an entry. An entry may contain several errors, or a stack, each with its own
+bound."""
 
 SHARD = "shard"
-"""The attribute of a log record that names the shard which the entry is about."""
+"""The attribute of a log record that names the shard of the entry."""
 
 ENDS = "ends"
-"""The attribute of a log record that is true if the entry says why a worker, or a stream of it, ends."""
+"""The attribute of a log record that is true if the entry says why a worker, or one of its streams, ends."""
 
 _CONTINUES = "\n  "
-"""The beginning of an entry's further lines, as of a stack: an indented line cannot pass for an entry."""
+"""The beginning of an entry's further lines, for example those of a stack. An indented line cannot pass for an
+entry."""
 
 
 class SteadyLogger(logging.Logger):
@@ -36,9 +39,9 @@ class SteadyLogger(logging.Logger):
     def handle(self, record: logging.LogRecord) -> None:
         """Handle a record; report the first failure of the process on standard error.
 
-        An exception in the main thread that may come from a signal is raised.
+        If an exception in the main thread may come from a signal, it is raised.
         """
-        with suppress(Exception):  # arguments of any class; handlers report the error
+        with suppress(Exception):  # The arguments may be of any class. Handlers report this error.
             make_printable(record)
         try:
             super().handle(record)
@@ -50,7 +53,7 @@ class SteadyLogger(logging.Logger):
             _tell_once(error)
 
     def makeRecord(self, name: str, level: int, *arguments: Any, **named: Any) -> logging.LogRecord:  # noqa: N802
-        """Make a record by the program's factory, or by Python's own if that fails."""
+        """Make a record by the program's factory, or by Python's own factory if the first fails."""
         try:
             return super().makeRecord(name, level, *arguments, **named)
         except Exception as error:
@@ -60,10 +63,10 @@ class SteadyLogger(logging.Logger):
 
 
 def make_printable(record: logging.LogRecord) -> None:
-    """Put an entry on one line, including names and texts from outside, and bound its length.
+    """Put an entry on one line, including its names and texts from outside, and bound the length.
 
-    Indented lines, such as those of a stack, stay below that line. An entry that is already in this form stays
-    unchanged, with its template. Formatting errors are raised.
+    Indented lines, such as those of a stack, stay below that line. An entry that has this form already stays unchanged,
+    and keeps its template. Errors of formatting are raised.
     """
     message = record.getMessage()
     shown = _CONTINUES.join(printable(line, None) for line in message.rstrip("\n").split(_CONTINUES))
@@ -78,12 +81,12 @@ def make_printable(record: logging.LogRecord) -> None:
 
 
 def of_shard(shard_id: str) -> Mapping[str, str]:
-    """Return the ``extra`` of an entry about one shard, which a log in JSON has as a field."""
+    """Return the ``extra`` of an entry about one shard. A log in JSON shows it as a field."""
     return {SHARD: shard_id}
 
 
 def is_said_at_end(record: logging.LogRecord) -> bool:
-    """Return whether an entry only says why a worker ends, which the error that the worker raises says again."""
+    """Return whether an entry only says why a worker ends. The error that the worker raises says the same."""
     return getattr(record, ENDS, False) and not record.exc_info
 
 
@@ -93,7 +96,7 @@ def _steady(kind: type[logging.Logger]) -> type[logging.Logger]:
 
 
 def logger(name: str) -> logging.Logger:
-    """Return the logger ``name``, as ``logging.getLogger`` does, and make it steady."""
+    """Return the logger ``name``, as ``logging.getLogger`` does, and make it a ``SteadyLogger``."""
     steady = logging.getLogger(name)
     if not isinstance(steady, SteadyLogger):
         steady.__class__ = _steady(type(steady))  # type: ignore[arg-type]  # a class is hashable; the program may have its own kind of loggers
@@ -101,7 +104,7 @@ def logger(name: str) -> logging.Logger:
 
 
 _told = threading.Lock()
-"""A lock that is held for good after the first reported failure."""
+"""A lock that is never released after the first failure was reported."""
 
 
 def _tell_once(error: BaseException) -> None:
@@ -112,6 +115,6 @@ def _tell_once(error: BaseException) -> None:
             f"streamclient: a handler, filter or formatter of the log raised {type(error).__name__}: {error}; lines "
             "are missing from the log, nothing else is disturbed, and further failures are not reported\n"
         )
-    except BaseException:  # standard error may be missing, and the text of an error is user code
+    except BaseException:  # Standard error may be missing, and the text of an error is user code.
         if threading.current_thread() is threading.main_thread() and not isinstance(sys.exc_info()[1], Exception):
             raise

@@ -1,4 +1,4 @@
-"""Log lines about an outage: at most one a minute, however often and in however many threads the outage is met."""
+"""Log lines about an outage: at most one line a minute, however often and in however many threads calls fail."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from collections.abc import Callable, Hashable
 from streamclient.errors import printable
 
 REPEAT_SECONDS = 60.0
-"""The time between two lines about one outage. A reader of the log sees that the outage goes on, and finds other lines
-in between."""
+"""The time between two lines about one outage. So a reader of the log sees that the outage goes on, and also sees other
+lines."""
 
 MOST_REMEMBERED = 100
-"""The most outages that are told apart at a time. More of them at once are not single outages any more, and all are
-forgotten."""
+"""The largest number of outages that are distinguished at a time. If there are more, all of them are forgotten: such a
+number of failures does not mean separate outages."""
 
 
 class OutageLog:
     """Logs lines that may be repeated many times a second. Thread-safe.
 
-    For each outage the first line of a minute is logged, with the number of lines left out since the last; the others
-    are logged as DEBUG.
+    For each outage one line a minute is logged, with the number of lines left out since the previous line. All other
+    lines are logged as DEBUG.
     """
 
     def __init__(self, logger: logging.Logger, *, monotonic: Callable[[], float] = time.monotonic) -> None:
@@ -32,7 +32,7 @@ class OutageLog:
         self._said: dict[Hashable, tuple[float, int]] = {}
 
     def log(self, level: int, outage: Hashable, text: str, *arguments: object) -> None:
-        """Log a line about an outage; equal values of ``outage`` are the same outage."""
+        """Log a line about an outage. Equal values of ``outage`` stand for the same outage."""
         left_out = self._news(outage)
         if left_out is None:
             self._logger.debug(text, *arguments)
@@ -41,7 +41,7 @@ class OutageLog:
         self._logger.log(level, "%s%s", told, f" ({left_out} more like this were left out)" if left_out else "")
 
     def _news(self, outage: Hashable) -> int | None:
-        """Return how many lines were left out since the last logged one; ``None`` to leave out this line too."""
+        """Return how many lines were left out since the last logged line; ``None`` to leave out this line, too."""
         now = self._monotonic()
         with self._lock:
             said_at, left_out = self._said.get(outage, (None, 0))

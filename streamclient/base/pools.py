@@ -1,11 +1,12 @@
 """Threads that do not keep a process alive, and the rules for refused threads.
 
-The interpreter joins the pools of the standard library when it exits, so one hung call in user code would defeat a
-bounded shutdown. The threads here are daemons and end by themselves when idle.
+When the interpreter exits, it joins the pools of the standard library. So one call in user code that hangs would delay
+the end without limit. The threads of this module are daemons, and end themselves when they are idle.
 
-The system refuses a thread at a limit of a user or a container. A call is then either queued or refused, never both:
-``DaemonPool`` queues the call if one of its threads will come to it, and raises ``NoThreadError`` otherwise. ``once``
-gives the same rule to other executors; without it, those of the standard library keep the calls that they refuse.
+The system may refuse a thread, because a user or a container has reached a limit. A call is then either queued or
+refused, never both. ``DaemonPool`` queues the call if one of its threads will run it later; otherwise it raises
+``NoThreadError``. ``once`` gives the same rule to other executors: the executors of the standard library keep a call
+that they have refused.
 """
 
 from __future__ import annotations
@@ -43,9 +44,9 @@ def start_thread(target: Callable[[], object], name: str, *, daemon: bool = True
 
 
 class DaemonPool(Executor):
-    """Runs calls on up to ``most_threads`` daemon threads, made when needed.
+    """Runs calls on up to ``most_threads`` daemon threads, which are made when they are needed.
 
-    The number of waiting calls is not bounded here: the worker keeps at most a few calls per lease under way.
+    The pool does not limit the number of waiting calls: a worker has at most a few unfinished calls per lease.
     """
 
     def __init__(self, name: str, most_threads: int) -> None:
@@ -59,8 +60,7 @@ class DaemonPool(Executor):
         self._numbers = itertools.count(1)
         self._birthplace = Birthplace()
         self.is_short = False
-        """Whether calls wait because the system refused a thread for them; see ``grow``. May be read from any
-        thread."""
+        """Whether calls wait because the system refused a thread for them; see ``grow``. Any thread may read it."""
 
     def submit(
         self, fn: Callable[Arguments, Result], /, *args: Arguments.args, **kwargs: Arguments.kwargs
@@ -91,7 +91,7 @@ class DaemonPool(Executor):
         return future
 
     def grow(self) -> bool:
-        """Start the missing threads for waiting calls, as far as the system allows; return whether all of them run."""
+        """Start missing threads for waiting calls, as far as the system allows; return whether all of them run now."""
         with self._changed:
             while self.is_short and self._calls and len(self._threads) < self._most_threads:
                 try:
@@ -104,7 +104,7 @@ class DaemonPool(Executor):
             return True
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Accept no more calls; with ``wait``, return when the last running call has returned."""
+        """Accept no more calls. With ``wait``, return only when the last running call has returned."""
         self._birthplace.require(f"pool {self._name}")
         with self._changed:
             self._closed = True
@@ -119,13 +119,13 @@ class DaemonPool(Executor):
             self.join(None)
 
     def join(self, timeout_seconds: float | None) -> bool:
-        """Wait for the threads to end after ``shutdown``; return whether they all did in time."""
+        """Wait for the threads to end after ``shutdown``; return whether all of them ended in time."""
         self._birthplace.require(f"pool {self._name}")
         with self._changed:
             return self._changed.wait_for(lambda: not self._threads, timeout_seconds)
 
     def _add_thread(self) -> None:
-        """Add a thread. The caller holds the lock, so the thread counts before it looks for its first call."""
+        """Add a thread. The caller holds the lock, so the thread is counted before it looks for its first call."""
         thread = threading.Thread(target=self._work, name=f"{self._name}-{next(self._numbers)}", daemon=True)
         self._threads.add(thread)
         try:
@@ -135,7 +135,7 @@ class DaemonPool(Executor):
             raise NoThreadError.of(f"pool {self._name}", error) from error
 
     def _work(self) -> None:
-        bell = threading.Lock()  # held until a call arrives: far cheaper to wait for than a condition
+        bell = threading.Lock()  # held until a call arrives: cheaper to wait for than a condition
         bell.acquire()
         while True:
             next_call = self._next_call(bell)
@@ -161,7 +161,7 @@ class DaemonPool(Executor):
                         self._parked.remove(bell)
                         self._leave()
                         return None
-                    bell.acquire()  # rung just after the time ran out
+                    bell.acquire()  # a call came just after the time ran out
 
     def _leave(self) -> None:
         self._threads.discard(threading.current_thread())
@@ -169,7 +169,7 @@ class DaemonPool(Executor):
 
 
 def run_call(future: Future[Any], call: Callable[[], Any]) -> None:
-    """Run a call, unless it was cancelled, and let its future have the result or the error."""
+    """Run a call, unless it was cancelled, and pass its result or its error to its future."""
     if not future.set_running_or_notify_cancel():
         return
     try:
@@ -181,7 +181,7 @@ def run_call(future: Future[Any], call: Callable[[], Any]) -> None:
 
 
 def once(executor: Executor) -> Executor:
-    """Wrap an executor so that a refused call never runs."""
+    """Wrap an executor so that a call that it refuses never runs."""
     return executor if isinstance(executor, DaemonPool | _OnceExecutor) else _OnceExecutor(executor)
 
 
@@ -205,11 +205,11 @@ class _OnceExecutor(Executor):
         except Exception:
             if call.refuse():
                 raise
-            return call.future  # a thread that was busy has begun it meanwhile
+            return call.future  # a busy thread became free and has begun the call meanwhile
 
 
 class _OnceCall:
-    """A call that either a thread has begun or the system has refused."""
+    """A call that either a thread has begun, or the system has refused."""
 
     def __init__(self, call: Callable[[], Any]) -> None:
         self._call = call

@@ -1,7 +1,7 @@
 """Positions in a shard: the oldest record, an iterator, or the end.
 
-A position points at the next record to read. Column ``Checkpoint`` of the status table holds its text, so a position
-survives restarts and Java workers understand it.
+A position points at the next record to read. The column ``Checkpoint`` of the status table contains its text. So a
+position survives restarts, and Java workers understand it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Position:
 
     @property
     def is_iterator(self) -> bool:
-        """Whether the text is a shard iterator that can be passed to GetStreamRecord as it is."""
+        """Whether the text is a shard iterator that can be passed to GetStreamRecord unchanged."""
         return self.text not in (CheckpointPosition.SHARD_END, CheckpointPosition.TRIM_HORIZON)
 
     def __str__(self) -> str:
@@ -50,17 +50,17 @@ def no_progress(
     last: SequenceInfo | None,
     before: SequenceInfo | None,
 ) -> str:
-    """Return why a page with records makes no progress, which is the service's fault; empty if the page makes progress.
+    """Return why a page with records makes no progress, a fault of the service; return an empty text otherwise.
 
-    The positions of a shard's records rise strictly, and the next iterator is after them. The decoder checks the order
-    of the records inside a page.
+    The positions of a shard's records rise strictly, and the next iterator is after them. The order of the records
+    within a page is not checked here, but by the decoder.
 
     Args:
         asked: the position that was read.
         following: the next position; ``None`` at the end of the shard.
         first: the position of the page's first known record; ``None`` without records.
         last: the position of the page's last record.
-        before: the last record that this reader took from the shard; ``None`` if it took none yet.
+        before: the last record that this reader took from the shard; ``None`` if the reader took no record yet.
     """
     if first is None or last is None:
         return ""
@@ -74,7 +74,7 @@ def no_progress(
 def is_after(position: SequenceInfo, before: SequenceInfo | None) -> bool:
     """Return whether a record at ``position`` may follow ``before``, the last record taken from its shard, if any.
 
-    A record without a time is accepted: rows of a tunnel's full data have none.
+    A record without a time is accepted: rows of a tunnel's full data have no times.
     """
     return before is None or position > before or not (position.timestamp_micros and before.timestamp_micros)
 
@@ -84,14 +84,14 @@ class Judged:
     """The verdict on a page."""
 
     why: str = ""
-    """The reason why the page cannot be true; empty if it can. A reader uses no part of a doubtful page, least of all
-    its next position."""
+    """The reason why the page cannot be true; empty if it may be true. A reader uses no part of a doubtful page, least
+    of all its next position."""
     taken: int = 0
-    """How many of the page's first records were taken before. This happens when the reader has gone back and reads up
-    to the last taken record again."""
+    """The number of records at the beginning of the page that were taken before. It is above 0 when the reader has gone
+    back, and reads up to the last taken record again."""
     is_way: bool = False
-    """Whether all records of the page are before the last taken record, so that the page's next position is before it,
-    too."""
+    """Whether all records of the page are before the last taken record. If so, the page's next position is before that
+    record, too."""
 
 
 NEW = Judged()
@@ -100,21 +100,21 @@ NEW = Judged()
 
 @define
 class ReadTrail:
-    """The last record that a reader took from its shard, and the position from which that record was read.
+    """The last record that a reader took from its shard, and the position of the page with that record.
 
-    A doubtful page proves nothing about its own position or its next one: it may be another shard's page, or the page
-    before may have led to a wrong position. So the reader goes back to the position from which the last record was
-    read, which was right, and reads from there again. The reader trusts these pages once they contain the last record
-    itself, because no other shard has that record. The records after it are new, and are delivered once. If these pages
-    are doubtful too, the reader returns to its former position, and then tries both positions in turn; the right one
-    lets it continue.
+    A doubtful page proves nothing about its own position or the next position: it may be the page of another shard, or
+    the previous page may have led to a wrong position. So the reader goes back to the position from which the last
+    record was read. That position was right. The reader reads again from there, and trusts these pages once they
+    contain the last record itself, because no other shard has that record. The records after it are new, and are
+    delivered once. If these pages are doubtful, too, the reader returns to its former position. From then on it tries
+    both positions in turn, until one of them lets it continue.
     """
 
     last: SequenceInfo | None = None
     _position: str = ""
     """The position of the page with the last record; empty if that page must not be read again."""
     _doubted: str = ""
-    """The reader's former position, while pages up to the last record are read again; else empty."""
+    """The reader's former position, while pages up to the last record are read again; otherwise empty."""
 
     @property
     def goes_back(self) -> bool:
@@ -124,7 +124,7 @@ class ReadTrail:
     def judge(
         self, asked: str, following: str | None, count: int, position_of: Callable[[int], SequenceInfo]
     ) -> Judged:
-        """Judge the page that was read at ``asked``, without remembering it.
+        """Judge the page that was read at ``asked``; remember nothing.
 
         Args:
             asked: the position that was read.
@@ -147,11 +147,14 @@ class ReadTrail:
         return Judged(taken=taken, is_way=True)
 
     def take(self, asked: str, last: SequenceInfo) -> None:
-        """Remember the last record of a page that was read at ``asked``. Full data has no positions, so no way back."""
+        """Remember the last record of a page that was read at ``asked``.
+
+        Full data has no positions, so there is no way back.
+        """
         self.last, self._position, self._doubted = last, asked if last.timestamp_micros else "", ""
 
     def arrive(self) -> None:
-        """End the way back, because the last record was met again; reading continues after that record."""
+        """End the way back, because a page contained the last record again. Reading continues after that record."""
         self._doubted = ""
 
     def turn(self, asked: str) -> str:

@@ -24,7 +24,7 @@ ENDED = "ended"
 
 @frozen(kw_only=True)
 class Lifecycle:
-    """The part of its life in which a worker or daemon is."""
+    """The phases in the life of a worker or daemon."""
 
     has_begun: bool
     is_stopping: bool
@@ -33,13 +33,13 @@ class Lifecycle:
 
 
 class Probed(ABC):
-    """The common part of workers, tunnel workers and the daemons: what probes ask for."""
+    """The common part of workers, tunnel workers and daemons that answers probes."""
 
     @property
     def health(self) -> WorkerHealth:
-        """Whether it does its work: unhealthy before it has begun and after it has ended, else ``work_health``.
+        """Whether the work is done: unhealthy before the beginning and after the end; between them, ``work_health``.
 
-        May be read from any thread.
+        Any thread may read this.
         """
         stage = self._lifecycle()
         if stage.has_failed:
@@ -50,10 +50,10 @@ class Probed(ABC):
 
     @property
     def readiness(self) -> WorkerHealth:
-        """Whether it has begun, is not stopping and has not failed; an outage of the service changes nothing in that.
+        """Whether the worker or daemon has begun, is not stopping and has not failed.
 
-        May be read from any thread. A worker has begun when its ``run`` has; whether the service has accepted it does
-        not matter here.
+        An outage of the service does not matter. Any thread may read this. A worker has begun when its ``run`` has
+        begun, even if the service has not accepted it yet.
         """
         stage = self._lifecycle()
         if stage.has_failed:
@@ -67,14 +67,17 @@ class Probed(ABC):
     @property
     @abstractmethod
     def work_health(self) -> WorkerHealth:
-        """Health of the work alone: healthy before the beginning, and after an orderly end as it was last."""
+        """The health of the work alone: healthy before the beginning.
+
+        After an orderly end, it is the last health of the work.
+        """
 
     @property
     @abstractmethod
     def liveness(self) -> WorkerHealth:
-        """Whether no thread that decides is stuck; an outage of the service, or an end in order, changes nothing.
+        """Whether every thread that decides makes progress.
 
-        May be read from any thread.
+        An outage of the service, or an orderly end, does not matter. Any thread may read this.
         """
 
     def judges(self) -> Mapping[str, Callable[[], WorkerHealth]]:
@@ -86,16 +89,16 @@ class Probed(ABC):
         """Serve ``liveness`` at ``/live``, ``readiness`` at ``/ready`` and ``health`` at ``/health``, over HTTP.
 
         Each answer has status 200 or 503 and a JSON object with ``is_healthy`` and ``reason``. The server has threads
-        of its own, which keep no process alive, and may begin before the worker does. It serves until it is closed,
-        also after the worker has ended.
+        of its own, which keep no process alive. It may begin before the worker, and serves until it is closed, even
+        after the worker has ended.
 
         Args:
-            port: the port to listen on; 0 picks a free one, which ``HealthServer.port`` names.
+            port: the port to listen on; 0 picks a free port, which ``HealthServer.port`` names.
             address: an address of this machine; by default only this machine reaches it. Reasons name tables and
                 shards without asking for a password: ``0.0.0.0`` opens them to other machines.
 
         Raises:
-            ConfigurationError: the port or the address cannot be one.
+            ConfigurationError: the port or the address is invalid.
             OSError: the port is taken, or may not be used.
             NoThreadError: the system refused a thread.
         """
@@ -105,7 +108,7 @@ class Probed(ABC):
 
     @abstractmethod
     def _lifecycle(self) -> Lifecycle:
-        """Return the present part of its life."""
+        """Return the present phase."""
 
 
 probed = checks.instance(Probed, "a worker, a tunnel worker or a daemon")

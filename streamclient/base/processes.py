@@ -1,7 +1,7 @@
-"""The identity of this process, the state of others, and whether this one was forked.
+"""The identity of this process, the state of other processes, and whether this process was forked.
 
-This module serves the names of workers, the code that reads these names, and all code with threads: a forked child has
-none of its parent's threads.
+The names of workers depend on this module, and so does the code that reads these names. All code with threads uses it,
+too, because a forked child has none of its parent's threads.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ class _Forks:
         cls.count += 1
 
 
-if hasattr(os, "register_at_fork"):  # Windows has none, because it does not fork
+if hasattr(os, "register_at_fork"):  # Windows does not fork, and has no such function
     os.register_at_fork(after_in_child=_Forks.happened)
 
 
 class Birthplace:
-    """The process in which an object was made or started; cheap enough to check in every call."""
+    """The process in which an object was made or started. The check is cheap enough for every call."""
 
     __slots__ = ("_forks",)
 
@@ -52,11 +52,11 @@ class Birthplace:
 
     @property
     def is_here(self) -> bool:
-        """Whether the present process is the one that the object remembers, and not a child of it."""
+        """Whether the present process is the one that was remembered, and not a child of it."""
         return self._forks == _Forks.count
 
     def require(self, what: str, instead: str = "make it in the child, after the fork") -> None:
-        """Refuse to use, in a child, an object that was started in its parent.
+        """Refuse the use of an object in a forked child of the process that started it.
 
         Raises:
             ForkedError: this process was forked since; ``what`` names the object.
@@ -69,7 +69,7 @@ class Birthplace:
 
 
 class OwnName:
-    """A name that no other process has, not even a child of the process that made it."""
+    """A name that no other process has. Even a child of the process that made the name gets another name."""
 
     def __init__(self, prefix: str) -> None:
         self._prefix = prefix
@@ -94,11 +94,11 @@ def unique_name() -> str:
 
 
 def process_space() -> str:
-    """Return an id of the space in which this process's id is unique.
+    """Return the id of the space in which this process's id is unique.
 
-    The space is a boot of a machine, and in it a namespace of process ids. The id of the space has twelve hexadecimal
-    digits. Two process ids can be compared only if the ids of their spaces are equal. The id is empty where the system
-    does not provide it, which is everywhere except on Linux: then a process id says nothing about a process.
+    The space is one namespace of process ids in one boot of a machine. Its id has twelve hexadecimal digits. Two
+    process ids can be compared only if the ids of their spaces are equal. Only Linux provides this id. On other systems
+    it is empty, and a process id then says nothing about a process.
     """
     try:
         said = f"{_BOOT_ID.read_text(encoding='ascii').strip()} {os.readlink(_PID_NAMESPACE)}"
@@ -110,25 +110,25 @@ def process_space() -> str:
 def process_state(pid: int) -> str | None:
     """Return the letter of a process's state; ``None`` if the process does not exist or has ended.
 
-    The letter is ``R`` where the system tells only that the process exists. A process id means nothing unless its
-    ``process_space`` is this process's own.
+    The letter is ``R`` if the system only says that the process exists. A process id means something only if its
+    ``process_space`` is that of this process.
     """
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
     except OSError:
         return "R" if _answers(pid) else None
-    # The name of the process, in parentheses, may hold anything, parentheses too.
+    # The name of the process, in parentheses, may contain any characters, even parentheses.
     state = text.rpartition(")")[2].split()[0]
     return None if state in ENDED_STATES else state
 
 
 def _answers(pid: int) -> bool:
     if os.name == "nt":
-        return True  # there, signal 0 is Ctrl-C
+        return True  # on Windows, signal 0 is Ctrl-C
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
     except OSError:
-        return True  # the process exists, but it is not ours
+        return True  # the process exists, but belongs to another user
     return True

@@ -1,7 +1,7 @@
 """The reasons why a held shard does not move, as values.
 
-A reason is made where it is known, compared by the code that decides, and turned into words only here. Texts of user
-code and of the service are details of a reason: no code parses them.
+The code that knows a reason makes it, the code that decides compares it, and only this module turns it into words.
+Texts of user code and of the service are details of a reason: no code parses them.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from attrs import field, frozen
 from streamclient.errors import MOST_ERROR_CHARACTERS, StreamClientError, printable
 
 MOST_TRACEBACK_CHARACTERS = 16_384
-"""The most characters of a traceback that are logged or stored, counted from its innermost end; runaway recursion would
-make the text endless."""
+"""The largest number of characters of a traceback that are logged or stored, counted from its innermost end. Runaway
+recursion would make the text endless."""
 
 
 class ReasonKind(Enum):
@@ -54,56 +54,57 @@ class ReasonKind(Enum):
 class Cause(Enum):
     """The exact cause of a held shard's wait.
 
-    Each cause has one ``ReasonKind``; the subject is the thing that it names.
+    Each cause has one ``ReasonKind``. The *subject* is the thing that a reason with this cause names.
     """
 
-    # Its lease, before anything of it is read.
+    # Steps of the shard's lease, before any record of the shard is read.
     FINISHED = "finished"
     PARENT = "parent"
-    """The subject is an unfinished parent, perhaps a grandparent."""
+    """The shard waits for an unfinished ancestor, which is the subject."""
     PARENT_ROW_MISSING = "parent_row_missing"
-    """The subject is a parent without a lease row, so that it is unknown whether the parent is finished."""
+    """A parent has no lease row, so it is unknown whether the parent is finished. The subject is that parent."""
     PARENT_CIRCLE = "parent_circle"
-    """The stream lists the shard as its own ancestor; the subject is the shards that are each other's parents."""
+    """The stream lists the shard as its own ancestor. The subject is the circle of shards that are each other's
+    parents."""
     ROW_GONE = "row_gone"
     HAND_OVER_IN_DOUBT = "hand_over_in_doubt"
     LEAVING_PAUSE = "leaving_pause"
-    """A pause is over, and the lease row must record that first."""
+    """A pause is over, but the lease row must record that first."""
     PREVIOUS_PROCESSOR = "previous_processor"
-    """A call of this worker's earlier processor of the shard has not returned yet."""
+    """A call into this worker's earlier processor of the shard has not returned yet."""
     PREVIOUS_CHECKPOINT = "previous_checkpoint"
     EPOCH = "epoch"
-    """The number of this acquisition of the lease is not known yet."""
+    """The epoch of this acquisition of the lease is not known yet."""
     LOOK = "look"
     """The worker must first check that no other process has its name."""
 
-    # Its lease, while it is read or was.
+    # Steps of the shard's lease, while the shard is read or after it was read.
     ASKED_FOR = "asked_for"
-    """The subject is the worker that asked for the lease."""
+    """Another worker asked for the lease. The subject is that worker."""
     GIVEN_AWAY = "given_away"
     STALLED = "stalled"
     """The consumer makes no progress, so the lease runs out."""
     LEASE_LOST = "lease_lost"
-    """The lease is lost; only a call of user code that has not returned still remains here."""
+    """The lease is lost, and one call into user code has not returned yet."""
     WORKER_FAILED = "worker_failed"
-    """The worker has failed, and leaves the shard to others; the detail names the error."""
+    """The worker has failed, and leaves the shard to other workers. The detail names the error."""
     WORKER_ENDED = "worker_ended"
     CLOSING = "closing"
     """The processor is being shut down; the subject is the ``ShutdownReason`` that the processor gets."""
 
-    # Orders.
+    # Orders of an operator.
     PAUSED = "paused"
-    """The subject is the operator who paused the shard."""
+    """An operator paused the shard. The subject is that operator."""
     PAUSED_BY_PROGRAM = "paused_by_program"
 
-    # User code; the subject is the name of the call.
+    # User code. The subject is the name of the call.
     CALL_QUEUED = "call_queued"
     """The call waits for a thread of the executor."""
     CALL_RUNS = "call_runs"
     BATCH_WAITS = "batch_waits"
-    """The call waits in line until the program takes it."""
+    """A batch waits in line until the program takes it."""
     BATCH_OUT = "batch_out"
-    """The program has taken the call and not ended it."""
+    """The program has taken a batch and not finished it."""
     PROCESSOR_FAILED = "processor_failed"
     RESTART_MARKED = "restart_marked"
     END_NOT_STORED = "end_not_stored"
@@ -111,12 +112,11 @@ class Cause(Enum):
     PARKING_QUEUED = "parking_queued"
     PARKING_RUNS = "parking_runs"
     NEXT_TRY = "next_try"
-    """The failed action will be tried again automatically; the detail says when. This cause comes after the reason for
-    the retry."""
+    """The failed action will be tried again automatically. The detail says when. The reason before this says why."""
     PRESENT_TRY = "present_try"
-    """The failed action is being tried again now. This cause comes after the reason for the retry."""
+    """The failed action is being tried again now. The reason before this says why."""
     STRATEGY_ASKED = "strategy_asked"
-    """The user's retry strategy decides whether and when to retry. This cause comes after the reason for the retry."""
+    """The user's retry strategy decides whether and when to retry. The reason before this says why."""
 
     # The stream.
     READING_FAILED = "reading_failed"
@@ -126,23 +126,24 @@ class Cause(Enum):
     TURN = "turn"
     """A channel of a tunnel waits until fewer other channels are being read."""
     CHANNEL_GIVEN_UP = "channel_given_up"
-    """The service does not know a channel of a tunnel, or its state is not understood; the subject is the channel."""
+    """The service does not know a channel of a tunnel, or the channel's state is not understood. The subject is the
+    channel."""
     FINDING_LOSS = "finding_loss"
     END_NOT_SHOWN = "end_not_shown"
-    """A page says that the shard has ended, and the list of shards does not show it."""
+    """A page says that the shard has ended, but the list of shards does not show that."""
     NO_PROGRESS = "no_progress"
-    """The service repeats records or the position, so that reading would never end; the detail names the fault."""
+    """The service repeats records or the position, so reading would never end. The detail names the fault."""
 
     # The status table, in the middle of reading.
     CHECKPOINT = "checkpoint"
 
     # An operator has to decide.
     FAILING_RECORD = "failing_record"
-    """The subject names the failing record."""
+    """A record keeps failing. The subject names that record."""
     PARKED_SHARE = "parked_share"
-    """More records would be parked than the failure policy allows; the subject names the next one."""
+    """More records would be parked than the failure policy allows. The subject names the next record to park."""
     LOSS = "loss"
-    """Records were lost to retention; the subject is the position that is gone."""
+    """Records were lost to retention. The subject is the position that no longer exists."""
 
     @property
     def kind(self) -> ReasonKind:
@@ -173,7 +174,7 @@ class _Words:
     kind: ReasonKind
     phrase: str
     more: str = ": {detail}"
-    """The text that is put after the phrase if there is a detail."""
+    """The text that follows the phrase if there is a detail."""
 
 
 _CLOSING = {
@@ -272,7 +273,7 @@ BEFORE_READING = frozenset(
         Cause.CHANNEL_GIVEN_UP,
     }
 )
-"""The causes that keep a shard without a processor of its own."""
+"""The causes because of which a shard does not have its own processor yet."""
 
 
 def text_of(*reasons: Reason) -> str:
@@ -288,19 +289,19 @@ def kind_of(reasons: Iterable[Reason]) -> ReasonKind:
 def described(error: BaseException) -> str:
     """Return the type and text of an error on one line, as reasons and logs quote it; never raises.
 
-    The text of a user's exception is user code, so owner threads use a ``Raised`` instead.
+    The text of a user's exception comes from user code, so owner threads use a ``Raised`` instead.
     """
     name = type(error).__name__
     return _quoted(lambda: printable(f"{name}: {error}"), f"{name}, whose text cannot be told: it")
 
 
 def traceback_of(error: BaseException) -> str:
-    """Return the traceback of an error, with messages of one line each; a long traceback loses its beginning."""
+    """Return the traceback of an error, with each message on one line. A long traceback loses its beginning."""
     text = "".join(traceback.format_exception(error))
     for link in _chain(error):
         try:
             told = str(link)
-        except Exception:  # its traceback says so
+        except Exception:  # the traceback of the error says so
             continue
         if len(told) > MOST_ERROR_CHARACTERS or not told.isprintable():
             text = text.replace(told, "\n".join(map(printable, _lines(link, told))))
@@ -309,7 +310,7 @@ def traceback_of(error: BaseException) -> str:
 
 
 def plain_traceback(error: BaseException) -> str | None:
-    """Return the traceback if it differs from the one that log handlers make; ``None`` if both are equal."""
+    """Return the traceback if it differs from the traceback that log handlers make; ``None`` if both are equal."""
     told = traceback_of(error)
     return None if told == "".join(traceback.format_exception(error)).rstrip("\n") else told
 
@@ -320,7 +321,7 @@ def _lines(error: BaseException, told: str) -> list[str]:
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """Yield the error and the other errors of its traceback, each once."""
+    """Yield the error and the other errors of its traceback, each of them once."""
     known, waiting = {}, [error]
     while waiting:
         link = waiting.pop()
@@ -332,7 +333,7 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 
 
 def encodable(text: str) -> str:
-    """Return the text with escapes for characters that UTF-8 cannot encode, for example of file names."""
+    """Return the text with escapes for characters that UTF-8 cannot encode, which for example file names may have."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 
@@ -340,7 +341,7 @@ def encodable(text: str) -> str:
 class Raised:
     """The error of a call, with its text, which the thread of the call has made.
 
-    Owner threads use this value because they run no user code: of the error itself they read only the type.
+    Owner threads run no user code, so they use this value. They read only the type of the error itself.
     """
 
     error: BaseException
@@ -361,7 +362,7 @@ class Raised:
         )
 
     def is_a(self, kind: type[BaseException]) -> bool:
-        """Return whether the error is of a type; unlike ``isinstance`` it runs no code of the error."""
+        """Return whether the error is of a type. Unlike ``isinstance``, the method runs no code of the error."""
         return issubclass(type(self.error), kind)
 
 
@@ -381,7 +382,7 @@ def failed_calls(count: int) -> str:
 
 
 def _quoted(words: Callable[[], str], otherwise: str) -> str:
-    """Return the text from foreign code, or words that say that it raised, even SystemExit, as for all user code."""
+    """Return the text that foreign code makes, or words that say that the code raised, even if it raised SystemExit."""
     try:
         return encodable(words())
     except BaseException as raised:
@@ -400,7 +401,7 @@ class FailingShard:
     """A shard whose processor fails again and again, or was stopped by the failure policy."""
 
     since_micros: int
-    """The time at which the worker noticed, in microseconds since 1970 by this machine's clock."""
+    """The time when the worker noticed the failures, in microseconds since 1970 by this machine's clock."""
     reason: str
     """The reason in the shard's status: the failed call, its error, and how often it failed."""
 
@@ -411,9 +412,9 @@ class WorkerHealth:
 
     is_healthy: bool
     reason: str = ""
-    """The failing call, how long it has failed, and its error; empty for a healthy worker."""
+    """The failing call, its error, and how long it has failed; empty for a healthy worker."""
     failing_shards: Mapping[str, FailingShard] = field(factory=dict)
-    """Shards whose processors fail, by id as in ``shard_statuses``, at most three of them, the longest failing first.
-    They make a worker unhealthy only if ``ClientConfig.unhealthy_after_failing_millis`` says so."""
+    """Shards whose processors fail, by id as in ``shard_statuses``: at most three, the longest failing first. They make
+    a worker unhealthy only if ``ClientConfig.unhealthy_after_failing_millis`` says so."""
     more_failing_shards: int = 0
     """The number of failing shards that ``failing_shards`` leaves out."""

@@ -1,13 +1,13 @@
 """Values by name become objects of a user's class: a dataclass, an attrs class, a pydantic model or a TypedDict.
 
-Each class is inspected once. A class with ``model_validate`` is a pydantic model, which goes by its own rules. In the
-others these rules hold for a field:
+Each class is inspected once. A class with ``model_validate`` is a pydantic model, which follows its own rules. For the
+fields of all other classes these rules hold:
 
 * A field of type ``int``, ``float``, ``bool``, ``str`` or ``bytes`` takes values of this very type. A ``float`` also
-  takes an integer that it holds exactly. Nothing else is converted, as values would change silently.
-* A field of another class takes what the class returns for the value: ``Decimal``, ``UUID``, an ``Enum``. If the class
-  is derived from a plain type, the value must be of that type. Collections are refused: ``list("ab")`` is not a list
-  that the writer stored.
+  takes an integer that it can represent exactly. No other value is converted, because values would change silently.
+* A field of another class, such as ``Decimal``, ``UUID`` or an ``Enum``, takes the object that the class returns for
+  the value. If the class is derived from a plain type, the value must be of that type. Collections are refused:
+  ``list("ab")`` is not a list that the writer stored.
 * The first member of a union that takes the value decides. A ``Literal`` takes its own values.
 """
 
@@ -34,7 +34,7 @@ _PLAIN: tuple[type, ...] = (bool, int, float, str, bytes)
 """The types of values. ``bool`` comes first, because it is also derived from ``int``."""
 
 _MARKS = frozenset({"Annotated", "Final", "NotRequired", "ReadOnly", "Required"})
-"""The names of special forms that say something of a field beside its type."""
+"""The names of special forms that describe a field, but are not part of its type."""
 
 
 @attrs.frozen
@@ -43,7 +43,7 @@ class _Field:
     """The name of the column, and of the argument or key that takes its value."""
     hint: Any
     unchanged: frozenset[type]
-    """The types whose values are taken as they are."""
+    """The types whose values are used unchanged."""
     convert: Callable[[Any], Any]
     """Makes the value of the field from a value of another type, or raises any exception."""
     is_required: bool
@@ -171,7 +171,7 @@ def _unchanged(hint: Any) -> Iterator[type]:
 
 
 class _MisfitError(Exception):
-    """A value does not fit a type, without a further reason."""
+    """A value does not fit a type. The error has no further reason."""
 
 
 def _converter(hint: Any) -> Callable[[Any], Any]:
@@ -201,7 +201,7 @@ def _first_fitting(converters: Sequence[Callable[[Any], Any]], value: object) ->
 
 
 def _chosen(choices: Sequence[tuple[type, Any]], value: object) -> Any:
-    if (type(value), value) not in choices:  # 1, 1.0 and True are equal, and different choices
+    if (type(value), value) not in choices:  # The values 1, 1.0 and True are equal, but are different choices.
         raise _MisfitError
     return value
 
@@ -213,7 +213,7 @@ def _from_plain(kind: type, plain: type, value: Any) -> Any:
 
 
 def _bare(hint: Any) -> Any:
-    """Return the type of a field without marks, aliases and ``NewType``."""
+    """Return the type of a field, without special forms, aliases and ``NewType``."""
     while True:
         if isinstance(hint, InitVar):
             hint = hint.type
@@ -236,7 +236,10 @@ def _marks(hint: Any) -> set[str]:
 
 
 def _mark(hint: Any) -> str:
-    """Return the name of a special form; by name, because those of ``typing_extensions`` are other objects."""
+    """Return the name of a special form.
+
+    Forms are compared by name, because those of ``typing_extensions`` are other objects.
+    """
     origin = typing.get_origin(hint)
     return "Annotated" if origin is typing.Annotated else getattr(origin, "_name", None) or ""
 

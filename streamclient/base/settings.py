@@ -1,6 +1,6 @@
-"""Settings from files, options and the environment: each is described once, and one reader checks them.
+"""Settings from files, options and the environment.
 
-The reader reports every mistake, not only the first. The documentation prints its tables from the same descriptions.
+Each setting is described once, and one reader checks all of them.
 """
 
 from __future__ import annotations
@@ -43,21 +43,23 @@ class Setting:
     check: Check = checks.text
     """The check of the value that ``read`` returns."""
     read: Callable[[Any], Any] = lambda value: value
-    """A function that turns the given value into the setting's value, or raises; a ``ConfigurationError`` says why."""
+    """A function that turns the given value into the setting's value, or raises. If it raises a ``ConfigurationError``,
+    that error says why."""
     from_text: Callable[[str], Any] = lambda text: text
-    """A function that turns a text, as a variable holds it, into what a file in TOML would hold; it never raises."""
+    """A function that turns the text of a variable into the value that a TOML file would have. It never raises."""
     default: Any = None
     is_needed: bool = False
     needed_with: tuple[str, Enum] | None = None
     """The name and the value of another setting that make this setting needed."""
     spared_by: tuple[str, Callable[[Any], bool]] | None = None
-    """The name of another setting, and a check of its value: with such a value, given, this one is not needed."""
+    """The name of another setting, and a check. If the other setting is given and its value passes the check, this
+    setting is not needed."""
     only_with: tuple[str, Enum] | None = None
     """The name and the value of another setting. If that setting has another value, this setting is refused."""
     variable: str = ""
     """The variable of the environment that is read if the setting is not given."""
     others: tuple[str, ...] = ()
-    """Other spellings of the setting's name."""
+    """Other accepted spellings of the setting's name."""
     attribute: str = field()
     """The name in Python."""
 
@@ -66,10 +68,10 @@ class Setting:
         return words(self.name)
 
     def value(self, label: str, given: Any) -> Any:
-        """Return the value of ``given``; ``label`` names the setting in a refusal.
+        """Return the setting's value for ``given``; ``label`` names the setting in a refusal.
 
         Raises:
-            ConfigurationError: the setting takes no such value.
+            ConfigurationError: the setting does not accept this value.
         """
         try:
             value = self.read(given)
@@ -80,7 +82,7 @@ class Setting:
 
 
 def choice(name: str, kind: type[Enum], text: str = "", **more: Any) -> Setting:
-    """Return a setting that takes the values of ``kind`` as text, in any case."""
+    """Return a setting whose values are the members of ``kind``, written as text in any case."""
     members = {str(member.value).lower(): member for member in kind}
 
     def read(given: Any) -> Any:
@@ -114,9 +116,10 @@ class Section:
     def read(
         self, given: Any, environment: Mapping[str, str], complain: Complain, labels: Mapping[str, str] = NO_LABELS
     ) -> dict[str, Any]:
-        """Return the values by attribute: each from ``given``, else from ``environment``, else the default.
+        """Return the values by attribute.
 
-        ``labels`` has the names by which refusals call single settings, instead of section and setting.
+        A value comes from ``given``, else from ``environment``, else from the default. ``labels`` has names for single
+        settings, which refusals use instead of the names of section and setting.
         """
         values = {setting.attribute: setting.default for setting in self.settings if setting.default is not None}
         if not isinstance(given, Mapping):
@@ -157,7 +160,7 @@ class Section:
         return contents
 
     def _misuse(self, setting: Setting, *, is_given: bool, by_name: Mapping[str, Any]) -> str:
-        """Return why ``setting`` must not be given, or must be, beside the others; empty if its presence is right."""
+        """Return why ``setting`` must not be given with the others, or must be given; empty if nothing is wrong."""
         other, wanted = (setting.only_with if is_given else setting.needed_with) or ("", None)
         beside_value = by_name.get(other)
         beside = f" with {other} {beside_value.value!r}" if beside_value is not None else ""
@@ -205,7 +208,7 @@ def parse_document(text: str, path: Path, *, is_toml: bool) -> Any:
 def read_sections(
     document: Mapping[str, Any], sections: Iterable[Section], environment: Mapping[str, str], complain: Complain
 ) -> dict[str, dict[str, Any]]:
-    """Return the values of each section by its name; a text ``${NAME}`` stands for a variable of the environment."""
+    """Return the values of each section by its name. A text ``${NAME}`` stands for a variable of the environment."""
     known = {section.name: section for section in sections}
     require_known_sections(document, known, complain)
     contents = {name: expanded(name, document.get(name, {}), environment, complain) for name in known}
@@ -215,7 +218,7 @@ def read_sections(
 def require_known_sections(
     document: Mapping[str, Any], known: Iterable[str], complain: Complain, instead: Mapping[str, str] = NO_LABELS
 ) -> None:
-    """Complain about each section that is not among ``known``; ``instead`` has the advice for some names."""
+    """Complain about each section that is not in ``known``; ``instead`` has advice for some names."""
     names = [*known]
     for name in document:
         if name not in names:

@@ -21,7 +21,7 @@ _UNIT_SECONDS = {"s": 1, "m": 60, "h": SECONDS_PER_HOUR, "d": SECONDS_PER_DAY}
 _PART = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
 
 _MICROS_BEGIN = 10**14
-"""The smallest number that counts as microseconds: as milliseconds it would be in the year 5138."""
+"""The smallest number that counts as microseconds. Read as milliseconds, it would be in the year 5138."""
 
 
 def now_micros() -> int:
@@ -61,7 +61,7 @@ def duration(seconds: float) -> str:
 
 
 def rough_duration(seconds: float) -> str:
-    """Return a duration that is an estimate, in one unit: ``119 s``, ``120 min``, ``2 h``, ``2 days``."""
+    """Return an estimated duration, in one unit: ``119 s``, ``120 min``, ``2 h``, ``2 days``."""
     for limit, size, unit in ((120.0, 1.0, "s"), (7_200.0, 60.0, "min"), (172_800.0, SECONDS_PER_HOUR, "h")):
         if seconds < limit:
             return f"{seconds / size:.0f} {unit}"
@@ -87,7 +87,7 @@ def parse_moment(text: str, now: int) -> int:
     """Return the microseconds since 1970 of an ISO 8601 time with zone, or of ``2h-ago``, relative to ``now``.
 
     Raises:
-        ConfigurationError: the text has neither form, or has no zone: the intended zone cannot be guessed.
+        ConfigurationError: the text has neither form, or has no zone, which cannot be guessed.
     """
     expected = "a time is written like 2026-01-31T12:00:00Z or 2h-ago"
     if text.endswith("-ago"):
@@ -151,6 +151,6 @@ def _iso_micros(given: str) -> int:
 
 
 def _unit_of(number: int) -> str:
-    """Return the unit in which a number since 1970 is within some decades of the present."""
+    """Return the unit in which a number since 1970 is a time within some decades of the present."""
     units = ((10**11, "seconds"), (_MICROS_BEGIN, "milliseconds"), (10**17, "microseconds"))
     return next((unit for limit, unit in units if number < limit), "nanoseconds")

@@ -1,1 +1,1 @@
-"""Pure decisions over values, without a clock, randomness, a thread, a log or I/O."""
+"""Decisions as pure functions of values, without a clock, randomness, threads, logs or I/O."""

@@ -1,4 +1,4 @@
-"""The cost of requests to the service, as they are billed: requests and capacity units. Pure."""
+"""The cost of requests to the service in the units of its bill: requests and capacity units. Pure."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from streamclient.base.times import SECONDS_PER_HOUR
 
 @frozen(kw_only=True)
 class Cost:
-    """The requests and capacity units of some time."""
+    """The requests and capacity units of a span of time."""
 
     seconds: float = 0.0
-    """The length of the time."""
+    """The length of the span."""
     stream_requests: int = 0
     stream_read_units: int = 0
-    """The units of pages of records; other requests to a stream cost no units."""
+    """The read units of pages of records. Other requests to a stream cost no units."""
     status_table_requests: int = 0
     status_table_read_units: int = 0
     status_table_write_units: int = 0
 
     def since(self, earlier: Cost) -> Cost:
-        """Return the cost of the time between an earlier moment and this one."""
+        """Return the cost of the time between ``earlier`` and this moment."""
         return Cost(**{name: value - getattr(earlier, name) for name, value in asdict(self).items()})
 
     def an_hour(self) -> Cost:
-        """Return the cost of an hour at the same pace, in whole requests and units."""
+        """Return the cost of an hour at the same rate, in whole requests and units."""
         scale = SECONDS_PER_HOUR / self.seconds if self.seconds > 0 else 0.0
         counts = {name: round(value * scale) for name, value in asdict(self).items()}
         return Cost(**{**counts, "seconds": SECONDS_PER_HOUR})
@@ -39,7 +39,7 @@ class Cost:
 
     @classmethod
     def from_document(cls, told: Mapping[str, Any]) -> Cost | None:
-        """Return the cost that ``to_document`` wrote; ``None`` if it cannot be read, or is of no time."""
+        """Return the cost that ``to_document`` wrote; ``None`` if it cannot be read, or if its span is empty."""
         values: dict[str, Any] = {name: told.get(name) for name in _NAMES}
         if not all(map(_is_count, values.values())) or not values["seconds"]:
             return None
@@ -57,7 +57,7 @@ _NAMES = tuple(asdict(Cost()))
 
 
 def together_an_hour(costs: Iterable[Cost]) -> Cost | None:
-    """Return the sum of several costs, each of an hour; ``None`` without any."""
+    """Return the sum of several costs, each for an hour; ``None`` for no costs."""
     hourly = [astuple(cost.an_hour()) for cost in costs]
     if not hourly:
         return None

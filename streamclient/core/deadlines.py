@@ -1,11 +1,11 @@
-"""Deadlines: one moment per key; the earliest moment is found without a search."""
+"""Deadlines: one moment per key. The earliest moment is found without a search."""
 
 from __future__ import annotations
 
 import heapq
 
 NEVER, FOR_EVER = float("-inf"), float("inf")
-"""Moments before and after all other moments."""
+"""A moment before all other moments, and a moment after all other moments."""
 
 SPARE_ENTRIES = 64
 """The number of outdated entries that a heap may hold, beyond the number of its valid entries, before it is rebuilt. So
@@ -14,15 +14,15 @@ as keys."""
 
 
 class Deadlines:
-    """Moments by key. A key has at most one moment; setting another one replaces it."""
+    """Moments by key. A key has at most one moment; a new moment replaces it."""
 
     def __init__(self) -> None:
         self._moments: dict[str, float] = {}
         self._heap: list[tuple[float, str]] = []
-        """May hold replaced moments, which are dropped when they come to the top."""
+        """The heap may contain replaced moments. They are dropped when they come to the top."""
 
     def set(self, key: str, moment: float | None) -> None:
-        """Make ``key`` due at ``moment``; with ``None``, never."""
+        """Make ``key`` due at ``moment``. With ``None``, the key is never due."""
         if self._moments.get(key) == moment:
             return
         if moment is None:
@@ -36,7 +36,7 @@ class Deadlines:
 
     @property
     def next(self) -> float | None:
-        """The earliest moment; ``None`` if nothing will ever be due."""
+        """The earliest moment; ``None`` if no key will ever be due."""
         while self._heap:
             moment, key = self._heap[0]
             if self._moments.get(key) == moment:

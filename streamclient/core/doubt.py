@@ -1,8 +1,8 @@
-"""Answers to writes, and the resolution of doubtful ones.
+"""Answers to writes, and the resolution of doubtful answers.
 
-A refused write may have been applied by its first try; an uncertain write may still be applied later. So neither answer
-is believed: the row is read back, and the row decides. (In the Java stream client, a retried write that meets its own
-first success counts as a lost lease.)
+If a write was refused, an earlier try of the same write may have been applied. If the outcome is uncertain, the write
+may still be applied later. So after both answers the row is read, and the row decides. (In the Java stream client, the
+lease counts as lost when a retry meets the success of the first try.)
 """
 
 from __future__ import annotations
@@ -24,18 +24,19 @@ from streamclient.errors import ConfigurationError
 from streamclient.model import CheckpointPosition, Lease
 
 TAKE_TRIES_MAX = 3
-"""The most attempts to take a row in this worker's own name; each repetition follows at once, with the counter just
-read. The old owner, or this worker, may have had one more write under way; more than a few changes one after the other
-mean that another process writes."""
+"""The largest number of attempts to take a row in this worker's own name. Each repetition follows immediately, with the
+counter that was just read. The old owner, or this worker itself, may have sent one more write before. More than a few
+successive changes mean that another process writes."""
 
 DELETE_TRIES_MAX = 3
-"""The most attempts to delete a row, each with the counter just read, before the next list of shards requires the
-deletion again. Reading and writing takes a hundredth of the time between two heartbeats."""
+"""The largest number of attempts to delete a row, each with the counter that was just read. After that, the deletion
+waits until the next list of shards requires it again. Reading and writing take a hundredth of the time between two
+heartbeats."""
 
 UNEXPLAINED_MOVES_MAX = 5
-"""The number of consecutive refused writes, each shown as applied by the row, after which this worker concludes that
-another process uses its name. An answer lost inside the lease store explains one such refusal now and then, not five
-one after the other."""
+"""The number of consecutive writes that were refused although the row shows them as applied. After so many, this worker
+concludes that another process uses its name. An answer that is lost inside the lease store explains a single such
+refusal, but not five in succession."""
 
 CHECKPOINT_KINDS = (WriteKind.CHECKPOINT, WriteKind.PREPARE)
 """Writes for which user code waits."""
@@ -66,7 +67,7 @@ def write_answered(state: WorkerState, call: WriteLease, answer: Answered[WriteO
 
 
 def row_answered(state: WorkerState, call: ReadRow, answer: Answered[Lease | None]) -> None:
-    """Decide from the row whether a write in doubt was applied; if the row could not be read, read it later."""
+    """Decide from the row whether a write in doubt was applied. If the row could not be read, read it later."""
     key = call.lease_key
     flight = state.flights.get(key)
     if flight is None or flight.outcome is None:
@@ -95,7 +96,7 @@ def _read_back(state: WorkerState, flight: Flight, row: Lease | None) -> None:
 
 
 def _unreadable(state: WorkerState, key: str) -> None:
-    """Read the row of a held lease again after a pause; leave any other row to the next scan."""
+    """Read the row of a held lease again after a pause. Leave any other row to the next scan."""
     if key in state.held:
         state.read_later(key)
     else:
@@ -116,14 +117,14 @@ def _needs_read_back(state: WorkerState, write: LeaseWrite) -> bool:
 
 
 def _is_held_write(write: LeaseWrite) -> bool:
-    """Return whether the write is the owner's, so that its doubtful outcome must be resolved."""
+    """Return whether the write is the owner's. The doubtful outcome of such a write must be resolved."""
     if write.kind is WriteKind.CREATE:
         return write.seen.owner != ""
     return write.kind not in (WriteKind.STEAL, WriteKind.DELETE)
 
 
 def _is_asked_for(state: WorkerState, write: LeaseWrite) -> bool:
-    """Return whether a held lease can go on without the write if the store does not support such writes."""
+    """Return whether a held lease can go on without the write, if the store does not support such writes."""
     own_columns = (WriteKind.TAKE_PAUSE, WriteKind.LEAVE_PAUSE, WriteKind.END_ORDERS)
     is_asked = write.kind in (*CHECKPOINT_KINDS, *own_columns, WriteKind.RELEASE)
     return is_asked and write.lease_key in state.held
@@ -149,7 +150,7 @@ def _put_aside(state: WorkerState, held: HeldLease, write: LeaseWrite, error: Ex
 
 
 def _call(state: WorkerState, write: LeaseWrite) -> None:
-    """Wake the worker that has to act: the owner of a lease just asked for, or the receiver of one just handed over."""
+    """Wake the worker that must act: the owner of a lease that was just requested, or the receiver of a hand-over."""
     if write.kind is WriteKind.STEAL:
         state.signals.wake([write.seen.owner])
     elif write.kind is WriteKind.TRANSFER and write.result is not None:
@@ -177,7 +178,7 @@ def _given_up(state: WorkerState, write: LeaseWrite) -> None:
 def _applied(state: WorkerState, write: LeaseWrite, sent_at: float, row: Lease | None, *, is_plain: bool) -> None:
     """Process a write of this worker that was applied.
 
-    ``row`` is the row if it was read back; ``is_plain`` says that the answer itself confirmed the write.
+    ``row`` is the row, if it was read back. ``is_plain`` says that the answer itself confirmed the write.
     """
     key = write.lease_key
     _call(state, write)
@@ -212,7 +213,10 @@ def _applied(state: WorkerState, write: LeaseWrite, sent_at: float, row: Lease |
 
 
 def _broke_off(state: WorkerState, write: LeaseWrite) -> bool:
-    """Return whether the row was gone or reset before this write restored it: others may have held the lease then."""
+    """Return whether the row was missing or reset before this write restored it.
+
+    Other workers may have had the lease then.
+    """
     is_restored = write.kind is WriteKind.TAKE and write.seen.owner != state.worker_id
     return is_restored or write.kind is WriteKind.CREATE
 
@@ -234,9 +238,9 @@ def _applied_unheld(state: WorkerState, write: LeaseWrite, sent_at: float) -> No
 def _resolve_take(state: WorkerState, flight: Flight, row: Lease | None) -> None:
     """Take a row in this worker's own name again, even if the row looks as if the take was applied.
 
-    Such a row proves only that some write of this worker changed it. That write may belong to an earlier acquisition,
-    long ago, and other workers measure the lease duration from that write. Only for an accepted take is the time of
-    sending known.
+    Such a row proves only that some write of this worker changed it. That write may belong to an acquisition long ago,
+    and other workers measure the lease duration from that write. The time of sending is known only for a take that was
+    accepted.
     """
     is_ours = row is not None and row.owner == state.worker_id and row.stealer in ("", state.worker_id)
     receiver = new_owner(state, row) if row is not None and is_ours and state.is_stopping else None
@@ -249,9 +253,10 @@ def _resolve_take(state: WorkerState, flight: Flight, row: Lease | None) -> None
 
 
 def _resolve_delete(state: WorkerState, flight: Flight, row: Lease | None) -> None:
-    """Delete the row of a shard that left the stream, comparing with the row just read.
+    """Delete the row of a shard that left the stream, if it equals the row just read.
 
-    A living owner changes the row with every heartbeat, and the last scan is usually older than the last heartbeat.
+    A living owner changes the row with every heartbeat. The last scan is usually older than the last heartbeat, so the
+    row of the scan is out of date.
     """
     is_gone = state.listing is not None and flight.write.lease_key not in state.listing
     if row is not None and is_gone and flight.tries < DELETE_TRIES_MAX and not state.is_stopping:
@@ -304,9 +309,9 @@ def _try_again(state: WorkerState, held: HeldLease, row: Lease) -> None:
 
 
 def _rewound(state: WorkerState, held: HeldLease, row: Lease) -> None:
-    """Start a new consumer at a checkpoint that was moved from outside; the running consumer would hide the move.
+    """Start a new consumer at a checkpoint that an operator moved. The running consumer would hide that move.
 
-    The row changed exactly once, by that move, so no checkpoint of this worker can have been stored.
+    The move was the only change of the row, so no checkpoint of this worker can have been stored since.
     """
     text = f"its checkpoint was moved from outside, reading starts anew there: known {held.lease}, found {row}"
     state.report(Severity.WARNING, row.lease_key, text)
@@ -333,7 +338,7 @@ def _restore(state: WorkerState, held: HeldLease, row: Lease) -> None:
 
 def _yield_name(state: WorkerState, held: HeldLease, row: Lease | None) -> None:
     if state.signals.keeps_rows:
-        # The session, which is looked at often, shows which process has the name.
+        # The worker's session, which is checked often, shows which process has the name.
         text = f"changed several times from outside: known {held.lease}, found {row}"
         lose(state, held.lease.lease_key, Severity.WARNING, text, in_doubt=CheckpointOutcome.UNKNOWN)
         state.scan_soon(state.pause_seconds(2))
@@ -361,13 +366,13 @@ class Standing(Enum):
 
     APPLIED = "applied"
     UNCHANGED = "unchanged"
-    """The row is as before, except perhaps for a mark, which is another worker's request for the lease. The write may
+    """The row is unchanged, except perhaps for a mark, which is another worker's request for the lease. The write may
     be sent again."""
     ADVANCED = "advanced"
     """An earlier write of this worker was applied late."""
     ABSENT = "absent"
     RESET = "reset"
-    """The row has no owner: it was reset, as a Java worker's shard sync does."""
+    """The row has no owner: a Java worker's shard sync has reset it, or another program."""
     REWOUND = "rewound"
     """The owner is the same, but the checkpoint was moved from outside: an operator's rewind."""
     RELEASED = "released"
@@ -396,12 +401,12 @@ def standing(held: HeldLease, write: LeaseWrite, row: Lease | None) -> Standing:
 
 
 def _own_checkpoints(held: HeldLease) -> set[str]:
-    """Return the last stored checkpoint, and those that may be stored although no answer confirmed them."""
+    """Return the last stored checkpoint, and the checkpoints that may be stored although no answer confirmed them."""
     return {held.checkpoint, *(request.value for request in held.requests if request.was_sent and not request.pending)}
 
 
 def was_stored(held: HeldLease, write: LeaseWrite, row: Lease | None) -> bool | None:
-    """Return whether a doubtful checkpoint is stored although the lease is lost; ``None`` if that is unknown."""
+    """Return whether a doubtful checkpoint is stored, after the lease was lost; ``None`` if that is unknown."""
     if row is None or write.result is None:
         return None
     is_prepared = write.kind is WriteKind.PREPARE
@@ -410,6 +415,7 @@ def was_stored(held: HeldLease, write: LeaseWrite, row: Lease | None) -> bool | 
     )
     if present == wanted != before:
         return True
-    # A prepared checkpoint vanishes with the next checkpoint, so its absence proves nothing once the checkpoint moved.
+    # A prepared checkpoint disappears with the next checkpoint, so its absence proves nothing once the checkpoint has
+    # moved.
     is_unchanged = present == before and row.checkpoint == write.seen.checkpoint
     return False if row.counter <= held.lease.counter + 1 or is_unchanged else None

@@ -1,22 +1,24 @@
-"""Epochs: numbers of acquisitions that a destination compares, to refuse a worker that lost its lease and still writes.
+"""Epochs: numbers of acquisitions.
 
-A worker draws a number after each take, from a counter of the shard that only grows and outlives the lease row. It
-starts no consumer before it has the number. Laws:
+A destination compares them, to refuse a worker that lost its lease and still writes. A worker draws a number after each
+take, from a counter of the shard. That counter only grows, and outlives the lease row. The worker starts no consumer
+before it has the number. Laws:
 
 * **The later of two acquisitions of a shard has the greater epoch.** Let acquisition A be followed by acquisition B.
   A's number is used only if it arrives while A's lease is held and valid, so it was drawn before that moment. B's take
-  is applied later: no worker takes a lease on which its owner may still rely, and an owner that hands it over no longer
-  holds it. B's number is drawn after B's take was applied. So the counter gave A's number before B's, and A's is the
-  smaller one.
-* **The same holds for two processes with one name,** while the older one does not know yet that the newer one takes its
-  leases. A number is used only after a read of the worker's own row that was requested after the number arrived and
-  showed the session in place. So the newer process registered later than that, took the lease later still, and draws a
-  greater number, although both may read for a moment.
+  is applied later: no worker takes a lease on which the owner may still rely, and an owner that hands a lease over no
+  longer holds it. B's number is drawn after B's take was applied. So the counter gave A's number before B's number, and
+  A's number is the smaller one.
+* **The same holds for two processes with one name,** while the older process does not know yet that the newer process
+  takes its leases. Before a number is used, the worker's own row is read. That read must be requested after the number
+  arrived, and must show the session unchanged. So the newer process registered after that, took the lease after its
+  registration, and draws a greater number, although both processes may read for a moment.
 * **A number that arrives after its acquisition is over is never used,** not even by a later acquisition: another worker
-  may have drawn in between. At most one draw per lease is under way, so an answer is never mistaken for another.
+  may have drawn a number in between. At any time at most one draw per lease is unanswered, so answers cannot be
+  confused.
 * **Consumers of one acquisition share its epoch.** A row that was reset or created again under its owner proves nothing
-  about the time in between, so another number is drawn. If it is the next one, no other worker drew: the same
-  acquisition goes on. If it is not, the consumer is ended, and a new one starts with the new number.
+  about the time in between, so another number is drawn. If it is the next number, no other worker drew one, and the
+  same acquisition goes on. If it is not, the consumer is ended, and a new consumer starts with the new number.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ from streamclient.core.worker_state import WorkerState
 
 
 def epoch_answered(state: WorkerState, call: DrawEpoch, answer: Answered[int]) -> None:
-    """Use the number if its acquisition still stands; without a number, draw again after a pause."""
+    """Use the number if its acquisition still goes on. If there is no number, draw again after a pause."""
     number = state.draws.pop(call.lease_key, None)
     held = state.held.get(call.lease_key)
     if held is not None and held.acquisition.number == number:

@@ -1,9 +1,9 @@
 """Events and commands of a worker: the border between ``Holdings`` and the code that runs it.
 
-Events are facts in the past tense, commands are imperatives. ``Holdings.handle(event, now)`` takes one event and
-returns the commands; ``now`` is the time at which the fact became known, in monotonic seconds. The calling code
+Events are facts in the past tense, and commands are imperatives. ``Holdings.handle(event, now)`` takes one event and
+returns the commands. ``now`` is the time at which the fact became known, in monotonic seconds. The calling code
 executes the commands outside the owner thread and reports every outcome as another event. A worker does so with threads
-and calls, the simulator on simulated time.
+and calls; the simulator does so on simulated time.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ class Call(Generic[ValueT]):
 
 @frozen
 class Answered(Generic[ValueT]):
-    """A call returned. The reporting code must read ``now`` after the return, never before."""
+    """A call has returned. The code that reports it must read ``now`` after the return, never before."""
 
     call: Call[ValueT]
     value: ValueT | None = None
-    """The result. A write without an outcome is in doubt."""
+    """The result of the call. If the call is a write and the result is ``None``, the write is in doubt."""
     sent_at: float = float("-inf")
-    """The time just before a write was sent. If the write is accepted, an owner's lease or a worker's session is valid
-    from then on."""
+    """The time just before a write was sent. If the write is accepted, the owner's lease, or the worker's session, is
+    valid from that time on."""
     error: Exception | None = None
-    """The reason why the value is unknown, after all retries of the call. If there is a value, the reason why a write
-    was not applied."""
+    """The reason why the value is unknown, after all retries of the call. If there is a value, it is the reason why a
+    write was not applied."""
 
 
 @frozen
@@ -50,10 +50,11 @@ class Scan:
 
     rows: tuple[Lease, ...]
     wall_micros: int | None = None
-    """This machine's clock at ``now``, in microseconds since 1970, by which pauses end; ``None`` if that clock has
-    advanced evenly."""
+    """The time of this machine's clock at ``now``, in microseconds since 1970; pauses end by this clock. ``None`` if
+    the clock has advanced evenly since the last scan."""
     workers: tuple[WorkerRow, ...] | None = None
-    """The rows of all workers, read after those of the leases; ``None`` if the store has no worker rows."""
+    """The rows of all workers, which are read after the rows of the leases; ``None`` if the store has no worker
+    rows."""
 
 
 @frozen
@@ -67,57 +68,66 @@ class ShardList:
 
 @frozen
 class ReadRows(Call[Scan]):
-    """Scan the status table: leases first, then workers. Never requested while another scan is under way."""
+    """Scan the status table: first the rows of leases, then those of workers.
+
+    Never requested while another scan runs.
+    """
 
 
 @frozen
 class ReadSignals(Call[tuple[WorkerRow, ...]]):
-    """Read the rows of these workers. Never requested while a scan or another such read is under way."""
+    """Read the rows of these workers. Never requested while a scan, or another such read, is unanswered."""
 
     names: tuple[str, ...]
 
 
 @frozen
 class ReadRow(Call[Lease | None]):
-    """Read one lease row; the result is ``None`` if the row is absent."""
+    """Read one lease row. The result is ``None`` if the row is absent."""
 
     lease_key: str
 
 
 @frozen
 class ListShards(Call[ShardList]):
-    """Read the complete shard list. Never requested while another listing is under way."""
+    """Read the complete list of shards. Never requested while another listing is unanswered."""
 
 
 @frozen
 class WriteLease(Call[WriteOutcome]):
-    """Send one write. Several renewals may go out as one batch; a write of unknown outcome is never repeated."""
+    """Send one write. Several renewals may be sent as one batch. A write of unknown outcome is never repeated."""
 
     write: LeaseWrite
 
 
 @frozen
 class WriteWorker(Call[WriteOutcome]):
-    """Send one write of a worker row, and never repeat it. A heartbeat goes out with the renewals of the same turn."""
+    """Send one write of a worker row, and never repeat it.
+
+    A heartbeat is sent together with the renewals of the same event.
+    """
 
     write: WorkerWrite
 
 
 @frozen
 class WakeWorkers(Call[None]):
-    """Make these workers scan at once. The wakes of one turn may go out together."""
+    """Wake these workers, so that they scan immediately. Wakes of one event may be sent together."""
 
     names: tuple[str, ...]
 
 
 @frozen
 class NoteOrder(Call[None]):
-    """Store in the audit how an operator's order about records ended; a repetition replaces the same audit row."""
+    """Store in the audit how an operator's order about records ended.
+
+    A repeated note replaces the same row of the audit.
+    """
 
     lease_key: str
     order: RecordOrder
     who: str
-    """The worker."""
+    """The name of the worker."""
     outcome: str
     at_micros: int
     """The time of the note in microseconds since 1970."""
@@ -127,8 +137,8 @@ class NoteOrder(Call[None]):
 class DrawEpoch(Call[int]):
     """Draw the epoch of a new acquisition: greater than all numbers drawn before for this lease by any worker.
 
-    Several draws may go out together. No draw is requested while another draw for the same lease is under way. After an
-    error, the number that may have been drawn is never used.
+    Several draws may be sent together. No draw is requested while another draw for the same lease is unanswered. After
+    an error a number may have been drawn; it is never used.
     """
 
     lease_key: str
@@ -139,45 +149,46 @@ class DrawEpoch(Call[int]):
 
 @frozen
 class TakeDue:
-    """The taker's interval passed."""
+    """The interval of the taker has passed."""
 
 
 @frozen
 class RenewDue:
-    """The renewer's interval passed."""
+    """The interval of the renewer has passed."""
 
 
 @frozen
 class SyncDue:
-    """The shard sync interval passed, or an ended shard asks for its children."""
+    """The interval of the shard sync has passed, or an ended shard needs the rows of its children."""
 
 
 @frozen
 class InfoChanged:
-    """The text that this worker shows operators about itself has changed; the next beat carries it."""
+    """The text that this worker shows operators about itself has changed. The next heartbeat carries it."""
 
     info: str
 
 
 @frozen
 class CheckpointRequested:
-    """User code wants to store a position; ``AnswerCheckpoint`` answers exactly once."""
+    """User code wants to store a position. Exactly one ``AnswerCheckpoint`` follows."""
 
     request_id: int
     lease_key: str
     consumer_id: str
     value: str
     progress: Progress | None = None
-    """Progress up to ``value``, stored with it."""
+    """The progress up to ``value``, which is stored with it."""
     pending: PendingCheckpoint | None = None
-    """The checkpoint to prepare, if any: it is stored beside the present checkpoint, and ``value`` is not stored."""
+    """The checkpoint to prepare; ``None`` to store ``value``. A prepared checkpoint is stored beside the present
+    checkpoint, and ``value`` is not stored."""
 
 
 @frozen
 class EndRead:
-    """A consumer read a page that reports the end of its shard, which the list of shards has to confirm.
+    """A consumer read a page that reports the end of its shard. The list of shards must confirm that end.
 
-    One ``AnswerEnd`` follows, unless the consumer ends before.
+    One ``AnswerEnd`` follows, unless the consumer ends first.
     """
 
     lease_key: str
@@ -188,26 +199,26 @@ class EndRead:
 
 @frozen
 class EndAccepted:
-    """The worker's own program declares a shard ended, against the list of shards."""
+    """The worker's own program declares that a shard has ended, although the list of shards does not show that."""
 
     lease_key: str
 
 
 @frozen
 class OrderOver:
-    """An operator's order is over for a consumer: a stored checkpoint is after all its records, or it was withdrawn."""
+    """A consumer is done with an operator's order: a checkpoint is after all of its records, or it was withdrawn."""
 
     lease_key: str
     consumer_id: str
     order: RecordOrder
     taken: int
-    """The number of its records that the consumer took out."""
+    """The number of the order's records that the consumer took out."""
     is_withdrawn: bool = False
 
 
 @frozen
 class ConsumerStalled:
-    """A consumer makes no progress and has no reason that excuses it; the lease must not be kept for it."""
+    """A consumer makes no progress, without an accepted reason. The worker must not keep the lease for it."""
 
     lease_key: str
     consumer_id: str
@@ -216,7 +227,7 @@ class ConsumerStalled:
 
 @frozen
 class PauseRequested:
-    """The worker's own program pauses one shard, or the whole worker with ``lease_key=None``."""
+    """The worker's own program pauses one shard; with ``lease_key=None`` it pauses the whole worker."""
 
     lease_key: str | None
     reason: str
@@ -224,7 +235,7 @@ class PauseRequested:
 
 @frozen
 class ResumeRequested:
-    """The opposite of ``PauseRequested``; an operator's pause in the lease row stays."""
+    """The worker's own program ends such a pause. An operator's pause in the lease row stays."""
 
     lease_key: str | None
 
@@ -233,7 +244,7 @@ class ConsumerEnd(Enum):
     """The way in which a consumer ended."""
 
     SHARD_END = "shard_end"
-    """SHARD_END is stored; the lease stays held without a consumer."""
+    """SHARD_END is stored. The worker keeps the lease, without a consumer."""
 
     STOPPED = "stopped"
     """The consumer stopped as ``StopConsumer`` asked."""
@@ -244,7 +255,7 @@ class ConsumerEnd(Enum):
 
 @frozen
 class ConsumerStopped:
-    """A consumer is gone: none of its user code runs any more. Reported once per ``StartConsumer``."""
+    """A consumer is gone, and none of its user code runs any more. Reported once for each ``StartConsumer``."""
 
     lease_key: str
     consumer_id: str
@@ -253,12 +264,12 @@ class ConsumerStopped:
 
 @frozen
 class StopRequested:
-    """The worker has to stop: take nothing, stop consumers, hand leases over."""
+    """The worker must stop: take no leases, stop consumers, hand leases over."""
 
 
 @frozen
 class Tick:
-    """``Holdings.next_deadline`` was reached. Harmless at any other time."""
+    """``Holdings.next_deadline`` has come. The event does no harm at any other time."""
 
 
 Event = (
@@ -284,9 +295,10 @@ Event = (
 
 @frozen
 class ResolveAndCreate:
-    """Create a row whose first checkpoint must be looked up: get an iterator at ``timestamp_micros``, then write.
+    """Create a row whose first checkpoint must be looked up.
 
-    The command is answered like the ``WriteLease`` of that row, which has the iterator as checkpoint.
+    Get an iterator at ``timestamp_micros``, then write the row. The command is answered like the ``WriteLease`` of that
+    row, which has the iterator as checkpoint.
     """
 
     lease: Lease
@@ -295,16 +307,17 @@ class ResolveAndCreate:
 
 @frozen
 class StartConsumer:
-    """Read the shard from ``checkpoint``; its parents are finished and the lease is held."""
+    """Read the shard from ``checkpoint``. Its parents are finished, and the lease is held."""
 
     shard_info: ShardInfo
     checkpoint: str
     pending: PendingCheckpoint | None = None
     progress: Progress | None = None
     fleet_has_processed: bool = False
-    """Whether rows of the status table show that records of any shard were processed."""
+    """Whether rows of the status table show that any worker of the fleet has processed records, of any shard."""
     consumer_id: str = ""
-    """The consumer's id. It may be empty for the first consumer of an acquisition, whose id is the lease identifier."""
+    """The consumer's id. It may be empty for the first consumer of an acquisition: that consumer's id is the lease
+    identifier."""
 
     orders: tuple[RecordOrder, ...] = ()
     """The operators' orders about records of the shard."""
@@ -317,7 +330,7 @@ class StartConsumer:
 
 @frozen
 class GiveOrders:
-    """Give a consumer the operators' orders about records as they are now."""
+    """Give a consumer the present operators' orders about records."""
 
     lease_key: str
     consumer_id: str
@@ -326,14 +339,14 @@ class GiveOrders:
 
 @frozen
 class ForgetEpoch:
-    """Drop the epoch counter of a shard that left the stream; its lease was deleted. No answer follows."""
+    """Drop the epoch counter of a shard that left the stream and whose lease was deleted. No answer follows."""
 
     lease_key: str
 
 
 @frozen
 class StopConsumer:
-    """Stop this consumer. With ZOMBIE the lease is already lost."""
+    """Stop this consumer. With the reason ZOMBIE the lease is lost already."""
 
     lease_key: str
     consumer_id: str
@@ -347,12 +360,12 @@ class CheckpointOutcome(Enum):
     LEASE_LOST = "lease_lost"
     UNKNOWN = "unknown"
     REJECTED = "rejected"
-    """Certainly not stored, now or later, although the lease is held; ``error`` says why."""
+    """Certainly not stored, now or later, although the lease is held. ``error`` says why."""
 
 
 @frozen
 class AnswerCheckpoint:
-    """Answer the waiting user code."""
+    """Answer the user code that waits."""
 
     request_id: int
     outcome: CheckpointOutcome
@@ -363,7 +376,7 @@ class AnswerCheckpoint:
 class AnswerEnd:
     """Tell a consumer whether its shard has ended.
 
-    With ``since_read``, the end became known only after the page was read, so the page is read again.
+    ``since_read`` says that the end became known only after the page was read. Then the page is read again.
     """
 
     lease_key: str
@@ -371,7 +384,7 @@ class AnswerEnd:
     is_shown: bool
     since_read: bool = False
     detail: str = ""
-    """Why the end cannot be confirmed, if it is not shown."""
+    """The reason why the end cannot be confirmed; empty if it is confirmed."""
 
 
 class Severity(Enum):
@@ -384,7 +397,7 @@ class Severity(Enum):
 
 @frozen
 class Report:
-    """Log one change of state or one anomaly; the text names worker, shard and counter."""
+    """Log one change of state or one anomaly. The text names worker, shard and counter."""
 
     severity: Severity
     lease_key: str

@@ -5,10 +5,11 @@ that step. This module has only values and pure functions.
 
 Laws:
 
-* a lease is valid from the time *before* the write that got it was sent, for the lease duration less a margin;
-* a row that was read back proves that one of several writes moved it, not which: validity counts from the earliest;
-* a mark (another worker's request for the lease) never vanishes while the lease is held, except by this worker's own
-  take;
+* a lease is valid for the lease duration less a margin, counted from the time *before* the write that got the lease was
+  sent;
+* if a row was read back, it is known that one of several writes moved it, but not which one. So the validity counts
+  from the earliest of them;
+* while the lease is held, a mark (another worker's request for the lease) disappears only by this worker's own take;
 * while the lease is held, only writes of this worker increase its counter, one at a time.
 """
 
@@ -27,56 +28,60 @@ from streamclient.core.write_rules import NO_DOUBT, Doubt, WriteKind
 from streamclient.model import Lease, PendingCheckpoint, Progress, RecordOrder, ShardState
 
 MARGIN_SHARE = 0.05
-"""Share of the lease duration that an owner gives up: one second of the default twenty. Clocks of two machines drift
-apart by a few milliseconds in that time; the rest is for telling the consumer before another worker may start."""
+"""The share of the lease duration that an owner gives up: one second of the default twenty. In twenty seconds, the
+clocks of two machines drift apart by a few milliseconds. The rest of the second is for stopping the consumer before
+another worker may start."""
 
 
 class Intention(Enum):
-    """The worker's intention with the lease."""
+    """The worker's intention for the lease."""
 
-    __hash__ = object.__hash__  # members are single, and Enum's own hash, of the name, costs a call per look-up
+    __hash__ = object.__hash__  # identity suffices: Enum's own hash, that of the name, costs a call per look-up
 
     READ = "read"
     PAUSE = "pause"
-    """Hold the lease and do not read the shard, by order of an operator or the worker's own program."""
+    """Hold the lease without reading the shard, by order of an operator or of the worker's own program."""
     KEEP = "keep"
-    """Keep the lease and read nothing more, because every record of the shard was processed."""
+    """Keep the lease and read no more, because every record of the shard was processed."""
     GIVE_AWAY = "give away"
-    """Hand the lease over: another worker asked for it or is due to have it, or this worker stops."""
+    """Hand the lease over: another worker asked for it or shall get it, or this worker stops."""
     LET_RUN_OUT = "let run out"
-    """Do not renew the lease, because its consumer stalled. If the consumer ends in time, hand the lease over at
-    once."""
+    """Do not renew the lease, because its consumer stalled. If the consumer ends in time, hand the lease over
+    immediately."""
 
 
 class Consuming(Enum):
     """Whether this worker may be running user code for the shard."""
 
-    __hash__ = object.__hash__  # members are single, and Enum's own hash, of the name, costs a call per look-up
+    __hash__ = object.__hash__  # identity suffices: Enum's own hash, that of the name, costs a call per look-up
 
     NO_CONSUMER = "no consumer"
     CONSUMER = "its consumer"
     LEAVING = "one that leaves"
-    """A consumer that was asked to stop, whose checkpoints still work; or a consumer that is left from an earlier time
-    in which this worker held the lease."""
+    """A consumer that was asked to stop, and whose checkpoints still work; or a consumer that is left from an earlier
+    time in which this worker held the lease."""
 
 
 class RowState(Enum):
-    """The possible contents of the row, beyond this worker's last write. Marks and pauses of others change no state."""
+    """The possible contents of the row, beyond this worker's last write.
 
-    __hash__ = object.__hash__  # members are single, and Enum's own hash, of the name, costs a call per look-up
+    Marks and pauses of other workers change no state.
+    """
+
+    __hash__ = object.__hash__  # identity suffices: Enum's own hash, that of the name, costs a call per look-up
 
     OWN = "as written"
     OBEYS = "may say that nothing reads"
-    """The row may say that nothing reads because of a pause. This acknowledgement must be withdrawn before anything
-    reads again."""
+    """The row may say that the shard is not read, because of a pause. Before the shard is read again, this
+    acknowledgement must be withdrawn."""
     OFFERED = "may be another's"
-    """A transfer was sent with unknown outcome: no consumer may start until another write was accepted."""
+    """A transfer was sent, and its outcome is unknown. No consumer may start until another write is accepted."""
     GONE = "gone"
-    """The list of shards decides whether to create the row again. Until then nothing is written."""
+    """The row does not exist. The list of shards decides whether to create it again; until then nothing is written."""
 
 
 class LeaseStep(Enum):
-    """The next step of a held lease; the docstring of module ``settle`` names the writes that go with it."""
+    """The next step of a held lease. The docstring of the module ``settle`` names the writes that go with it."""
 
     START = "start a consumer, once parents, epoch and the look at the worker's own row allow it"
     LET_READ = "let its consumer read"
@@ -95,11 +100,11 @@ _NO_CONSUMER, _CONSUMER, _LEAVING = Consuming
 _OWN, _OBEYS, _OFFERED, _GONE = RowState
 
 _WHILE_READ = (_OWN, _GONE)
-"""The possible rows of a lease with a running consumer: no consumer starts before the row is as written, and nothing is
-acknowledged or offered while a consumer runs."""
+"""The possible rows of a lease with a running consumer. No consumer starts before the row is as it was written, and
+while a consumer runs, no pause is acknowledged and no transfer is sent."""
 _WHILE_LEAVING = (_OWN, _OBEYS, _GONE)
 """The possible rows of a lease with a leaving consumer. If the consumer is left from an earlier time of holding the
-lease, the row that was taken may still acknowledge a pause."""
+lease, the taken row may still acknowledge a pause."""
 
 _LINES: Sequence[tuple[Intention, Consuming, Sequence[RowState], LeaseStep]] = (
     (_READ, _NO_CONSUMER, (_OWN,), LeaseStep.START),
@@ -124,37 +129,37 @@ _LINES: Sequence[tuple[Intention, Consuming, Sequence[RowState], LeaseStep]] = (
 NEXT: dict[tuple[Intention, Consuming, RowState], LeaseStep] = {
     (intention, consuming, row): step for intention, consuming, rows, step in _LINES for row in rows
 }
-"""(intention, consuming, row) -> the next step. A state that is missing here cannot occur."""
+"""The next step for each state: intention, consumer and row. A state that is missing cannot occur."""
 
 
 @frozen
 class CheckpointRequest:
-    """One waiting call of ``checkpoint()`` or ``prepare_checkpoint()``."""
+    """One call of ``checkpoint()`` or ``prepare_checkpoint()`` that waits."""
 
     request_id: int
     value: str
     progress: Progress | None = None
     pending: PendingCheckpoint | None = None
-    """The checkpoint to prepare, instead of storing ``value`` as the checkpoint."""
+    """The checkpoint to prepare; ``None`` to store ``value`` as the checkpoint."""
     was_sent: bool = False
-    """Whether the request was sent at least once. If no answer came, its value may be stored now or later."""
+    """Whether the request was sent at least once. If so, and no answer came, its value may be stored, now or later."""
 
 
 @frozen
 class Acquisition:
-    """A time in which no other worker can have had the lease; consumers of one acquisition share an epoch."""
+    """A time in which no other worker can have had the lease. Consumers of one acquisition share an epoch."""
 
     number: int
-    """Number among all acquisitions of this worker."""
+    """The number of the acquisition among all acquisitions of this worker."""
     identifier: str = ""
-    """The identifier that processors see: that of the first consumer. Empty until the first consumer starts."""
+    """The identifier that processors see: the identifier of the first consumer. Empty until that consumer starts."""
     epoch: int = 0
     """The epoch of this acquisition; 0 until it is known."""
     needs_epoch: bool = True
-    """Whether an epoch has to be drawn: the first epoch, or another epoch that shows whether another worker acquired
-    the lease meanwhile."""
+    """Whether an epoch must be drawn: the first epoch, or another epoch that shows whether another worker acquired the
+    lease meanwhile."""
     problem: str = ""
-    """Why the last draw failed."""
+    """The reason why the last draw failed."""
     failures: int = 0
     draw_again_at: float = NEVER
 
@@ -164,38 +169,41 @@ class HeldLease:
     """A lease that this worker holds: its state in the table, and the facts on which the state rests."""
 
     lease: Lease
-    """The row as this worker last wrote it, with the requests of other workers (marks) and the pauses seen since."""
+    """The row as this worker last wrote it, plus the requests of other workers (marks) and the pauses that were seen
+    since."""
     identifier: str
-    """Identifier of the running or last consumer; before the first consumer, the identifier that it will get."""
+    """The identifier of the running or last consumer. Before the first consumer, it is the identifier that this
+    consumer will get."""
     valid_until: float
     """The time from which another worker may be reading, in monotonic seconds."""
     first_counter: int
-    """The counter that the take wrote. Rows with a lower counter are older than the take."""
+    """The counter that the take wrote. A row with a lower counter is older than the take."""
     moved_at: float
-    """The time at which the last accepted write was sent."""
+    """The time when the last accepted write was sent."""
     acquisition: Acquisition
     intention: Intention = Intention.READ
     consuming: Consuming = Consuming.NO_CONSUMER
     is_gone: bool = False
     is_offered: bool = False
     may_say_obeys: bool = False
-    """``is_gone``, ``is_offered`` and ``may_say_obeys`` are facts about the row; see ``RowState``. A row that is gone
-    or offered may also say that nothing reads."""
+    """``is_gone``, ``is_offered`` and ``may_say_obeys`` are facts about the row; see ``RowState``. If the row is gone
+    or offered, it may also acknowledge a pause."""
     promised_to: str = ""
-    """The worker that receives the lease to even out loads; this worker hands it over unasked."""
+    """The worker that shall receive the lease to even out loads. This worker hands the lease over without being
+    asked."""
     stall: str = ""
-    """Why the consumer stalled; empty if it did not. After a stall, the validity is never extended."""
+    """The reason why the consumer stalled; empty if it did not. After a stall, the validity is never extended."""
     has_started: bool = False
-    """Whether a consumer was started under this identifier."""
+    """Whether a consumer with this identifier was started."""
     clear_since: float | None = None
-    """The time since which only a read of the worker's own row is missing before a consumer may start. Another process
-    of the same name may have taken the lease meanwhile, and a destination that has seen this worker's epoch would
-    refuse that process."""
+    """The time from which on only a read of the worker's own row is missing before a consumer may start. Another
+    process with the same name may have taken the lease meanwhile. A destination that has seen this worker's epoch would
+    refuse the writes of that process."""
     pause_known_at: float = NEVER
-    """The time of the read that showed the present pause and orders about records, or of the write that removed such
-    orders. Scans that began before it are older."""
+    """The time of the read that showed the present pause and the present orders about records, or of the write that
+    removed such orders. Scans that began earlier are out of date."""
     mute_pause: str = ""
-    """Request id of a pause that the store cannot acknowledge."""
+    """The request id of a pause that the store cannot acknowledge."""
     orders_given: tuple[RecordOrder, ...] = ()
     """The orders about records that the running or last consumer was given."""
     orders_over: Mapping[str, tuple[RecordOrder, str]] = field(factory=dict)
@@ -203,26 +211,27 @@ class HeldLease:
     orders_gone: Mapping[str, tuple[RecordOrder, str]] = field(factory=dict)
     """The orders that left the row before the consumer had obeyed them, each with its outcome, by request id."""
     noted: frozenset[str] = frozenset()
-    """Request ids of the orders whose end stands in the audit."""
+    """The request ids of the orders whose end the audit contains."""
     keeps_orders: bool = False
-    """Whether the store cannot remove orders."""
+    """Whether the store is unable to remove orders."""
     requests: tuple[CheckpointRequest, ...] = ()
     sent_requests: int = 0
-    """Number of requests, from the first, that the write under way answers."""
+    """The number of leading requests that the present write will answer."""
     is_renewal_due: bool = False
     doubt: Doubt = NO_DOUBT
     moved_unseen_at: float = NEVER
-    """The time of a read that showed a changed counter. The change came from a write of this worker or of another
-    process with its name; a later read of the worker's own row decides which. Until then nothing is written."""
+    """The time of a read that showed a changed counter. A write of this worker may have changed the counter, or a write
+    of another process with its name. A later read of the worker's own row decides which. Until then nothing is
+    written."""
     unexplained_moves: int = 0
     """The number of consecutive refused writes for which the row, when it was read back, looked as if they had been
     applied."""
     reason: Reason | None = None
-    """Why the shard is not being read; ``None`` while it is."""
+    """The reason why the shard is not being read; ``None`` while it is being read."""
 
     @property
     def row(self) -> RowState:
-        """The possible contents of the row; of several possibilities, the one that prevents reading for longest."""
+        """The possible contents of the row. If there are several, this is the one that prevents reading for longest."""
         if self.is_gone:
             return RowState.GONE
         if self.is_offered:
@@ -241,13 +250,16 @@ class HeldLease:
 
     @property
     def is_being_read(self) -> bool:
-        """Whether a consumer runs and knows the orders, no other worker asks for the lease, and it is not paused."""
+        """Whether a consumer runs and knows the orders.
+
+        In addition, the lease must neither be paused nor requested by another worker.
+        """
         is_undisturbed = not self.lease.stealer and self.lease.pause is None and self.lease.orders == self.orders_given
         return self.consuming is Consuming.CONSUMER and is_undisturbed
 
     @property
     def state(self) -> ShardState:
-        """The shard's activity, as far as the lease knows it; a running consumer knows more."""
+        """The activity of the shard, as far as the lease shows it. A running consumer knows more."""
         if self.consuming is Consuming.CONSUMER:
             return ShardState.PROCESSING
         if self.consuming is Consuming.LEAVING or self.intention in (Intention.GIVE_AWAY, Intention.LET_RUN_OUT):
@@ -262,14 +274,14 @@ class HeldLease:
 
 
 def valid_until(sent_at: float, duration_seconds: float) -> float:
-    """Return the time until which the owner may rely on a lease whose accepted write was sent at ``sent_at``."""
+    """Return until when the owner may rely on a lease whose accepted write was sent at ``sent_at``."""
     return sent_at + duration_seconds * (1.0 - MARGIN_SHARE)
 
 
 def accepted(
     held: HeldLease, write: LeaseWrite, sent_at: float, duration_seconds: float, row: Lease | None
 ) -> HeldLease:
-    """Return the lease after a write of this worker was applied; ``row`` is the row if it was read back."""
+    """Return the lease after a write of this worker was applied. ``row`` is the row, if it was read back."""
     lease = row or _after(held.lease, write)
     restarted = write.kind in (WriteKind.TAKE, WriteKind.CREATE)
     until = held.valid_until if held.stall else max(held.valid_until, valid_until(sent_at, duration_seconds))
@@ -288,5 +300,5 @@ def accepted(
 
 
 def _after(lease: Lease, write: LeaseWrite) -> Lease:
-    """Return the row after the write, keeping a mark or pause that was seen while the write was under way."""
+    """Return the row after the write. Keep a mark or a pause that was seen before the answer to the write came."""
     return evolve(lease, **{name: getattr(write.result, name) for name in write.changes})

@@ -1,8 +1,9 @@
-"""The leases of one worker, as events in and commands out.
+"""The decisions about the leases of one worker: events go in, commands come out.
 
-``Holdings`` decides everything about leases: what to take, renew, mark, hand over, create and delete, when a consumer
-may start and must stop, and how a checkpoint is answered. It reads no clock, makes no call and starts no thread: the
-code that runs it does, and reports back by events. The same events at the same times give the same commands.
+``Holdings`` decides everything about leases: which leases to take, renew, mark, hand over, create and delete, when a
+consumer may start and must stop, and how a checkpoint is answered. It reads no clock, makes no call and starts no
+thread. The code that runs it does so, and reports the outcomes as events. The same events at the same times give the
+same commands.
 """
 
 from __future__ import annotations
@@ -65,14 +66,14 @@ from streamclient.model import InitialPosition
 
 
 class Holdings:
-    """The decisions of one worker. Owned by one thread; ``handle`` must not be entered twice at once.
+    """The decisions of one worker. Owned by one thread. A call of ``handle`` must end before the next one begins.
 
     The caller sends exactly one ``Answered`` for every ``Call``, and in the end one ``ConsumerStopped`` for every
     ``StartConsumer``.
 
     Args:
         has_worker_rows: whether the store keeps rows of workers. Without such rows there are no sessions, and workers
-            know of each other only by their leases.
+            know of each other only through their leases.
         info: the text that operators read in the worker's row.
     """
 
@@ -116,7 +117,8 @@ class Holdings:
         state.advance(now)
         call = event.call if isinstance(event, Answered) else None
         state.is_row_scan_fresh = isinstance(event, Answered) and isinstance(event.value, Scan)
-        # The answer may prove that a session or a lease goes on, so it is processed before they are judged.
+        # The answer may prove that a session or a lease goes on. So the answer is processed before sessions and leases
+        # are judged.
         if not isinstance(call, events.WriteWorker):
             check_session(state)
         if not isinstance(call, events.WriteLease):
@@ -132,40 +134,47 @@ class Holdings:
 
     @property
     def held(self) -> Mapping[str, HeldLease]:
-        """Held leases by lease key, unordered: a live view; copy it to keep it."""
+        """The held leases by lease key, unordered. This is the live mapping: copy it to keep it."""
         return MappingProxyType(self._state.held)
 
     @property
     def session_valid_until(self) -> float:
-        """Time until which this worker may hold leases at all, in monotonic seconds; a single lease may end earlier.
+        """The time until which this worker may hold leases at all, in monotonic seconds.
 
-        Minus infinity without a session, infinity over a store without worker rows.
+        A single lease may end earlier. The time is minus infinity without a session, and infinity over a store without
+        worker rows.
         """
         return self._state.signals.valid_until
 
     @property
     def is_ousted(self) -> bool:
-        """Whether a newer process was started under this worker's name; then this one never holds a lease again."""
+        """Whether a newer process was started under this worker's name.
+
+        If so, this process never holds a lease again.
+        """
         return self._state.signals.session.is_ousted
 
     @property
     def trouble(self) -> str:
-        """Why this worker cannot do its work although the status table answers; empty if it can."""
+        """The reason why this worker cannot do its work although the status table answers; empty if it can."""
         return OUSTED if self.is_ousted else ""
 
     @property
     def circles(self) -> Iterable[tuple[str, ...]]:
-        """Circles of shards in the last listing that are their own ancestors, so that none of them is ever read."""
+        """The circles of shards in the last listing that are their own ancestors. Such shards are never read."""
         return sorted(set(self._state.ends.tree.circles.values()))
 
     @property
     def left(self) -> Iterable[str]:
-        """Shards that this worker's processors are done with, the latest last; the worker never takes them again."""
+        """The shards that this worker's processors are done with, the latest last.
+
+        The worker never takes them again.
+        """
         return self._state.released
 
     @property
     def is_drained(self) -> bool:
-        """Whether a stop was requested and nothing is left: no lease, no consumer, no write under way, no session."""
+        """Whether a stop was requested and is complete: no lease, consumer, unanswered write or session is left."""
         signals = self._state.signals
         return self._is_empty and (not signals.keeps_rows or signals.session.is_ended)
 
@@ -176,25 +185,25 @@ class Holdings:
 
     @property
     def _has_lost_all(self) -> bool:
-        """Whether the session of the writes under way is over, so that their outcome does not matter."""
+        """Whether the session of the unanswered writes is over, so that their outcome does not matter."""
         signals = self._state.signals
         return signals.keeps_rows and signals.session.row is None
 
     @property
     def live_workers(self) -> list[str]:
-        """Names of this worker, of others with a session, and of owners of leases that have not expired; sorted."""
+        """The names of this worker, of other workers with a session, and of owners of unexpired leases; sorted."""
         return self._state.view.live_workers(self._state.now)
 
     @property
     def unowned(self) -> int:
-        """Number of unfinished shards with a lease row that no worker holds: free, or with an owner that is dead."""
+        """The number of unfinished shards whose lease row no worker holds. The lease is free, or its owner is dead."""
         state = self._state
         sightings = state.view.sightings
         free = (key for key in state.view.expired_keys(state.now) if key not in state.held)
         return sum(not sightings[key].row.is_finished for key in free)
 
     def next_deadline(self, now: float) -> float | None:
-        """Return when to send ``Tick`` if nothing happens before (monotonic seconds); ``None`` for never."""
+        """Return when to send ``Tick`` if no event comes before (monotonic seconds); ``None`` for never."""
         state = self._state
         first = state.signals.next_moment
         for moment in (state.deadlines.next, state.rereads.next, state.scan_at):
@@ -261,7 +270,7 @@ def _stop_requested(state: WorkerState, event: events.StopRequested) -> None:
 
 
 def _tick(state: WorkerState, event: events.Tick) -> None:
-    """Do nothing here: work that is due is done after every event."""
+    """Do nothing: work that is due is done after every event."""
 
 
 def _answered(state: WorkerState, event: Answered[Any]) -> None:

@@ -1,4 +1,4 @@
-"""The writes of lease rows, one function each; ``write_rules.RULES`` gives the fields that each compares and stores."""
+"""The writes of lease rows, one function for each. ``write_rules.RULES`` says which fields each compares and stores."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ from streamclient.model import Lease, Pause, PendingCheckpoint, Progress, Record
 
 @frozen
 class LeaseWrite:
-    """One conditional change of one row. Made only by the functions below."""
+    """One conditional change of one row. Only the functions below make such objects."""
 
     kind: WriteKind
     seen: Lease
-    """The row as its writer last saw it; the condition compares with it. For CREATE, the row to store."""
+    """The row as its writer last saw it, with which the condition compares. For CREATE, the row to store."""
     result: Lease | None
     """The row after the write is accepted; ``None`` after DELETE."""
     also: tuple[str, ...] = ()
-    """Fields that this write stores beside those of its rule."""
+    """Fields that this write stores in addition to those of its rule."""
 
     @property
     def rule(self) -> Rule:
-        """The comparisons and stored fields of such a write."""
+        """The comparisons of such a write, and the fields that it stores."""
         return RULES[self.kind]
 
     @property
     def expected(self) -> Lease | None:
-        """The row that must be there; ``None`` if the row must be absent."""
+        """The row that must exist; ``None`` if the row must be absent."""
         return None if self.kind is WriteKind.CREATE else self.seen
 
     @property
     def changes(self) -> tuple[str, ...]:
-        """Fields of ``Lease`` to write, with their values in ``result``; the row keeps all others."""
+        """The fields of ``Lease`` to write, with their values in ``result``. The row keeps all other fields."""
         return (*self.rule.writes, *self.also)
 
     @property
@@ -56,7 +56,10 @@ def renew(seen: Lease) -> LeaseWrite:
 
 
 def take(seen: Lease, owner: str, *, checkpoint: str | None = None) -> LeaseWrite:
-    """Become owner of a free, expired or handed-over lease, clear the stealer, and restore ``checkpoint`` if given."""
+    """Become the owner of a free, expired or handed-over lease.
+
+    Clear the stealer, and restore ``checkpoint`` if given.
+    """
     result = evolve(seen, owner=owner, stealer="", counter=seen.counter + 1)
     if checkpoint in (None, seen.checkpoint):
         return LeaseWrite(WriteKind.TAKE, seen, result)
@@ -65,7 +68,7 @@ def take(seen: Lease, owner: str, *, checkpoint: str | None = None) -> LeaseWrit
 
 
 def restore(seen: Lease, known: Lease) -> LeaseWrite:
-    """Take a row that was reset over ``known``, and restore its content. Later orders of operators stay."""
+    """Take a row that was reset, and restore the content of ``known``. Orders that operators gave since then stay."""
     result = evolve(
         known,
         stealer="",
@@ -78,10 +81,10 @@ def restore(seen: Lease, known: Lease) -> LeaseWrite:
 
 
 def take_above(write: LeaseWrite, counter: int) -> LeaseWrite:
-    """Return the same take with a result whose counter is greater than ``counter``.
+    """Return the same take, with a counter in its result that is greater than ``counter``.
 
-    A Java worker's shard sync may reset a row, whose counter then begins at 0 again. No write sent before the reset may
-    find the counter with which it compares.
+    A Java worker's shard sync may reset a row, and its counter then begins at 0 again. A write that was sent before the
+    reset must not find the counter with which it compares.
     """
     if write.result is None or write.result.counter > counter:
         return write
@@ -89,7 +92,10 @@ def take_above(write: LeaseWrite, counter: int) -> LeaseWrite:
 
 
 def steal(seen: Lease, stealer: str) -> LeaseWrite:
-    """Mark a lease as wanted by ``stealer``; its owner finishes, checkpoints and transfers. The counter stays."""
+    """Mark a lease as wanted by ``stealer``.
+
+    Its owner finishes, checkpoints and transfers the lease. The counter stays.
+    """
     if not seen.owner:
         raise ValueError(f"cannot mark {seen}: it has no owner; take it instead")
     wanted = evolve(seen, stealer="")
@@ -97,7 +103,10 @@ def steal(seen: Lease, stealer: str) -> LeaseWrite:
 
 
 def transfer(seen: Lease, new_owner: str) -> LeaseWrite:
-    """Hand a held lease over to ``new_owner``: owner = stealer = that worker is its signal to take it."""
+    """Hand a held lease over to ``new_owner``.
+
+    A row with owner = stealer = ``new_owner`` tells that worker to take it.
+    """
     if not new_owner:
         raise ValueError(f"cannot transfer {seen} without a new owner; release it instead")
     result = evolve(seen, owner=new_owner, stealer=new_owner, counter=seen.counter + 1)
@@ -105,7 +114,10 @@ def transfer(seen: Lease, new_owner: str) -> LeaseWrite:
 
 
 def checkpoint(seen: Lease, value: str, progress: Progress | None = None) -> LeaseWrite:
-    """Store a checkpoint, which counts as a heartbeat; a prepared checkpoint ends unless ``survives`` keeps it."""
+    """Store a checkpoint, which counts as a heartbeat.
+
+    A prepared checkpoint is removed unless ``survives`` keeps it.
+    """
     void = None if seen.pending is None or seen.pending.survives(value, seen.checkpoint) else seen.pending
     result = evolve(
         seen,
@@ -119,13 +131,13 @@ def checkpoint(seen: Lease, value: str, progress: Progress | None = None) -> Lea
 
 
 def prepare(seen: Lease, pending: PendingCheckpoint) -> LeaseWrite:
-    """Store the first half of a two-phase checkpoint beside the checkpoint; counts as a heartbeat."""
+    """Store the first half of a two-phase checkpoint beside the checkpoint. The write counts as a heartbeat."""
     result = evolve(seen, counter=seen.counter + 1, pending=pending)
     return LeaseWrite(WriteKind.PREPARE, seen, result)
 
 
 def take_pause(seen: Lease) -> LeaseWrite:
-    """Acknowledge the pause as seen: nothing reads the shard any more; counts as a heartbeat."""
+    """Acknowledge the pause: the shard is no longer read. The write counts as a heartbeat."""
     if seen.pause is None:
         raise ValueError(f"{seen} is not paused, so no pause can be taken")
     taken = f"{seen.pause.request_id} {seen.owner}"
@@ -134,22 +146,22 @@ def take_pause(seen: Lease) -> LeaseWrite:
 
 
 def leave_pause(seen: Lease) -> LeaseWrite:
-    """Take the acknowledgement back before the owner reads again; counts as a heartbeat.
+    """Withdraw the acknowledgement before the owner reads again. The write counts as a heartbeat.
 
-    While the row says that its owner obeys, nothing reads, and nothing will before the counter moves. An operator's
-    write that compares the counter can rely on that, even after a pause that ended by itself.
+    While the row says that its owner obeys, the shard is not read, and will not be read before the counter moves. An
+    operator's write that compares the counter can rely on that, even after the time of a pause is over.
     """
     result = evolve(seen, counter=seen.counter + 1, pause_taken="")
     return LeaseWrite(WriteKind.LEAVE_PAUSE, seen, result)
 
 
 def end_orders(seen: Lease, left: tuple[RecordOrder, ...]) -> LeaseWrite:
-    """Leave only the orders ``left``, because the others are obeyed or over; counts as a heartbeat."""
+    """Leave only the orders ``left``, because all others are obeyed or over. The write counts as a heartbeat."""
     return LeaseWrite(WriteKind.END_ORDERS, seen, evolve(seen, counter=seen.counter + 1, orders=left))
 
 
 def delete(seen: Lease) -> LeaseWrite:
-    """Remove the row of a shard that left the stream, if the row is still as seen."""
+    """Remove the row of a shard that left the stream, if the row is unchanged."""
     return LeaseWrite(WriteKind.DELETE, seen, None)
 
 
@@ -157,23 +169,24 @@ def delete(seen: Lease) -> LeaseWrite:
 
 
 def set_pause(seen: Lease, pause: Pause | None) -> LeaseWrite:
-    """Order the owner, if it is still the same, to hold the shard without reading it; ``None`` ends the order.
+    """Order the owner, if it has not changed, to hold the shard without reading it; ``None`` ends the order.
 
-    The counter stays: no heartbeat fails, and the owner notices by its next scan.
+    The counter stays, so no heartbeat fails. The owner notices the order at its next scan.
     """
     result = evolve(seen, pause=pause, pause_taken=seen.pause_taken if pause else "")
     return LeaseWrite(WriteKind.SET_PAUSE, seen, result, () if pause else ("pause_taken",))
 
 
 def set_orders(seen: Lease, orders: tuple[RecordOrder, ...]) -> LeaseWrite:
-    """Replace the orders about records, if owner and orders are still the same. The counter stays, as for a pause."""
+    """Replace the orders about records, if owner and orders are unchanged. The counter stays, as for a pause."""
     return LeaseWrite(WriteKind.SET_ORDERS, seen, evolve(seen, orders=orders))
 
 
 def rewind(seen: Lease, checkpoint: str) -> LeaseWrite:
-    """Move the checkpoint, back or forth, if the row is still as seen; a prepared checkpoint becomes void.
+    """Move the checkpoint, back or forth, if the row is unchanged. A prepared checkpoint is removed.
 
-    The owner's next write is refused. It reads the row back, ends its consumer, and goes on from the new checkpoint.
+    The owner's next write is refused. The owner then reads the row, ends its consumer, and goes on from the new
+    checkpoint.
     """
     result = evolve(seen, checkpoint=checkpoint, counter=seen.counter + 1, pending=None)
     return LeaseWrite(WriteKind.REWIND, seen, result)
@@ -182,10 +195,11 @@ def rewind(seen: Lease, checkpoint: str) -> LeaseWrite:
 def release(seen: Lease) -> LeaseWrite:
     """Take the lease from its owner, and leave it without an owner.
 
-    An owner does so when it stops and no worker is there to take the lease; otherwise only an operator does. Workers
-    that know the row wait for a lease duration, because the former owner learns of the release only by its next
-    heartbeat. A worker that sees the row for the first time takes it at once, like any row without an owner. So release
-    only a lease that is not read any more, is paused and acknowledged, or has no living owner.
+    An owner does so when it stops and no other worker can take the lease. In all other cases only an operator does so.
+    Workers that know the row wait for a lease duration, because the former owner learns of the release only by its next
+    heartbeat. A worker that sees the row for the first time takes it immediately, like any row without an owner. So
+    release a lease only if it is no longer read, if it is paused and the pause is acknowledged, or if its owner is not
+    alive.
     """
     result = evolve(seen, owner="", stealer="", counter=seen.counter + 1)
     return LeaseWrite(WriteKind.RELEASE, seen, result)

@@ -1,16 +1,17 @@
-"""Worker sessions: the rows by which workers know of each other, and their writes; ``write_rules.RULES`` has the rules.
+"""Worker sessions: the rows by which workers know of each other, and the writes of them, by ``write_rules.RULES``.
 
-Every worker has one row beside the leases. A *session* is one life of a worker. It begins when the row gets a new
-``nonce``, and lives as long as its ``beat`` moves. It ends when its worker removes the row, or when another worker that
-saw the row stand still for a lease duration marks it as *killed*. Java workers never read these rows.
+In addition to the leases, the status table has one row for every worker. A *session* is one life of a worker. It begins
+when the row gets a new ``nonce``, and lives as long as its ``beat`` moves. It ends when its worker removes the row, or
+when another worker that saw the row stand still for a lease duration marks it as *killed*. Java workers never read
+these rows.
 
 Laws:
 
 * a worker holds leases only while its session is valid: from the time *before* its last accepted beat was sent, for the
-  lease duration less the margin. A lease is held until its own end or the session's, whichever comes first;
-* every write but a wake compares nonce, beat and state with the row that its writer read. So no other write came
+  lease duration less the margin. A lease ends at its own end or at the end of the session, whichever comes first;
+* every write except a wake compares nonce, beat and state with the row that its writer read. So no other write came
   between that read and the write, and a killed session never beats again: its worker needs a new nonce;
-* a nonce is never used twice, and killed stays killed: only a new session replaces a killed one;
+* a nonce is never used twice, and killed stays killed: only a new session replaces a killed session;
 * a take counts for a session only if it was sent after that session was known to exist.
 
 **Why two workers never read one shard.** A worker A holds a lease under a session with nonce n; another worker X takes
@@ -19,16 +20,16 @@ it because n was killed, without waiting for the lease to expire.
 1. *The killed session is over.* The killer of n saw beat b first at its own time t, after the read that showed it had
    returned. The service had accepted b before, and A had sent it before that, at s. The killer waited for the lease
    duration D after t, by its own monotonic clock, before it sent the verdict. The service accepted the verdict, so
-   nonce, beat and state were as read: no beat after b was accepted before it, and none is afterwards, however late it
-   lands. So b is the last beat of n that ever counts, and n was valid until s + 0.95 D at most, by A's clock. The
-   verdict took effect after t + D, by the killer's clock, and s < t. If the clocks drift apart by less than 5 %, the
-   end of n, and with it of every lease held under it, is before the verdict.
+   nonce, beat and state were unchanged. So no beat after b was accepted before the verdict, and no beat is accepted
+   afterwards, however late it arrives. So b is the last beat of n that ever counts, and n was valid until s + 0.95 D at
+   most, by A's clock. The verdict took effect after t + D, by the killer's clock, and s < t. If the clocks drift apart
+   by less than 5 %, the end of n, and with it of every lease held under it, is before the verdict.
 2. *The lease is that of the killed session.* X reads lease rows first and worker rows afterwards. The lease row said
    (A, c) at a time r, A's worker row said n at a later time w, and X knows that n was killed, from that read or because
    its own verdict was accepted. At r no session of A after n existed, for its registration would have replaced n before
    w. So (A, c) was written under n or before, or for A by the worker that handed the lease over. A later session of A
-   holds the lease only after a take of its own, sent after its registration, which moves c. An earlier take that lands
-   late or is answered late counts for no session.
+   holds the lease only after a take of its own, sent after its registration, which moves c. An earlier take counts for
+   no session if it is applied late or answered late.
 3. *The take is exact.* X's take compares counter and owner with (A, c). If A, under a new session, or another worker
    has taken the lease meanwhile, the counter has moved and the take is refused. If it is accepted, only X has written
    the row since r, and no other worker relies on the lease any more.
@@ -51,33 +52,33 @@ class SessionState(Enum):
 
     RUNNING = "running"
     LEAVING = "leaving"
-    """The worker stops: it hands its leases over, and receives none."""
+    """The worker stops. It hands its leases over, and receives none."""
     KILLED = "killed"
-    """Another worker saw it stand still for a lease duration. It holds nothing any more."""
+    """Another worker saw this worker stand still for a lease duration. The worker holds no lease any more."""
 
 
 @frozen
 class WorkerRow:
-    """One worker's row, as read or as written."""
+    """The row of one worker, as it was read or written."""
 
     worker_id: str
     stream_id: str
     nonce: str
     """An identifier that is new for each session."""
     beat: int
-    """A number that each heartbeat of the session increases."""
+    """A number that grows with each heartbeat of the session."""
     state: SessionState = SessionState.RUNNING
     wake: int = 0
-    """A number that other workers increase. A worker that sees a new number in its own row scans at once."""
+    """A number that other workers increase. If a worker sees a new number in its own row, it scans immediately."""
     info: str = ""
-    """Text for operators, see ``worker_info``; empty if it was not read."""
+    """The text for operators, see ``worker_info``; empty if it was not read."""
     balance_by: str = ""
-    """The quantity that the worker evens out, a value of ``BalanceBy``, written at the beginning of a session; empty
-    if unknown."""
+    """The quantity that the worker evens out, as a value of ``BalanceBy``. It is written at the beginning of a session;
+    empty if it is unknown."""
 
     @property
     def is_live(self) -> bool:
-        """Whether the session is not killed."""
+        """Whether the session was not killed."""
         return self.state is not SessionState.KILLED
 
     @property
@@ -91,31 +92,32 @@ class WorkerRow:
 
 @frozen
 class WorkerWrite:
-    """One conditional change of one worker row. Made only by the functions below."""
+    """One conditional change of one worker row. Only the functions below make such objects."""
 
     kind: WorkerWriteKind
     worker_id: str
     seen: WorkerRow | None
-    """The row as its writer saw it: the stored row must have the same nonce, beat and state. ``None`` if it must be
+    """The row as its writer saw it. The stored row must have the same nonce, beat and state. ``None`` if it must be
     absent."""
     result: WorkerRow | None
     """The row after the write is accepted, except for its ``wake``; ``None`` after REMOVE."""
     also: tuple[str, ...] = ()
-    """Fields that this write stores beside those of its rule: ``info`` may be long, and changes rarely."""
+    """Fields that this write stores in addition to those of its rule. ``info`` is such a field: it may be long, and
+    changes rarely."""
 
     @property
     def rule(self) -> Rule:
-        """The comparisons and stored fields of such a write."""
+        """The comparisons of such a write, and the fields that it stores."""
         return RULES[self.kind]
 
     @property
     def expected(self) -> WorkerRow | None:
-        """The row that must be there; ``None`` if the row must be absent."""
+        """The row that must exist; ``None`` if the row must be absent."""
         return self.seen
 
     @property
     def changes(self) -> tuple[str, ...]:
-        """Fields of ``WorkerRow`` to write, with their values in ``result``; the row keeps all others."""
+        """The fields of ``WorkerRow`` to write, with their values in ``result``. The row keeps all other fields."""
         return (*self.rule.writes, *self.also)
 
     def __str__(self) -> str:
@@ -123,7 +125,7 @@ class WorkerWrite:
 
 
 def register(seen: WorkerRow | None, row: WorkerRow) -> WorkerWrite:
-    """Begin a session: replace the row ``seen``, or create the row if it is ``None``."""
+    """Begin a session. Replace the row ``seen``; if ``seen`` is ``None``, create the row."""
     if seen is not None and seen.nonce == row.nonce:
         raise ValueError(f"a new session needs a new nonce, not that of {seen}")
     result = evolve(row, wake=0 if seen is None else seen.wake)
@@ -133,7 +135,7 @@ def register(seen: WorkerRow | None, row: WorkerRow) -> WorkerWrite:
 def restore(known: WorkerRow) -> WorkerWrite:
     """Go on with a session whose row was deleted.
 
-    The row must be absent. A killed session has a row, and is over long before that row is deleted.
+    The row must be absent. A killed session cannot go on in this way: its row is deleted only long after its end.
     """
     _require_alive(known)
     result = evolve(known, beat=known.beat + 1)
@@ -148,17 +150,17 @@ def beat(seen: WorkerRow, *, state: SessionState | None = None, info: str | None
 
 
 def kill(seen: WorkerRow) -> WorkerWrite:
-    """Write the verdict on a session that stood still; the proof above says when it may be sent."""
+    """Write the verdict that a session stood still; the proof above says when it may be sent."""
     return WorkerWrite(WorkerWriteKind.KILL, seen.worker_id, seen, evolve(seen, state=SessionState.KILLED))
 
 
 def remove(seen: WorkerRow) -> WorkerWrite:
-    """Delete this worker's row or that of a killed session, if it is still as seen. An absent row counts as deleted."""
+    """Delete this worker's row, or the row of a killed session, if it is unchanged. An absent row counts as deleted."""
     return WorkerWrite(WorkerWriteKind.REMOVE, seen.worker_id, seen, None)
 
 
 def woken(row: WorkerRow) -> WorkerRow:
-    """Return the row after a wake. A wake needs an existing row and no other condition; it may be lost or repeated."""
+    """Return the row after a wake. A wake has no condition except that the row exists. It may be lost or repeated."""
     return evolve(row, wake=row.wake + 1)
 
 

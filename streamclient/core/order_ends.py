@@ -1,11 +1,12 @@
-"""The end of an operator's order about records: obeyed or over, then noted in the audit, then removed from the row.
+"""The end of an operator's order about records: it is obeyed or over, then noted in the audit, then removed.
 
 Laws:
 
 * a worker removes an order from the row only after the audit says how it ended;
-* a worker removes an order that no consumer has obeyed only at its time, or when the shard is finished;
-* an operator may remove an order at any time. A consumer that was given the order then tells what it has taken out, and
-  the worker notes that in the audit. An order that stands in the row again is obeyed again.
+* a worker removes an order that no consumer has obeyed only when the order's time is over, or when the shard is
+  finished;
+* an operator may remove an order at any time. The consumer that had the order then reports which records it has taken
+  out, and the worker notes that in the audit. If the order appears in the row again, it is obeyed again.
 
 A worker that dies in between leaves the order in the row: the next owner obeys it again, and notes its end again.
 """
@@ -22,7 +23,7 @@ from streamclient.model import RecordOrder
 
 
 def heed_orders(state: WorkerState, held: HeldLease) -> HeldLease:
-    """Give the running consumer the orders of the row, and have the ends of orders noted; return the lease."""
+    """Give the running consumer the orders of the row, and have the ends of orders noted. Return the lease."""
     lease, key = held.lease, held.lease.lease_key
     if held.consuming is Consuming.CONSUMER and lease.orders != held.orders_given:
         state.emit(GiveOrders(key, held.identifier, lease.orders))
@@ -38,7 +39,7 @@ def heed_orders(state: WorkerState, held: HeldLease) -> HeldLease:
 
 
 def _without_those_that_came_back(held: HeldLease) -> HeldLease:
-    """Forget that orders were withdrawn that stand in the row again, as after a Java worker has reset the row."""
+    """Forget the withdrawal of orders that are in the row again. A Java worker may have reset the row, for example."""
     back = held.orders_gone.keys() & {order.request_id for order in held.lease.orders}
     if not back:
         return held
@@ -72,7 +73,7 @@ def withdrawn_outcome(order: RecordOrder, taken: int) -> str:
 
 
 def _ended(state: WorkerState, held: HeldLease) -> Iterator[tuple[RecordOrder, str]]:
-    """Yield the orders that need not stand any longer, or no longer do, with their outcomes."""
+    """Yield the orders that can be removed, or were removed, each with its outcome."""
     yield from held.orders_over.values()
     for order in held.lease.orders:
         if order.request_id in held.orders_over:

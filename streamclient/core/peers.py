@@ -1,16 +1,16 @@
-"""The rows of all workers as this worker saw them, and the times at which it did, by its own clock.
+"""The rows of all workers as this worker saw them, and the times when it saw them, by its own clock.
 
 Laws:
 
-* a beat is stamped with the time at which the read that first showed it returned; the service had accepted the beat
-  before that;
-* a session stands still if two reads, more than a lease duration apart by those stamps, showed the same beat. A read
-  that did not happen proves nothing;
+* a beat is stamped with the time at which the first read that showed the beat returned. The service had accepted the
+  beat before that;
+* a session stands still if two reads showed the same beat, and were more than a lease duration apart by those stamps.
+  Only reads that returned count;
 * killed is final for a nonce: a read that began before the verdict cannot undo it;
-* a worker that comes back after its own session was over begins to watch anew. So an outage of the status table that
-  stopped every worker is not taken for the death of every worker.
+* a worker that returns after its own session was over begins to watch from the start. So if an outage of the status
+  table stopped every worker, the workers do not take each other for dead.
 
-Only one read of worker rows is under way at a time, so reads show rows in the order in which they were written.
+Worker rows are read one read after the other, so reads show rows in the order in which they were written.
 """
 
 from __future__ import annotations
@@ -23,45 +23,47 @@ from streamclient.core.membership import SessionState, WorkerRow
 from streamclient.core.values import evolve
 
 WATCHED = 2
-"""Number of successors in the ring of names that each worker watches. So every worker is watched by two others, and one
-of these may die together with it."""
+"""The number of successors in the ring of names that each worker watches. So two other workers watch every worker, and
+one of these two may die together with it."""
 
 WIDENED = 8
-"""The number of further workers that are watched for each late worker. They may have died together with the late one.
-If they are watched now, their deaths are found without a further lease duration for each."""
+"""The number of further workers that are watched for each late worker. They may have died together with the late
+worker. If they are watched from now on, their deaths are noticed without waiting one more lease duration for each of
+them."""
 
 LATE_SHARE = 0.5
-"""Share of the lease duration after which a beat is late: more than one heartbeat, at most a third each, was missed."""
+"""The share of the lease duration after which a beat is late. By then more than one heartbeat was missed, as two are at
+most a third apart."""
 
 MEMORY_DURATIONS = 10
-"""Number of lease durations for which a worker without a row is remembered, and a killed row kept."""
+"""The number of lease durations for which a worker without a row is remembered, and for which a killed row is kept."""
 
 
 @frozen
 class _Watch:
-    """One worker row as last read."""
+    """One worker row as it was last read."""
 
     row: WorkerRow
     since: float
-    """Time at which this nonce and beat were first seen."""
+    """The time at which this nonce and beat were first seen."""
     read_at: float
-    """Time at which they were last seen."""
+    """The time at which this nonce and beat were last seen."""
 
     @property
     def still_seconds(self) -> float:
-        """Seconds for which the session was seen to stand still."""
+        """The number of seconds for which the session was seen to stand still."""
         return self.read_at - self.since
 
 
 class Peers:
-    """Rows of all other workers. Owned by one thread."""
+    """The rows of all other workers. Owned by one thread."""
 
     def __init__(self, worker_id: str, duration_seconds: float) -> None:
         self.worker_id = worker_id
         self.duration_seconds = duration_seconds
         self._watches: dict[str, _Watch] = {}
         self._gone: dict[str, float] = {}
-        """Workers whose row was there once, and the time at which it was first missed."""
+        """Workers that once had a row, and the time at which the row was first missing."""
 
     # --- seeing ------------------------------------------------------------------------------------------------
 
@@ -71,7 +73,7 @@ class Peers:
         self.observe({*seen, *self._watches}, seen.values(), now)
 
     def observe(self, names: Iterable[str], rows: Iterable[WorkerRow], now: float) -> None:
-        """Process a read of the rows of ``names`` that returned at ``now``; names missing in ``rows`` have no row."""
+        """Process a read of the rows of ``names`` that returned at ``now``. Names that ``rows`` lacks have no row."""
         seen = {row.worker_id: row for row in rows}
         for name in sorted(set(names) - {self.worker_id}):
             row = seen.get(name)
@@ -81,19 +83,22 @@ class Peers:
                 self._see(row, now)
 
     def note_killed(self, name: str, nonce: str) -> None:
-        """Record that this worker's verdict was accepted: the session ``nonce`` of worker ``name`` is killed."""
+        """Record that this worker's verdict was accepted. So the session ``nonce`` of the worker ``name`` is killed."""
         watch = self._watches.get(name)
         if watch is not None and watch.row.nonce == nonce:
             self._watches[name] = evolve(watch, row=evolve(watch.row, state=SessionState.KILLED))
 
     def look_again(self, name: str) -> None:
-        """Record that this worker's verdict was not accepted: only another read shows whether the session stands."""
+        """Record that this worker's verdict was not accepted.
+
+        Only another read shows whether the session still goes on.
+        """
         watch = self._watches.get(name)
         if watch is not None:
             self._watches[name] = evolve(watch, read_at=watch.since)
 
     def watch_anew(self, now: float) -> None:
-        """Forget for how long other workers stood still, because this worker was away itself."""
+        """Forget for how long other workers stood still, because this worker itself could not watch them."""
         self._watches = {name: evolve(watch, since=now, read_at=now) for name, watch in self._watches.items()}
 
     def _see(self, row: WorkerRow, now: float) -> None:
@@ -116,12 +121,15 @@ class Peers:
     # --- judging -----------------------------------------------------------------------------------------------
 
     def row(self, name: str) -> WorkerRow | None:
-        """Return the row of another worker, as last read."""
+        """Return the row of another worker, as it was last read."""
         watch = self._watches.get(name)
         return None if watch is None else watch.row
 
     def has_session(self, name: str) -> bool:
-        """Return whether the worker has a row, even a killed row, and so knows of sessions. This worker has a row."""
+        """Return whether the worker has a row and so knows of sessions.
+
+        The row may be killed. This worker itself has a row.
+        """
         return name == self.worker_id or name in self._watches
 
     def is_over(self, name: str) -> bool:
@@ -141,12 +149,12 @@ class Peers:
 
     @property
     def killed(self) -> frozenset[str]:
-        """Workers whose present row is that of a killed session."""
+        """The workers whose present row is that of a killed session."""
         return frozenset(name for name, watch in self._watches.items() if not watch.row.is_live)
 
     @property
     def others(self) -> list[str]:
-        """Other workers with a live session, including those that stop; sorted."""
+        """Other workers with a live session, including workers that stop; sorted."""
         return sorted(name for name, watch in self._watches.items() if watch.row.is_live)
 
     @property
@@ -157,18 +165,18 @@ class Peers:
     # --- watching ----------------------------------------------------------------------------------------------
 
     def watched(self) -> list[str]:
-        """Return the workers to watch now: the successors in the ring of live workers, sorted by name."""
+        """Return the workers to watch now: the next workers in the ring of live workers, which is sorted by name."""
         ring = self.others
         successors = [name for name in ring if name > self.worker_id] + [name for name in ring if name < self.worker_id]
         late = sum(self._is_late(name) for name in successors)
         return successors[: WATCHED + WIDENED * late]
 
     def standing_still(self) -> list[WorkerRow]:
-        """Return the live sessions that stood still for longer than the lease duration: they may be killed."""
+        """Return the live sessions that stood still for longer than the lease duration. They may be killed."""
         return [watch.row for _, watch in sorted(self._watches.items()) if watch.row.is_live and self._is_still(watch)]
 
     def verdict_at(self, names: Sequence[str]) -> float | None:
-        """Return when a read could first show that one of ``names`` stood still too long; ``None`` without any."""
+        """Return when a read could first show that one of ``names`` stood still too long; ``None`` without names."""
         moments = [self._watches[name].since + self.duration_seconds for name in names if name in self._watches]
         return min(moments, default=None)
 

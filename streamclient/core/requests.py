@@ -1,6 +1,7 @@
-"""Requests about held leases: from consumers, from other workers and operators by rows, from the worker's own program.
+"""Requests about held leases.
 
-Each request changes the knowledge about a lease, and then settles the lease.
+They come from consumers, from the worker's own program, and through rows from other workers and operators. Each request
+changes what is known about a lease, and then settles the lease.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from streamclient.model import Lease
 
 
 def checkpoint_requested(state: WorkerState, event: CheckpointRequested) -> None:
-    """Queue a checkpoint, or refuse it at once if its consumer has lost the lease."""
+    """Queue a checkpoint, or refuse it immediately if its consumer has lost the lease."""
     held = state.held.get(event.lease_key)
     if held is None or not _is_running(held, event.consumer_id):
         state.emit(AnswerCheckpoint(event.request_id, CheckpointOutcome.LEASE_LOST))
@@ -48,7 +49,7 @@ def checkpoint_stored(state: WorkerState, held: HeldLease) -> None:
     key = held.lease.lease_key
     if held.lease.is_finished:
         state.report(Severity.INFO, key, f"finished: {held.lease}")
-        # A child has a row already, or is about to get one if a listing shows the child.
+        # A child has a row already, or will get a row if a listing shows the child.
         state.wants_listing = state.wants_listing or not (state.is_stopping or state.ends.has_child(key))
         for child in sorted(child for child, ancestor in state.waiting.items() if ancestor == key):
             settle(state, child)
@@ -58,14 +59,14 @@ def checkpoint_stored(state: WorkerState, held: HeldLease) -> None:
 def answer_sent(
     state: WorkerState, held: HeldLease, outcome: CheckpointOutcome, error: Exception | None = None
 ) -> None:
-    """Answer the requests of the write under way, and go on with those after them."""
+    """Answer the requests that the present write contains, and go on with the requests after them."""
     for request in held.requests[: held.sent_requests]:
         state.emit(AnswerCheckpoint(request.request_id, outcome, error))
     state.keep(evolve(held, requests=held.requests[held.sent_requests :], sent_requests=0))
 
 
 def consumer_stopped(state: WorkerState, event: ConsumerStopped) -> None:
-    """Record that the shard's consumer is gone; then keep the lease, hand it over, or start another consumer."""
+    """Record that the shard's consumer is gone. Then keep the lease, hand it over, or start another consumer."""
     key = event.lease_key
     held = state.held.get(key)
     state.end_questions.pop(event.consumer_id, None)
@@ -91,8 +92,8 @@ def _consumer_gone(state: WorkerState, held: HeldLease, event: ConsumerStopped) 
 def consumer_stalled(state: WorkerState, event: ConsumerStalled) -> None:
     """Let the lease run out, so that another worker goes on from the checkpoint.
 
-    The lease is never handed over while the consumer runs: a hanging consumer may come back and go on until the lease
-    is over. If it stops in time, the lease goes to another worker at once.
+    The lease is never handed over while the consumer runs: a consumer that hangs may come back and go on until the
+    lease is over. If the consumer stops in time, the lease goes to another worker immediately.
     """
     held = state.held.get(event.lease_key)
     if held is None or not _is_running(held, event.consumer_id) or held.stall:
@@ -105,7 +106,7 @@ def consumer_stalled(state: WorkerState, event: ConsumerStalled) -> None:
 
 
 def order_over(state: WorkerState, event: OrderOver) -> None:
-    """Have the end of an order noted; the row then loses an order that was obeyed."""
+    """Have the end of an order noted. After that, an order that was obeyed is removed from the row."""
     held, request_id = state.held.get(event.lease_key), event.order.request_id
     if held is None or not _is_running(held, event.consumer_id):
         return
@@ -120,7 +121,7 @@ def order_over(state: WorkerState, event: OrderOver) -> None:
 
 
 def order_noted(state: WorkerState, call: NoteOrder, answer: Answered[None]) -> None:
-    """Remove an order whose end stands in the audit; without that, note the end again at the next heartbeat."""
+    """Remove an order whose end is in the audit. If it is not, note the end again at the next heartbeat."""
     key, request_id = call.lease_key, call.order.request_id
     state.notes_under_way.discard((key, request_id))
     held = state.held.get(key)
@@ -142,10 +143,10 @@ def _is_running(held: HeldLease, consumer_id: str) -> bool:
 
 
 def notice_rows(state: WorkerState) -> None:
-    """Copy marks, pauses and orders from rows of the last scan that are not older than the take or newer than known.
+    """Copy marks, pauses and orders from rows of the last scan.
 
-    A write under way may have been applied before the row was read, although its answer comes later. So a row that
-    shows this write is not too new.
+    Rows older than the take, or with unknown writes, do not count. A write may have been applied before the row was
+    read, although its answer comes later. So a row that shows such a write counts.
     """
     scanned = state.view.scanned
     for key, held in state.held.items():
@@ -162,14 +163,17 @@ def notice_rows(state: WorkerState) -> None:
 
 
 def _with_mark(held: HeldLease, row: Lease) -> HeldLease:
-    """Return the lease with the row's request of another worker, which stands although a scan is often out of date."""
+    """Return the lease with another worker's request for it that the row shows.
+
+    A mark counts even if the scan is out of date.
+    """
     if not row.is_marked or held.lease.is_marked:
         return held
     return evolve(held, lease=evolve(held.lease, stealer=row.stealer))
 
 
 def _with_pause(state: WorkerState, held: HeldLease, row: Lease) -> HeldLease:
-    """Return the lease with the row's pause, unless the row was read again after the scan began.
+    """Return the lease with the pause of the row, unless the row was read again after the scan began.
 
     A pause comes and goes without moving the counter.
     """
@@ -182,7 +186,10 @@ def _with_pause(state: WorkerState, held: HeldLease, row: Lease) -> HeldLease:
 
 
 def _with_orders(state: WorkerState, held: HeldLease, row: Lease) -> HeldLease:
-    """Return the lease with the row's orders about records, which come and go as pauses do."""
+    """Return the lease with the row's orders about records.
+
+    As with pauses, they come and go without moving the counter.
+    """
     if row.orders == held.lease.orders or state.scan_asked_at < held.pause_known_at:
         return held
     known, key = {order.request_id for order in held.lease.orders}, held.lease.lease_key
@@ -202,13 +209,13 @@ def _with_orders(state: WorkerState, held: HeldLease, row: Lease) -> HeldLease:
 
 
 def pause_requested(state: WorkerState, event: PauseRequested) -> None:
-    """Pause one shard, held or not, or all shards held now or later."""
+    """Pause one shard, held or not. For the whole worker, pause all shards held now or later."""
     state.own_pauses[event.lease_key] = printable(event.reason)
     _settle_for(state, event.lease_key)
 
 
 def resume_requested(state: WorkerState, event: ResumeRequested) -> None:
-    """End the program's own pause of one shard, or of the whole worker; other pauses stay."""
+    """End the program's own pause of one shard, or of the whole worker. All other pauses stay."""
     state.own_pauses.pop(event.lease_key, None)
     _settle_for(state, event.lease_key)
 

@@ -1,16 +1,15 @@
 """The session of this worker: registered, kept alive by beats, ended, and begun again.
 
-A small state machine beside the leases; ``membership`` has the laws. It decides which write of this worker's row is
-due, and interprets answers and reads of the row. As with leases, a write of unknown outcome is resolved by reading the
-row.
+This is a small state machine; ``membership`` has its laws. It decides which write of this worker's row is due, and
+interprets answers and reads of the row. If the outcome of a write is unknown, the row is read, as with leases.
 
-**Which process has the name.** The first registration of a process replaces any session that it finds: a worker
-restarted under its name goes on at once. Every later registration only replaces sessions of this process. So a process
-whose session had begun, and that finds a session of another process in its row, knows that a newer process was started
-under its name. It is *ousted*: it never registers again, and the processes do not fight.
+**Which process has the name.** The first registration of a process replaces any session that it finds. So a worker that
+is restarted under its name goes on immediately. Every later registration only replaces sessions of the same process. If
+a process had a session, and then finds a session of another process in its row, it knows that a newer process was
+started under its name. It is *ousted*: it never registers again, so the two processes do not fight.
 
-**Beats in doubt.** A repeated beat is the same write, so it lands at most once. Whichever try landed, it was sent no
-earlier than the first one, from which the session then counts.
+**Beats in doubt.** A repeated beat is the same write, so it is applied at most once. The try that was applied was sent
+no earlier than the first try. So the session is counted from the first try.
 """
 
 from __future__ import annotations
@@ -28,25 +27,25 @@ from streamclient.core.values import evolve
 from streamclient.core.write_rules import NO_DOUBT, Doubt, WorkerWriteKind, WriteOutcome, was_applied
 
 REMOVALS_AT_MOST = 3
-"""The most attempts to remove this worker's row at the end. If the row stays, other workers see after a lease duration
-that it stands still, and its worker holds no lease."""
+"""The largest number of attempts to remove this worker's row at the end. If the row stays, no harm is done: its worker
+holds no lease, and after a lease duration other workers see that the row stands still."""
 
 
 class News(Enum):
-    """The change of a session that an event caused."""
+    """The change of a session that an event has caused."""
 
     NOTHING = "nothing"
     BEGUN = "begun"
-    """A session was registered: leases may be taken."""
+    """A session was registered, so leases may be taken."""
     OVER = "over"
-    """All leases held under the session are lost."""
+    """The session is over, and all leases held under it are lost."""
     OUSTED = "ousted"
-    """OVER, and final: a newer process has the name."""
+    """Like OVER, but final: a newer process has the name."""
 
 
 @define(eq=False)
 class Session:
-    """The worker's session, owned by ``Holdings``. Every method takes the present time; time never goes back."""
+    """The worker's session, owned by ``Holdings``. Every method takes the present time, which never goes back."""
 
     worker_id: str
     stream_id: str
@@ -54,33 +53,33 @@ class Session:
     new_nonce: Callable[[], str]
     pause_seconds: Callable[[int], float]
     info: str = ""
-    """The text that operators read; stored with the next write."""
+    """The text that operators read. The next write stores it."""
     balance_by: str = ""
-    """The quantity that this worker evens out; other workers have to use the same."""
+    """The quantity that this worker evens out. Other workers must use the same quantity."""
     row: WorkerRow | None = None
-    """This worker's row as this session last wrote it, or ``None`` without a session."""
+    """This worker's row as this session last wrote it; ``None`` without a session."""
     valid_until: float = NEVER
     since: float = NEVER
-    """Time at which the session became known to exist. Writes sent before it count for no session."""
+    """The time at which the session became known to exist. Writes that were sent earlier count for no session."""
     is_ousted: bool = False
     is_ended: bool = False
     """Whether the row was removed at the end, or its removal was given up."""
     is_beat_due: bool = False
     is_leaving: bool = False
     has_begun: bool = False
-    """Whether a session of this process was ever known to exist."""
+    """Whether any session of this process was ever known to exist."""
     seen_at: float = NEVER
-    """The latest time at which a read was requested, or a heartbeat sent, that showed the session in place."""
+    """The latest time at which a read was requested, or a heartbeat was sent, that showed the session unchanged."""
     needs_read: bool = True
-    """Whether only a read of this worker's row can tell how to go on."""
+    """Whether the next step can only be decided after a read of this worker's row."""
     needed_since: float = NEVER
-    """Reads requested earlier than this do not count."""
+    """Reads that were requested before this time do not count."""
     doubt: Doubt = NO_DOUBT
-    """Doubt about writes of this worker's row."""
+    """The doubt about writes of this worker's row."""
     _replaced: WorkerRow | None = None
-    """This worker's row as it was read before a registration replaces it."""
+    """This worker's row as it was read before a registration that replaces it."""
     _process: str = ""
-    """Prefix of all nonces of this process: any registration that was ever tried may still land."""
+    """The prefix of all nonces of this process. Any registration that was ever tried may still be applied."""
     _registrations: int = 0
     _flight: WorkerWrite | None = None
     _is_in_doubt: bool = False
@@ -90,13 +89,13 @@ class Session:
     _wake: int | None = None
 
     def is_valid(self, now: float) -> bool:
-        """Return whether leases may be held and taken."""
+        """Return whether leases may be held and taken now."""
         return self.row is not None and now < self.valid_until
 
     # --- writing -----------------------------------------------------------------------------------------------
 
     def next_write(self, now: float) -> WorkerWrite | None:
-        """Return the write of this worker's row that is due, and record it as under way; ``None`` if none is due."""
+        """Return the write of this worker's row that is due, and record it as sent; ``None`` if no write is due."""
         if (
             self.is_ousted
             or self.is_ended
@@ -126,7 +125,7 @@ class Session:
         return membership.register(self._replaced, row)
 
     def removal(self) -> WorkerWrite | None:
-        """Return the write that ends the session once no lease is held; ``None`` if none can be sent now."""
+        """Return the write that ends the session once no lease is held; ``None`` if it cannot be sent now."""
         if self.row is None or self.is_ousted:
             self.is_ended = True
         if self.is_ended or self._flight is not None or self.row is None:
@@ -192,13 +191,13 @@ class Session:
         return self._check(row, now)
 
     def take_wake(self, row: WorkerRow) -> bool:
-        """Return whether another worker has woken this one since the last call."""
+        """Return whether another worker has woken this worker since the last call."""
         is_woken = self.row is not None and row.wake != self._wake
         self._wake = row.wake
         return is_woken
 
     def _resolve(self, row: WorkerRow | None, now: float) -> News:
-        """Decide from the row, which was read after the write's answer, whether a write in doubt was applied."""
+        """Decide from the row whether a write in doubt was applied. The row was read after the answer to the write."""
         write, sent_at = self._flight, self.doubt.since
         assert write is not None
         assert sent_at is not None
@@ -207,13 +206,14 @@ class Session:
         self._flight, self._is_in_doubt = None, False
         self.doubt = self.doubt.again(now, self.pause_seconds)
         if write.kind is WorkerWriteKind.REGISTER:
-            # A retry has another nonce. If this write still lands, it is one of this process, to be replaced.
+            # A retry has another nonce. If this write is still applied, its session belongs to this process, and is
+            # replaced.
             self.doubt, self._replaced = evolve(self.doubt, since=None), row
             return News.NOTHING
         return self._check(row, now)
 
     def _check(self, row: WorkerRow | None, now: float) -> News:
-        """Check whether the session still stands, and whether a beat landed that seemed lost."""
+        """Check whether the session still goes on, and whether a beat was applied that seemed lost."""
         assert self.row is not None
         if row is None:
             self._is_absent = self._flight is None

@@ -1,23 +1,24 @@
 """The next step of a held lease: ``settle`` looks at one lease and does what ``held.NEXT`` says for its state.
 
-``settle`` is level-triggered. Every event handler changes facts and then settles; nothing depends on the order in which
-facts became known. Beside the step that ``NEXT`` gives, one write may be due. If none is under way and the row is
-there, the first of these is sent:
+``settle`` only looks at the present facts. Every event handler changes facts and then calls ``settle``; the order in
+which facts became known does not matter. In addition to the step that ``NEXT`` gives, one write may be due. If no write
+is unanswered and the row exists, the first of these writes is sent:
 
 1. a checkpoint for which user code waits;
-2. the transfer, if the step is to hand over; no write at all, if the step is to let the lease run out;
-3. a take, if the worker that marked the lease died meanwhile or announced that it stops. Handing over to a dead worker
-   would leave the shard unread for a whole lease duration. A stealer that lives after all simply marks again;
-4. the acknowledgement of an operator's pause, once nothing reads; or its withdrawal, when the pause is over;
+2. the transfer, if the step is to hand over; or no write at all, if the step is to let the lease run out;
+3. a take, if the worker that marked the lease died meanwhile or announced that it stops. A hand-over to a dead worker
+   would leave the shard unread for a whole lease duration. If the stealer is alive after all, it marks the lease again;
+4. the acknowledgement of an operator's pause, once the shard is not read; or the withdrawal of it, when the pause is
+   over;
 5. the removal of operators' orders about records that are obeyed or over;
-6. a renewal, if it is due or the row may be another worker's.
+6. a renewal, if one is due or the row may belong to another worker.
 
 **Pauses.** An operator's pause is part of the lease row, so it outlives the owner. Every worker that holds the lease
-obeys it until its end, by this machine's wall clock. A pause moves no counter: the owner notices it by its next scan,
-or when it reads the row back. Once nothing reads the shard any more, the owner acknowledges the pause in the row, and
-an operator may change the checkpoint. Before anything reads again, the owner withdraws the acknowledgement by a write
-that compares the counter: if an operator changed the row meanwhile, that write is refused. Pauses of the worker's own
-program are kept in memory.
+obeys the pause until its end, by the wall clock of the worker's machine. A pause moves no counter: the owner notices
+the pause by its next scan, or when it reads the row back. Once the shard is no longer read, the owner acknowledges the
+pause in the row, and an operator may change the checkpoint. Before the shard is read again, the owner withdraws the
+acknowledgement by a write that compares the counter. If an operator changed the row meanwhile, that write is refused.
+Pauses of the worker's own program are kept only in memory.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ from streamclient.model import Lease, Pause, ShardInfo, ShutdownReason
 
 
 def register(state: WorkerState, lease: Lease, sent_at: float) -> None:
-    """Hold a lease from now on: a take sent at ``sent_at`` was applied."""
+    """Hold a lease from now on, because a take that was sent at ``sent_at`` was applied."""
     key, until = lease.lease_key, valid_until(sent_at, state.duration_seconds)
     if until <= state.now or not state.signals.covers(sent_at, state.now):
         state.report(Severity.WARNING, key, f"take answered too late, not held: {lease}")
@@ -71,7 +72,7 @@ def register(state: WorkerState, lease: Lease, sent_at: float) -> None:
         sent_at,
         state.next_acquisition(),
         consuming=_left_over(state, key),
-        # It may have acknowledged a pause when this worker held the lease before.
+        # The row may acknowledge a pause from an earlier time in which this worker held the lease.
         may_say_obeys=lease.is_paused_by_owner,
     )
     state.keep(held)
@@ -87,7 +88,10 @@ def lose(
     *,
     in_doubt: CheckpointOutcome = CheckpointOutcome.LEASE_LOST,
 ) -> None:
-    """Stop holding a lease; ``in_doubt`` is the answer to checkpoints already sent; others are certainly not stored."""
+    """Stop holding a lease.
+
+    ``in_doubt`` is the answer to checkpoints that were sent; others are certainly not stored.
+    """
     held = state.give_up(lease_key)
     _end_consumer(state, held, in_doubt)
     if held.stall:
@@ -96,7 +100,7 @@ def lose(
 
 
 def start_anew(state: WorkerState, held: HeldLease, *, in_doubt: CheckpointOutcome) -> None:
-    """End the consumer as if the lease were lost, but keep the lease: another consumer starts from its row."""
+    """End the consumer as if the lease were lost, but keep the lease. Another consumer starts from the lease's row."""
     _end_consumer(state, held, in_doubt)
     state.keep(
         evolve(
@@ -128,7 +132,7 @@ def _end_consumer(state: WorkerState, held: HeldLease, in_doubt: CheckpointOutco
 
 
 def attend(state: WorkerState) -> None:
-    """Attend to every held lease that is due: end it if its validity is over, or resume work that was put off.
+    """Attend to every held lease that is due: end it if its validity is over, or resume work that was postponed.
 
     Once the validity is over, another worker may be reading.
     """
@@ -145,10 +149,10 @@ def attend(state: WorkerState) -> None:
 
 
 def renew_due(state: WorkerState) -> None:
-    """Renew every held lease, unless another write has moved its counter a short time ago.
+    """Renew every held lease, unless another write has moved the lease's counter a short time ago.
 
-    Other workers need to see a changed counter at least every third of the lease duration, so a lease is left out only
-    if the next round still comes in time.
+    Other workers must see a changed counter at least every third of the lease duration. So a lease is left out only if
+    the next round still comes in time.
     """
     third = state.duration_seconds / 3
     next_round = state.now + state.config.renewer_interval_millis / 1000
@@ -170,7 +174,7 @@ def settle_all(state: WorkerState) -> None:
 
 
 def settle_restless(state: WorkerState) -> None:
-    """Settle every held lease that is not simply being read; scans and listings change nothing for the others."""
+    """Settle every held lease, except those that are simply being read: scans and listings change nothing for them."""
     for key in sorted(key for key, held in state.held.items() if not held.is_being_read):
         settle(state, key)
 
@@ -210,11 +214,11 @@ _OBSTACLES = {
     RowState.OFFERED: Cause.HAND_OVER_IN_DOUBT,
     RowState.OBEYS: Cause.LEAVING_PAUSE,
 }
-"""Why a row in this state keeps its lease from being read."""
+"""The reasons why a row in one of these states keeps its lease from being read."""
 
 
 def _intention(state: WorkerState, held: HeldLease) -> tuple[Intention, Reason | None]:
-    """Return this worker's intention with the lease, and the reason to show if it is not to read."""
+    """Return this worker's intention with the lease, and the reason to show if the lease is not to be read."""
     lease = held.lease
     if held.stall:
         return Intention.LET_RUN_OUT, Reason(Cause.STALLED, detail=held.stall)
@@ -263,7 +267,7 @@ def _waiting(held: HeldLease, reason: Reason | None, clear_since: float | None =
 
 
 def _obstacle(state: WorkerState, held: HeldLease) -> Reason | None:
-    """Return why a consumer may not start now, apart from its row's state; ``None`` if it may."""
+    """Return why a consumer may not start now, apart from the state of the row; ``None`` if it may start."""
     key = held.lease.lease_key
     if key in state.flights and "checkpoint" in state.flights[key].write.changes:
         return Reason(Cause.PREVIOUS_CHECKPOINT)
@@ -277,7 +281,10 @@ def _obstacle(state: WorkerState, held: HeldLease) -> Reason | None:
 
 
 def _was_seen_since(state: WorkerState, lease_key: str, moment: float) -> bool:
-    """Return whether no other process had this worker's name since ``moment``; if unknown, read, then settle again."""
+    """Return whether no other process had this worker's name since ``moment``.
+
+    If that is unknown, have the worker's row read, so that this question can be settled later.
+    """
     was_seen = state.signals.was_seen_since(moment)
     if not was_seen:
         state.unseen.add(lease_key)
@@ -286,7 +293,7 @@ def _was_seen_since(state: WorkerState, lease_key: str, moment: float) -> bool:
 
 
 def _draw_epoch(state: WorkerState, held: HeldLease) -> None:
-    """Request an epoch for an acquisition without one, unless a draw is under way or the shard will not be read."""
+    """Request an epoch for an acquisition that lacks one, unless a draw is unanswered or the shard will not be read."""
     key, acquisition = held.lease.lease_key, held.acquisition
     is_wanted = acquisition.needs_epoch and not held.lease.is_finished and not held.is_gone
     if is_wanted and key not in state.draws and state.now >= acquisition.draw_again_at:
@@ -319,7 +326,7 @@ def _present_pause(state: WorkerState, lease: Lease) -> Pause | None:
 
 
 def _must_acknowledge(state: WorkerState, held: HeldLease) -> bool:
-    """Return whether the row has to acknowledge a pause: nothing reads, and the row does not say so yet."""
+    """Return whether the row must acknowledge a pause: the shard is not read, and the row does not say so yet."""
     pause = _present_pause(state, held.lease)
     is_unsaid = pause is not None and not held.lease.is_paused_by_owner and held.mute_pause != pause.request_id
     return is_unsaid and held.consuming is Consuming.NO_CONSUMER
@@ -329,7 +336,7 @@ def _must_acknowledge(state: WorkerState, held: HeldLease) -> bool:
 
 
 def send(state: WorkerState, write: LeaseWrite, *, tries: int = 1) -> None:
-    """Send one write; no other write of the lease may be under way."""
+    """Send one write. No other write of the lease may be unanswered."""
     if write.kind is WriteKind.TAKE:
         write = leases.take_above(write, state.compared.get(write.lease_key, 0))
     state.launch(write, tries=tries)
@@ -337,7 +344,7 @@ def send(state: WorkerState, write: LeaseWrite, *, tries: int = 1) -> None:
 
 
 def _write_next(state: WorkerState, held: HeldLease) -> None:
-    """Send the write that is due, if any, in the order given in the module's docstring."""
+    """Send the write that is due, if any. The order is that of the module's docstring."""
     key, lease = held.lease.lease_key, held.lease
     if key in state.flights or held.is_gone or state.now < held.doubt.not_before:
         return
@@ -364,7 +371,7 @@ def _write_next(state: WorkerState, held: HeldLease) -> None:
 
 
 def _send_checkpoint(state: WorkerState, held: HeldLease) -> None:
-    """Send the oldest request, together with those directly after it that ask for the same."""
+    """Send the oldest request, together with the requests directly after it that ask for the same write."""
     first = held.requests[0]
     same = len(
         list(takewhile(lambda other: (other.value, other.pending) == (first.value, first.pending), held.requests))
@@ -392,13 +399,16 @@ def _give_away(state: WorkerState, held: HeldLease) -> None:
 
 
 def leave(state: WorkerState, held: HeldLease) -> None:
-    """Stop holding a lease that no other worker is there to take."""
+    """Stop holding a lease that no other worker can take."""
     text = f"let go, because no other worker is alive: {held.lease}"
     lose(state, held.lease.lease_key, Severity.INFO, text)
 
 
 def give(state: WorkerState, lease_key: str, receiver: str) -> None:
-    """Hand a finished lease to a worker that did not ask for it; put that off while other work on the lease goes on."""
+    """Hand a finished lease to a worker that did not request it.
+
+    Postpone that while other work on the lease goes on.
+    """
     held = state.held.get(lease_key)
     if held is None or not held.lease.is_finished or held.consuming is not Consuming.NO_CONSUMER:
         return
@@ -413,7 +423,7 @@ def _hand_over(state: WorkerState, held: HeldLease, receiver: str) -> None:
 
 
 def is_mark_void(state: WorkerState, lease: Lease) -> bool:
-    """Return whether the worker that asked for the lease died meanwhile, or announced that it stops."""
+    """Return whether the worker that requested the lease died meanwhile, or announced that it stops."""
     if not lease.is_marked:
         return False
     return state.view.is_presumed_dead(lease.stealer) or state.signals.peers.is_leaving(lease.stealer)
@@ -422,11 +432,11 @@ def is_mark_void(state: WorkerState, lease: Lease) -> bool:
 def new_owner(state: WorkerState, lease: Lease, promised_to: str = "") -> str | None:
     """Return the worker to hand a lease over to; ``None`` if no other worker lives.
 
-    The receiver is the worker that asked for the lease, else the worker to which the lease was promised, else the least
-    loaded live worker. In a fleet whose workers all have sessions, the staying ones share the leases of a stopping one,
-    as its heirs. In any other fleet, workers that seem to be stopping come last, and before them those that gave no
-    sign of life of their own for a lease duration. Leases on their way to a worker count as its load, so that a
-    stopping worker spreads its leases.
+    The receiver is the worker that asked for the lease. Without a request it is the worker to which the lease was
+    promised, and without a promise the live worker with the least load. In a fleet whose workers all have sessions, the
+    staying workers share the leases of a stopping worker. In any other fleet, workers that seem to be stopping come
+    last. The workers just before them are those that gave no sign of life for a lease duration. Leases that move to a
+    worker count as its load, so a stopping worker spreads its leases.
     """
     if lease.is_marked and not is_mark_void(state, lease):
         return lease.stealer

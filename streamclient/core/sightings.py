@@ -1,21 +1,21 @@
-"""All rows of the status table as this worker saw them, and the times at which it did.
+"""All rows of the status table as this worker saw them, and the times when it saw them.
 
 Laws:
 
 * no timestamp of another machine is used: a lease expires when *this* worker saw its counter unchanged for strictly
   longer than the lease duration (Java stream client: ``Lease.isExpired``);
-* a counter change is stamped with the time after the read returned, which errs towards "still alive";
-* a row without owner is free at once when first seen; a row with an owner gets a full duration of grace (Java stream
+* a change of a counter is stamped with the time after the read returned. The error is on the side of "still alive";
+* a row without an owner is free when it is first seen; a row with an owner gets a full lease duration (Java stream
   client: ``LeaseTaker``);
-* a worker is alive by its own acts, not by writes of others in its name: a renewal, a take or a mark counts, being
-  named as new owner in a hand-over does not;
+* a worker is alive by its own acts, not by writes of other workers. A renewal, a take or a mark counts. A hand-over
+   that names the worker as the new owner does not count;
 * a worker's session, if it has one, says whether the worker lives and stays. Even so, a lease of that worker expires if
   its counter stands still: the owner may have stopped renewing the lease on purpose.
 
 Counts of rows by worker are updated as rows change, so that no scan has to count them all. Only unexpired rows are
 counted, so rows are also kept by age. Laws:
 
-* time never goes back: telling a later time makes rows expire that were counted before;
+* time never goes back. A later time makes rows expire that were counted before;
 * the numbers are those that a count of all rows would give (a property test compares them).
 """
 
@@ -30,51 +30,52 @@ from streamclient.core.peers import Peers
 from streamclient.model import CheckpointPosition, Lease
 
 JUST_NOW = float("inf")
-"""Later than any moment; the last sign of life of a live session."""
+"""A moment after all others: the last sign of life of a live session."""
 
 MEMORY_DURATIONS = 10
-"""Number of lease durations for which a worker that occurs in no row is remembered: long enough to judge the marks it
-left, short enough that names that are new at each start do not pile up."""
+"""The number of lease durations for which a worker that occurs in no row is remembered. That is long enough to judge
+the marks that it left. It is short enough to forget old names, if a worker has a new name at each start."""
 
 
 @define(eq=False)
 class Sighting:
-    """One row as last seen."""
+    """One row as it was last seen."""
 
     row: Lease
     moved_at: float
-    """Time at which this worker first saw the present counter and owner; ``NEVER`` for a new row without owner."""
+    """The time at which this worker first saw the present counter and owner; ``NEVER`` for a new row without an
+    owner."""
     noted_at: float = NEVER
-    """Time at which a write of this worker or a single read last confirmed the row; scans that began earlier are
-    older."""
+    """The time at which a write of this worker, or a read of the row, last confirmed the row. Scans that began earlier
+    are older."""
     marked_at: float = NEVER
-    """Time at which the present stealer was first seen."""
+    """The time at which the present stealer was first seen."""
     is_moved_by_others: bool = False
     """Whether the last scan showed a change that no write of this worker explains."""
     is_orphaned: bool = False
-    """Whether the owner's session was known to be killed after the row was read; then the row is free at once."""
+    """Whether the owner's session was known to be killed after the row was read. If so, the row is free."""
     freed_at: float = NEVER
-    """Time at which the row was first seen to be free for any worker at once."""
+    """The time at which the row was first seen to be free for any worker."""
 
 
 @define(eq=False)
 class Counts:
-    """Numbers over all rows, by worker. Names without rows are left out."""
+    """Numbers of rows, by worker. Names without rows are left out."""
 
     duration_seconds: float
     credits: dict[str, int] = field(factory=dict)
-    """Number of unexpired rows by owner; rows in transit count for their receiver."""
+    """The number of unexpired rows by owner. A row in transit counts for its receiver."""
     unread: dict[str, int] = field(factory=dict)
-    """Number of unfinished rows among those of ``credits``, by the same names."""
+    """The number of unfinished rows among those of ``credits``, by the same names."""
     settled: dict[str, int] = field(factory=dict)
-    """Number of unexpired rows by owner, without those in transit."""
+    """The number of unexpired rows by owner, without rows in transit."""
     owners: dict[str, int] = field(factory=dict)
-    """Number of unexpired rows by owner."""
+    """The number of unexpired rows by owner."""
     names: dict[str, int] = field(factory=dict)
-    """Number of times that a worker is named as owner or stealer, including expired rows."""
+    """The number of times that a worker is named as owner or stealer. Expired rows count, too."""
     expired: dict[str, Sighting] = field(factory=dict)
-    """Rows that had stood still for longer than the lease duration at the last call of ``tell_time``, new rows without
-    an owner, and rows that ``orphan`` freed."""
+    """The free rows: rows that had stood still for longer than the lease duration at the last call of ``tell_time``,
+    new rows without an owner, and rows that ``orphan`` freed."""
     _owned: dict[str, dict[str, Sighting]] = field(factory=dict)
     _wanted: dict[str, dict[str, Sighting]] = field(factory=dict)
     _by_age: dict[str, Sighting] = field(factory=dict)
@@ -89,7 +90,7 @@ class Counts:
         return _sorted(self._wanted.get(worker, {}))
 
     def tell_time(self, now: float) -> None:
-        """Let rows expire that stood still for strictly longer than the lease duration."""
+        """Set the time. A row expires when it has stood still for strictly longer than the lease duration."""
         duration = self.duration_seconds
         while self._by_age:
             key, sighting = next(iter(self._by_age.items()))
@@ -109,7 +110,7 @@ class Counts:
         self._name(sighting, 1)
 
     def orphan(self, sighting: Sighting, now: float) -> None:
-        """Free a row whose owner's session was killed, although it has not stood still for long."""
+        """Free a row whose owner's session was killed, even if the row has not stood still for long."""
         key = sighting.row.lease_key
         if not sighting.is_orphaned:
             sighting.is_orphaned, sighting.moved_at, sighting.freed_at = True, NEVER, now
@@ -118,7 +119,7 @@ class Counts:
             self._count(sighting.row, -1)
 
     def remove(self, sighting: Sighting) -> None:
-        """Remove a row that is gone."""
+        """Remove a row that no longer exists."""
         key = sighting.row.lease_key
         if self.expired.pop(key, None) is None:
             del self._by_age[key]
@@ -126,7 +127,7 @@ class Counts:
         self._name(sighting, -1)
 
     def change(self, sighting: Sighting, row: Lease, moved_at: float) -> None:
-        """Store other content of a row; the row has moved if ``moved_at`` is later than before."""
+        """Store other content of a row. The row has moved if ``moved_at`` is later than before."""
         old, key = sighting.row, row.lease_key
         has_moved, is_counted = moved_at != sighting.moved_at, key in self._by_age
         has_new_names = old.owner != row.owner or old.stealer != row.stealer
@@ -174,7 +175,7 @@ class Counts:
 
 
 class LeaseView:
-    """Sightings of all rows, and signs of life of all workers. Owned by one thread; planning only reads it.
+    """Sightings of all rows, and signs of life of all workers. Owned by one thread. Planning only reads it.
 
     ``now`` never goes back from one call to the next.
     """
@@ -188,23 +189,24 @@ class LeaseView:
         self.rows: dict[str, Lease] = {}
         """The rows of all sightings."""
         self.scanned: Mapping[str, Lease] = {}
-        """The rows of the last scan; this worker's writes may be newer."""
+        """The rows of the last scan. Writes of this worker may be newer."""
         self.vanished: dict[str, Lease] = {}
-        """Deleted rows, as last seen. If such a row is created again, its content starts from there."""
+        """Deleted rows, as they were last seen. If such a row is created again, this content is what is known of it."""
         self.has_progress = False
-        """Whether any row was ever seen with processed records and a checkpoint after the beginning of its shard."""
+        """Whether any row was ever seen that had processed records, and a checkpoint after the beginning of its
+        shard."""
         self.scans = 0
         self.counts = Counts(duration_seconds)
         self._signs: dict[str, float] = {}
         self._suspects: dict[str, float] = {}
-        """Owners of rows that stood still until they expired, and the time since which they are suspected to be
+        """Owners of rows that stood still until they expired, each with the time since which it is suspected to be
         dead."""
         self._dead: set[str] = set()
         self._leaving: dict[str, float] = {}
-        """Workers that gave a lease away unasked, and the time at which they did."""
+        """Workers that gave a lease away without a request, and the time at which they did so."""
 
     def row(self, lease_key: str) -> Lease | None:
-        """Return the row as last seen, if it is there."""
+        """Return the row as it was last seen; ``None`` if it is absent."""
         return self.rows.get(lease_key)
 
     # --- seeing ------------------------------------------------------------------------------------------------
@@ -230,9 +232,9 @@ class LeaseView:
         self._judge_workers(now)
 
     def note_killed(self, workers: Iterable[str], asked_at: float, now: float) -> None:
-        """Process the workers whose sessions were known to be killed after the last scan had read the leases.
+        """Process the workers whose sessions were known to be killed when the last scan had read the leases.
 
-        Rows that were read again since that scan was requested, at ``asked_at``, may belong to a later session.
+        That scan was requested at ``asked_at``. Rows that were read again since then may belong to a later session.
         """
         for worker in sorted(workers):
             for sighting in self.counts.owned_by(worker):
@@ -240,7 +242,7 @@ class LeaseView:
                     self.counts.orphan(sighting, now)
 
     def note(self, row: Lease, now: float) -> None:
-        """Process a row that an accepted write of this worker produced or a single read returned."""
+        """Process a row that an accepted write of this worker produced, or that a read of the row returned."""
         sighting = self.sightings.get(row.lease_key)
         if sighting is None:
             self._meet(row, now if row.owner else NEVER, now, noted_at=now)
@@ -256,7 +258,7 @@ class LeaseView:
             self.vanished[lease_key] = self.rows.pop(lease_key)
 
     def forget_vanished(self, listed: Iterable[str]) -> None:
-        """Drop the memory of vanished rows whose shard is not listed any more."""
+        """Forget absent rows whose shard is no longer listed."""
         kept = set(listed)
         self.vanished = {key: row for key, row in self.vanished.items() if key in kept}
 
@@ -276,7 +278,8 @@ class LeaseView:
     def _change(self, sighting: Sighting, row: Lease, now: float) -> bool:
         """Process other content of a known row, and return whether the row moved."""
         old = sighting.row
-        # The checkpoint moves with the counter, except for a counter that began anew and reached the same number again.
+        # The checkpoint moves with the counter. The exception is a counter that began again and reached the same
+        # number.
         has_moved = (old.counter, old.owner, old.checkpoint) != (row.counter, row.owner, row.checkpoint)
         self._look_for_life(old, row, now, has_moved=has_moved)
         if old.stealer != row.stealer:
@@ -293,7 +296,7 @@ class LeaseView:
     # --- judging -----------------------------------------------------------------------------------------------
 
     def is_expired(self, lease_key: str, now: float) -> bool:
-        """Return whether the row stood still for strictly longer than the lease duration (or never had an owner)."""
+        """Return whether the row stood still for strictly longer than the lease duration, or never had an owner."""
         return now - self.sightings[lease_key].moved_at > self.duration_seconds
 
     def expired_keys(self, now: float) -> list[str]:
@@ -302,12 +305,15 @@ class LeaseView:
         return sorted(self.counts.expired)
 
     def credits(self, now: float) -> Mapping[str, int]:
-        """Return the number of leases per worker among unexpired rows; leases in transit count for their stealer."""
+        """Return the number of leases of each worker among unexpired rows.
+
+        A lease in transit counts for its stealer.
+        """
         self.counts.tell_time(now)
         return self.counts.credits
 
     def live_workers(self, now: float) -> list[str]:
-        """Return the names of this worker, of all with a session, and of others with an unexpired row; sorted."""
+        """Return the names of this worker, of workers with a session, and of others with an unexpired row; sorted."""
         self.counts.tell_time(now)
         by_rows = [name for name in self.counts.owners if name not in self._dead and not self.peers.is_over(name)]
         return sorted({*by_rows, *self.peers.others, self.worker_id})
@@ -316,21 +322,25 @@ class LeaseView:
         """Return whether the worker seems dead.
 
         A worker with a session seems dead when the session is over. A worker without a session seems dead when one of
-        its rows stood still until the row expired, with no sign of life since. A worker that was never seen as an owner
-        is not presumed dead: a joining worker marks before it owns.
+        its rows stood still until the row expired, and the worker has given no sign of life since. A worker that was
+        never seen as an owner does not seem dead: a worker that joins marks leases before it owns any.
         """
         return self.peers.is_over(worker) or (worker in self._dead and not self.peers.is_live(worker))
 
     def is_leaving(self, worker: str) -> bool:
-        """Return whether the worker's session says so, or it gave away an unfinished lease unasked and took none since.
+        """Return whether the worker seems to stop, by either of two signs.
 
-        The second sign is forgotten after a lease duration, because a mark that came and was served between two scans
-        looks the same. Finished leases do not count, because balancing gives them away too.
+        Its session says that it leaves, or it gave an unfinished lease away unasked and took none since.
+        The second sign is forgotten after a lease duration, because a request that came and was granted between two
+        scans looks the same. Finished leases do not count, because balancing gives them away, too.
         """
         return self.peers.is_leaving(worker) or (worker in self._leaving and not self.peers.is_live(worker))
 
     def last_sign_of_life(self, worker: str) -> float:
-        """Return when this worker last saw ``worker`` act; ``JUST_NOW`` if its session lives, ``NEVER`` if not yet."""
+        """Return when this worker last saw ``worker`` act; ``NEVER`` if it did not.
+
+        For a live session return ``JUST_NOW``.
+        """
         return JUST_NOW if self.peers.is_live(worker) else self._signs.get(worker, NEVER)
 
     def _look_for_life(self, old: Lease, row: Lease, now: float, *, has_moved: bool) -> None:

@@ -1,7 +1,7 @@
-"""Lease rows kept in line with the stream's shards, lost rows restored, and the ends of shards confirmed by listings.
+"""Lease rows follow the stream's shards, lost rows are restored, and listings confirm the ends of shards.
 
-A page may say that a shard has ended; its consumer learns from a listing whether that is so. Consumers that reach an
-end at the same time share one listing, which must have begun after their pages arrived.
+A page may say that a shard has ended. The shard's consumer learns from a listing whether that is true. Consumers that
+reach an end at the same time share one listing. It must have begun after their pages arrived.
 """
 
 from __future__ import annotations
@@ -28,15 +28,16 @@ from streamclient.core.worker_state import EndQuestion, WorkerState
 from streamclient.records import readable_position
 
 ACCEPTED_END_SECONDS = 900.0
-"""The time that an operator's order to accept the end of a shard counts. It covers the longest pause between two reads
-and different clocks, and is so short that a page that is cut much later does not pass for that end."""
+"""The time for which an operator's order to accept the end of a shard counts. It is longer than the longest pause
+between two reads, and than the difference of clocks. It is so short that a page that is cut much later does not pass
+for that end."""
 
 
 def sync_due(state: WorkerState, event: SyncDue) -> None:
     """List the shards, if that is this worker's task.
 
-    In a fleet whose workers all have sessions, one worker lists for all. The others list in turn, in case that the
-    first cannot, and whenever they need a list themselves.
+    In a fleet whose workers all have sessions, one worker lists for all of them. The others list in turn, in case that
+    this worker cannot, and whenever they need a list themselves.
     """
     signals = state.signals
     if state.is_stopping:
@@ -84,9 +85,10 @@ def _report_circles(state: WorkerState) -> None:
 
 
 def end_read(state: WorkerState, event: EndRead) -> None:
-    """Process a page's claim that a shard has ended: believe it if a listing showed that before the page was read.
+    """Process a page that reports a shard's end.
 
-    If a listing has shown it since, the page is read again; if none has, a new listing is requested.
+    Believe the page if a listing showed that end before the page was read. If a listing has shown the end only since
+    then, the page is read again. If no listing has shown it, a new listing is requested.
     """
     key = event.lease_key
     is_shown = state.ends.shows_end(key, event.read_at) or _is_accepted(state, key)
@@ -100,13 +102,13 @@ def end_read(state: WorkerState, event: EndRead) -> None:
 
 
 def end_accepted(state: WorkerState, event: EndAccepted) -> None:
-    """Accept the end of a shard from now on, and at once answer the consumers that wait for a listing."""
+    """Accept the end of a shard from now on, and immediately answer the consumers that wait for a listing."""
     state.accepted_ends.add(event.lease_key)
     answer_accepted(state)
 
 
 def answer_accepted(state: WorkerState) -> None:
-    """Answer the consumers whose end was accepted meanwhile, by the program or an operator."""
+    """Answer the consumers whose end was accepted meanwhile, by the worker's program or by an operator."""
     for consumer_id, question in list(state.end_questions.items()):
         if _is_accepted(state, question.lease_key):
             del state.end_questions[consumer_id]
@@ -114,9 +116,10 @@ def answer_accepted(state: WorkerState) -> None:
 
 
 def _answer_ends(state: WorkerState, why_not: str) -> None:
-    """Answer the consumers that asked before the last listing began, even if it failed; the others need the next one.
+    """Answer the consumers that asked before the last listing began, even if it failed.
 
-    A consumer whose end is not shown reads again after a pause, but at once if a later listing shows the end.
+    All others need the next listing. If the end is not shown, the consumer reads again after a pause, or immediately
+    once a later listing shows the end.
     """
     for consumer_id, question in list(state.end_questions.items()):
         key, is_new = question.lease_key, question.begun == state.listings_begun
@@ -132,7 +135,7 @@ def _answer_ends(state: WorkerState, why_not: str) -> None:
 
 
 def _is_accepted(state: WorkerState, lease_key: str) -> bool:
-    """Return whether the end was accepted: by the worker's own program, or by an operator not long ago."""
+    """Return whether the end was accepted by the worker's own program, or a short time ago by an operator."""
     held = state.held.get(lease_key)
     order = None if held is None else held.lease.pause
     if order is None or not order.accepts_end or order.until_micros is None:
@@ -144,7 +147,10 @@ def _is_accepted(state: WorkerState, lease_key: str) -> bool:
 
 
 def _forget_gone(state: WorkerState) -> None:
-    """Forget notes about shards that are neither in the stream nor have a row, because a worker may live for years."""
+    """Forget shards that are neither in the stream nor have a row.
+
+    Otherwise a worker that lives for years would remember too many shards.
+    """
     listing, rows = state.listing or {}, state.view.rows
     state.released = {key: None for key in state.released if key in listing or key in rows}
     reported = state.reported
@@ -152,7 +158,7 @@ def _forget_gone(state: WorkerState) -> None:
 
 
 def plan_sync(state: WorkerState) -> None:
-    """Create and delete rows after a listing; wait for the first scan, and do nothing while stopping."""
+    """Create and delete rows after a listing. Wait for the first scan before that, and do nothing while stopping."""
     if state.is_sync_planned or state.is_stopping or not state.view.scans or state.listing is None:
         return
     state.is_sync_planned = True
@@ -172,17 +178,18 @@ def plan_sync(state: WorkerState) -> None:
     state.missing = {new.lease.lease_key: new for new in plan.creates if not _is_held(state, new)}
     create_missing(state)
     if plan.deletes and signals.is_uniform and not state.is_row_scan_fresh:
-        # Owners move their counters all the time, and this worker's last scan may be minutes old.
+        # Owners move their counters all the time, and the last scan of this worker may be minutes old.
         state.is_sync_planned, state.wants_scan = False, True
     else:
         _delete(state, plan)
 
 
 def create_missing(state: WorkerState, after: str | None = None) -> None:
-    """Create the rows whose listed parents have rows by now; the others follow when those were accepted.
+    """Create the rows whose listed parents have rows by now.
 
-    With ``after``, look only at that row and at rows that waited for it, because a long history lacks very many rows. A
-    child's row must never exist before its parent's: a worker of another kind would read the child at once.
+    The rows of children follow when these writes are accepted. With ``after``, only examine that row and the rows that
+    waited for it: after a long history, very many rows are missing. A child's row must never exist before its parent's:
+    a Java worker would read the child immediately.
     """
     if state.is_stopping or state.listing is None:
         return
@@ -200,7 +207,7 @@ def create_missing(state: WorkerState, after: str | None = None) -> None:
 
 
 def creation_answered(state: WorkerState, lease_key: str) -> None:
-    """Go on creating; after the last row, scan at once, so that new rows are taken without waiting for the interval."""
+    """Go on creating. After the last row, scan immediately, so that new rows are taken before the interval is over."""
     create_missing(state, lease_key)
     if state.creating:
         return
@@ -211,10 +218,11 @@ def creation_answered(state: WorkerState, lease_key: str) -> None:
 
 
 def _create(state: WorkerState, new: NewLease) -> None:
-    """Create a row. The row starts at the latest record only if this worker created its parents' rows there too.
+    """Create a row.
 
-    Other workers may have created the parents' rows since the plan was made, at an earlier position: the records
-    between would be skipped.
+    The row starts at the latest record only if this worker also created its parents' rows at the latest record. Since
+    the plan was made, other workers may have created the parents' rows at an earlier position. The records in between
+    would then be skipped.
     """
     write = leases.create(new.lease)
     is_latest = state.start.initial_position.kind == "latest"
@@ -242,7 +250,7 @@ def _delete(state: WorkerState, plan: SyncPlan) -> None:
 
 
 def _save_vanished(state: WorkerState, held: HeldLease) -> None:
-    """Create a held lease's row again at its last position, if its shard still exists."""
+    """Create the row of a held lease again at its last position, if the shard still exists."""
     key = held.lease.lease_key
     if state.listing is not None and key in state.listing:
         state.keep(evolve(held, is_gone=False, is_renewal_due=True))

@@ -12,9 +12,10 @@ Value = TypeVar("Value")
 
 
 def evolve(value: Value, **changes: Any) -> Value:
-    """Return a copy of a frozen value with other values in some fields, like ``attrs.evolve`` at half its cost.
+    """Return a copy of a frozen value with other values in some fields, like ``attrs.evolve`` at half the cost.
 
-    A checkpoint makes seven copies in the owner's thread. All fields must be positional arguments.
+    The cost matters because a checkpoint makes seven copies in the owner thread. All fields must be positional
+    arguments.
 
     Raises:
         KeyError: the value has no such field.

@@ -1,7 +1,8 @@
 """A worker's information for operators: the ``Info`` column of its row in the status table, as JSON.
 
-No decision of a worker depends on this information. A reader goes on without it if it is missing or malformed; a
-command refuses what needs it. A worker of a later version may write more: unknown members are ignored.
+No decision of a worker depends on this information. If the information is missing or malformed, readers go on without
+it, and commands that need it refuse to run. A worker of a later version may write more members; unknown members are
+ignored.
 """
 
 from __future__ import annotations
@@ -17,80 +18,85 @@ from streamclient.core.costs import Cost
 from streamclient.errors import printable
 
 MOST_SHARDS = 200
-"""The most shards that are listed with their reasons: first those that need an operator, then the others by key; the
-rest are counted. A worker with more such shards has one trouble, not two hundred, and the row stays below half a MiB, a
-fraction of the service's limit."""
+"""The largest number of shards that are listed with their reasons. Shards that need an operator come first, then others
+by key. Further shards are only counted. If a worker has more such shards, they probably have the same cause. With this
+limit the row stays below half a MiB, a fraction of the service's limit."""
 
 MOST_LEFT = 2_000
-"""The most shards that are listed as left: the latest ones; the rest are counted. These shards take another hundred
-KiB."""
+"""The largest number of shards that are listed as left: the latest ones. Earlier shards are only counted. The list
+takes up to another hundred KiB."""
 
 _NEEDS_OPERATOR = ("decision", "processor", "parking", "user_code", "reading")
-"""Kinds of reasons whose shards are listed before all others, in this order."""
+"""The kinds of reasons whose shards are listed before all other shards, in this order."""
 
 LONGEST_REASON = 500
-"""The most characters of one text; the log has the rest."""
+"""The largest number of characters of one text. The log has the rest."""
 
 LONGEST_PART = 160
-"""The most characters of a subject or a detail. Shard and worker ids are shorter, and the reason's text has more."""
+"""The largest number of characters of a subject or a detail. Ids of shards and workers are shorter, and the text of the
+reason has more."""
 
 _CAUSES = {cause.value: cause for cause in Cause}
 
 
 @frozen
 class ShardTrouble:
-    """Why one held shard does not move."""
+    """The reason why one held shard does not move."""
 
     reason: str
     """``ShardStatus.reason``, for people."""
     kind: str = ""
-    """Value of ``ShardStatus.reason_kind``; empty if the worker does not state it."""
+    """The value of ``ShardStatus.reason_kind``; empty if the worker does not state the kind."""
     reasons: tuple[Reason, ...] = ()
-    """``ShardStatus.reasons`` whose causes this version knows; empty if the worker does not state them."""
+    """The values of ``ShardStatus.reasons`` whose causes this version knows; empty if the worker does not state any."""
 
     def to_document(self) -> dict[str, Any]:
-        """Return plain values; texts are cut to their limits."""
+        """Return plain values, with texts cut to their limits."""
         reasons = [_reason_document(reason) for reason in self.reasons]
         return {"kind": self.kind, "reason": self.reason[:LONGEST_REASON], "reasons": reasons}
 
 
 @frozen(kw_only=True)
 class WorkerInfo:
-    """All information of a worker. Texts are for people; a reader that decides uses kinds and causes."""
+    """All information of a worker. Texts are for people; code that decides uses kinds and causes."""
 
     host: str = ""
     pid: int = 0
     space: str = ""
-    """The name space of ``pid``, from ``processes.process_space``; empty if unknown."""
+    """The space of process ids to which ``pid`` belongs, from ``processes.process_space``; empty if it is unknown."""
     version: str = ""
-    """Version of this package."""
+    """The version of this package."""
     started_micros: int = 0
-    """Time at which the process registered, by its own clock, in microseconds since 1970."""
+    """The time when the process registered, by its own clock, in microseconds since 1970."""
     lease_duration_millis: int = 0
-    """0 if the worker does not state it."""
+    """The lease duration in milliseconds; 0 if the worker does not state it."""
     obeys_orders: bool = False
-    """Whether the worker obeys orders about records; an earlier version would deliver the records nevertheless."""
+    """Whether the worker obeys orders about records. A worker of an earlier version would deliver such records
+    nevertheless."""
     trouble: str = ""
-    """Why the worker is unhealthy; empty for a healthy one."""
+    """The reason why the worker is unhealthy; empty for a healthy worker."""
     pace: str = ""
-    """By how much its reads are held back, because of their ceiling; empty if they are not."""
+    """By how much the worker's reads are held back because of their ceiling; empty if they are not."""
     cost: Cost | None = None
-    """The cost of its requests in the last minute or longer; ``None`` until then, and if it does not count them."""
+    """The cost of the worker's requests in the last minute or longer; ``None`` before that, or if the worker does not
+    count it."""
     shards: Mapping[str, ShardTrouble] = field(factory=dict)
-    """Held shards that do not move. A shard missing here moves or is not held, unless some are ``unnamed``."""
+    """The held shards that do not move. Any other shard either moves, or is not held, or is counted in ``unnamed``."""
     unnamed: int = 0
-    """Number of further held shards that do not move."""
+    """The number of held shards that do not move and are not in ``shards``."""
     left: tuple[str, ...] = ()
-    """Shards that its processors are done with, the latest last; this worker never takes them again."""
+    """Shards with which the worker's processors are done, the latest last. The worker never takes them again."""
     left_unnamed: int = 0
-    """Number of shards that were left before those."""
+    """The number of shards that were left earlier and are not in ``left``."""
     parked: int = 0
-    """Number of records that the process has parked since it started, those that were replayed since then included."""
+    """The number of records that the process has parked since its start, including records that were replayed since
+    then."""
     parked_of: Mapping[str, int] = field(factory=dict)
-    """The same by shard; only of the ``MOST_SHARDS`` shards with the most."""
+    """The number of records that the process has parked, by shard; only for the ``MOST_SHARDS`` shards with the
+    most."""
 
     def to_json(self) -> str:
-        """Return the text to store; equal values give equal texts."""
+        """Return the text to store. Equal values give equal texts."""
         told = sorted(sorted(self.shards, key=self._urgency)[:MOST_SHARDS])
         shards = {key: self.shards[key].to_document() for key in told}
         unnamed = self.unnamed + len(self.shards) - len(shards)
@@ -123,12 +129,12 @@ class WorkerInfo:
             most = sorted(self.parked_of, key=lambda key: (-self.parked_of[key], key))[:MOST_SHARDS]
             content["parked"] = self.parked
             content["parked_of"] = {key: self.parked_of[key] for key in sorted(most)}
-        # It is sent with the heartbeat, which no text from outside may make fail.
+        # The text is sent with the heartbeat, and a text from outside must never make a heartbeat fail.
         return encodable(json.dumps(content, ensure_ascii=False, separators=(",", ":")))
 
     @classmethod
     def from_json(cls, text: str) -> WorkerInfo:
-        """Return the information in a stored text; missing members and those of another type keep their defaults."""
+        """Return the information in a stored text. A member that is missing or of another type keeps its default."""
         try:
             content = json.loads(text)
         except ValueError:

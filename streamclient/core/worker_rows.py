@@ -1,4 +1,4 @@
-"""The effects of worker rows on leases: sessions begin and end, other sessions are killed, wakes arrive."""
+"""The effects of worker rows on leases: sessions begin and end, other sessions are killed, and wakes arrive."""
 
 from __future__ import annotations
 
@@ -22,31 +22,32 @@ from streamclient.core.write_rules import WriteOutcome
 from streamclient.model import BalanceBy
 
 WORTH_A_WARNING = 4
-"""Number of consecutive failures after which it is reported that worker rows cannot be read: with the pauses between
-them, several seconds."""
+"""The number of consecutive failures after which the log says that worker rows cannot be read. With the pauses between
+them, that takes several seconds."""
 
 DISAGREEMENT = "balance_by differs"
 MOST_NAMED = 10
-"""The most workers that are named for each setting when settings differ: enough to find the wrong setting."""
+"""The largest number of workers that are named for each setting when settings differ. It is enough to find the wrong
+setting."""
 
 OUSTED = "another process was started under its name; this one stays without leases"
 
 
 def check_session(state: WorkerState) -> None:
-    """Lose every lease if the session is over: from now on another worker may take any of them."""
+    """Lose every lease if the session is over, because from now on another worker may take any of them."""
     news = state.signals.check_session(state.now)
     if news is not News.NOTHING:
         _take(state, news)
 
 
 def do_what_is_due(state: WorkerState, *, is_drained: bool) -> None:
-    """Do the work that is due: read signals, beat, wake others, write verdicts."""
+    """Do the work that is due: read signals, send a beat, wake other workers, write verdicts."""
     commands = state.signals.commands(state.now, is_scanning=state.is_scanning, is_drained=is_drained)
     state.commands.extend(commands)
 
 
 def workers_scanned(state: WorkerState, workers: Sequence[WorkerRow] | None) -> None:
-    """Process the rows of all workers, which were read after those of the leases."""
+    """Process the rows of all workers, which were read after the rows of the leases."""
     signals = state.signals
     if workers is None or not signals.keeps_rows:
         return
@@ -63,7 +64,7 @@ def workers_scanned(state: WorkerState, workers: Sequence[WorkerRow] | None) -> 
 
 
 def signals_read(state: WorkerState, call: ReadSignals, answer: Answered[tuple[WorkerRow, ...]]) -> None:
-    """Process some worker rows; if they could not be read, read them again after a pause."""
+    """Process some worker rows. If they could not be read, read them again after a pause."""
     if answer.value is not None:
         news, wants_scan = state.signals.signals_read(answer.value, state.now)
         _take(state, news)
@@ -88,7 +89,7 @@ def worker_write_answered(state: WorkerState, call: WriteWorker, answer: Answere
 
 
 def wakes_sent(state: WorkerState, call: WakeWorkers, answer: Answered[None]) -> None:
-    """Process the outcome of wakes; after an error, it is unknown which of them arrived."""
+    """Process the outcome of wakes. After an error, it is unknown which of them were applied."""
     state.signals.wakes_sent(call.names, answer.error, state.now)
 
 
@@ -98,14 +99,14 @@ def info_changed(state: WorkerState, event: InfoChanged) -> None:
 
 
 def _start_seen(state: WorkerState) -> None:
-    """Go on with leases that waited for a read of this worker's row; those that need another read wait again."""
+    """Go on with leases that waited for a read of this worker's row. Leases that need another read go on waiting."""
     waiting, state.unseen = state.unseen, set()
     for key in sorted(waiting):
         settle(state, key)
 
 
 def _judge_uniformity(state: WorkerState) -> None:
-    """Check whether all workers named in rows have sessions; if that has just ceased to be so, wake the others."""
+    """Check whether all workers named in rows have sessions. If that has just ceased to be true, wake the others."""
     signals, peers = state.signals, state.signals.peers
     was_uniform = signals.is_uniform
     names = state.view.counts.names
@@ -118,7 +119,7 @@ def _judge_uniformity(state: WorkerState) -> None:
 
 
 def _agree_on_balance(state: WorkerState) -> None:
-    """Balance the quantity on which the whole fleet agrees; if the settings differ, balance the number of leases.
+    """Balance the quantity on which the whole fleet agrees. If the settings differ, balance the number of leases.
 
     Otherwise each worker would move back the leases that another worker has moved, for ever.
     """

@@ -1,13 +1,16 @@
-"""The presence of this worker and of others, and the calls among them: sessions, signals, verdicts, wakes, turns.
+"""How workers notice each other: sessions, signals, verdicts on dead workers, wakes, and turns of scans.
 
-A *signal* is the row of a worker, read often and by few. Every ``signal_interval_millis`` a worker reads its own row,
-to see whether it was woken, and the rows of the workers that it watches. Laws:
+A *signal* is the row of a worker, which a few workers read often. Every ``signal_interval_millis`` a worker reads its
+own row, to see whether it was woken, and the rows of the workers that it watches. The workers of a fleet scan the whole
+status table in *turns*. Laws:
 
 * signals and scans are never read at the same time, so that a later read shows newer rows;
 * a verdict on a worker is written only under the writer's own valid session;
-* wakes carry no information and may be lost or repeated: a woken worker scans, and a scan shows everything.
+* wakes carry no information and may be lost or repeated, because a worker that is woken scans, and a scan shows
+  everything.
 
-Over a store without worker rows none of this happens, and the session counts as valid for ever.
+If the store has no worker rows, there are no signals, verdicts, wakes or turns, and the session counts as valid for
+ever.
 """
 
 from __future__ import annotations
@@ -29,30 +32,32 @@ from streamclient.core.session import News, Session
 from streamclient.core.write_rules import WorkerWriteKind, WriteOutcome
 
 SIGNAL_SHARE = 0.1
-"""The longest time between two reads of signals, as a share of the lease duration and with any configuration: this time
-delays verdicts."""
+"""The longest time between two reads of signals, as a share of the lease duration. It holds with any configuration,
+because this time delays verdicts."""
 
 ALERT_READS, ALERT_SHARE = 8, 0.25
-"""The number of reads of signals that follow a wake in quick succession, and their distance as a share of the usual
-interval. Leases are mostly handed over one by one, and each hand-over wakes the receiver again."""
+"""The number of reads of signals that quickly follow a wake, and the time between them as a share of the usual
+interval. They are useful because leases are mostly handed over one by one, and each hand-over wakes the receiver
+again."""
 
 JITTER_SHARE = 0.1
-"""The largest share by which a turn is early or late, so that the turns of different workers do not stay together."""
+"""The largest share by which a turn to scan is early or late, so that the turns of different workers do not stay
+together."""
 
 WAKES_AT_MOST = 5
-"""The most repetitions of a wake of unknown outcome. A wake is a courtesy: without it, the worker's next turn finds the
-same."""
+"""The largest number of repetitions of a wake of unknown outcome. A wake only saves time: without it,
+the worker sees the change in its next scan."""
 
 
 @define(eq=False)
 class Signals:
-    """The signals of one worker, owned by ``Holdings``, which asks for due work after each event."""
+    """The signals of one worker. ``Holdings`` owns this object, and after each event asks it for work that is due."""
 
     session: Session
     peers: Peers
     signal_seconds: float
     turn_seconds: float
-    """Time between two scans of the whole fleet."""
+    """The time between two scans of the whole fleet."""
     rng: Random
     pause_seconds: Callable[[int], float]
     keeps_rows: bool = True
@@ -60,27 +65,27 @@ class Signals:
     is_uniform: bool = False
     """Whether every worker that the last scan showed has a session."""
     wants_look: bool = False
-    """Whether this worker's row is to be read at once."""
+    """Whether this worker's row must be read immediately."""
     is_announced: bool = False
     """Whether every other worker was woken since this session began."""
     announced_leaving: bool = False
     """Whether every other worker was woken since this worker's row says that this worker is leaving."""
     turn_at: float = NEVER
     next_moment: float = NEVER
-    """Time of the next due work that does not depend on an answer, as of the last call of ``commands``."""
+    """The time of the next due work that does not depend on an answer, as of the last call of ``commands``."""
     _is_quiet: bool = False
     """Whether nothing has happened since that call."""
     _reading: tuple[str, ...] | None = None
     _asked_at: float = NEVER
-    """Time at which signals were last requested."""
+    """The time when signals were last requested."""
     _alert_reads: int = 0
-    """Number of further reads of signals in quick succession, because this worker was woken."""
+    """The number of further reads of signals that follow quickly, because this worker was woken."""
     _failures: int = 0
     _retry_at: float = NEVER
     _verdicts: dict[str, WorkerWrite] = field(factory=dict)
-    """Writes of other workers' rows under way."""
+    """The unanswered writes of other workers' rows."""
     _doubted: set[str] = field(factory=set)
-    """Workers for which a write that declares their session killed has an unknown outcome."""
+    """The workers for which a verdict was sent whose outcome is unknown."""
     _to_wake: set[str] = field(factory=set)
     _waking: tuple[str, ...] | None = None
     _wake_failures: int = 0
@@ -118,11 +123,11 @@ class Signals:
         return not self.keeps_rows or self.session.is_valid(now)
 
     def covers(self, sent_at: float, now: float) -> bool:
-        """Return whether a take sent at ``sent_at`` belongs to the present session and may be relied on."""
+        """Return whether a take sent at ``sent_at`` counts, because it belongs to the present session."""
         return not self.keeps_rows or (self.session.is_valid(now) and sent_at >= self.session.since)
 
     def was_seen_since(self, moment: float) -> bool:
-        """Return whether a read of this worker's row, requested since ``moment``, showed this session in place."""
+        """Return whether a read of this worker's row, requested since ``moment``, showed this session unchanged."""
         return not self.keeps_rows or self.session.seen_at >= moment
 
     def look(self) -> None:
@@ -131,47 +136,53 @@ class Signals:
 
     @property
     def valid_until(self) -> float:
-        """Time until which leases may be held."""
+        """The time until which leases may be held."""
         return self.session.valid_until if self.keeps_rows else FOR_EVER
 
     @property
     def staying(self) -> list[str]:
-        """Workers with sessions that may receive leases, sorted; this worker included, unless it is leaving."""
+        """The workers with sessions that may receive leases, sorted. This worker is among them unless it is leaving."""
         own = [] if self.session.is_leaving else [self.session.worker_id]
         return sorted([*self.peers.staying_others, *own])
 
     @property
     def is_leader(self) -> bool:
-        """Whether this worker, the first by name, does the work that only one of the fleet has to do."""
+        """Whether this worker does the work that only one worker of the fleet must do.
+
+        The first worker by name does that work.
+        """
         return self.staying[:1] == [self.session.worker_id]
 
     @property
     def is_idle(self) -> bool:
-        """Whether no wake waits to be sent or answered."""
+        """Whether no wake waits to be sent, and none is unanswered."""
         return not self._to_wake and self._waking is None
 
     # --- turns -------------------------------------------------------------------------------------------------
 
     def is_turn(self, now: float) -> bool:
-        """Return whether it is this worker's turn to scan; in a fleet that is not uniform it always is."""
+        """Return whether it is this worker's turn to scan. In a fleet with workers without sessions, it always is."""
         return not self.is_uniform or now >= self.turn_at
 
     def turn_taken(self, now: float, workers: int) -> None:
-        """Plan the next turn, after those of all other workers: a scan of this worker's turn has returned."""
+        """Plan the next turn, after those of all other workers, because a scan of this worker's turn has returned."""
         spread = self.rng.uniform(1 - JITTER_SHARE, 1 + JITTER_SHARE)
-        # Turns are checked once per interval, so they are half an interval late on average.
+        # Turns are checked once per interval, so they come half an interval late on average.
         self.turn_at = now + (workers * spread - 0.5) * self.turn_seconds
 
     # --- wakes -------------------------------------------------------------------------------------------------
 
     def wake(self, names: Iterable[str]) -> None:
-        """Make other workers scan soon, except for this one and those without a live session at that time."""
+        """Wake other workers so that they scan soon.
+
+        This worker, and workers without a live session at that time, are left out.
+        """
         if self.keeps_rows:
             self._to_wake.update(names)
             self._is_quiet = False
 
     def wake_all(self) -> None:
-        """Make all other workers scan soon."""
+        """Wake all other workers, so that they scan soon."""
         self.wake(self.peers.others)
 
     def wakes_sent(self, names: tuple[str, ...], error: Exception | None, now: float) -> None:
@@ -185,7 +196,7 @@ class Signals:
     # --- reads -------------------------------------------------------------------------------------------------
 
     def signals_read(self, workers: Iterable[WorkerRow], now: float) -> tuple[News, bool]:
-        """Process the requested signals; return the change of the session, and whether to scan."""
+        """Process the signals that were requested. Return the change of the session, and whether to scan."""
         names, self._reading, self._failures = self._reading or (), None, 0
         self._is_quiet = False
         rows = {row.worker_id: row for row in workers}
@@ -195,16 +206,16 @@ class Signals:
         return self._own_row_read(rows.get(self.session.worker_id), self._asked_at, now, is_news=is_news)
 
     def signals_unreadable(self, now: float) -> int:
-        """Record that reading signals failed, plan the next try, and return the number of consecutive failures."""
+        """Record that signals could not be read, and plan the next try. Return the number of consecutive failures."""
         self._reading, self._is_quiet = None, False
         self._failures += 1
         self._retry_at = now + max(self.signal_seconds, self.pause_seconds(self._failures))
         return self._failures
 
     def scanned(self, workers: Iterable[WorkerRow], asked_at: float, now: float) -> tuple[News, bool]:
-        """Process the rows of all workers; return the change of the session, and whether to scan again.
+        """Process the rows of all workers. Return the change of the session, and whether to scan again.
 
-        A wake that arrived meanwhile may be about a change made after the leases were read.
+        If a wake arrived meanwhile, there may be a change that was made after the leases were read.
         """
         rows = {row.worker_id: row for row in workers}
         self._is_quiet = False
@@ -260,11 +271,11 @@ class Signals:
         return news
 
     def verdict_answered(self, write: WorkerWrite, outcome: WriteOutcome, now: float) -> bool:
-        """Process the outcome of a write of another worker's row, and return whether the write killed a session."""
+        """Process the outcome of a write of another worker's row. Return whether the write killed a session."""
         self._verdicts.pop(write.worker_id, None)
         self._is_quiet = False
         if write.kind is WorkerWriteKind.REMOVE:
-            # With any outcome, the next scan shows the row if it exists.
+            # Whatever the outcome is, the next scan shows the row if it exists.
             self.peers.observe([write.worker_id], (), now)
         if write.kind is not WorkerWriteKind.KILL or write.seen is None:
             return False
@@ -280,7 +291,7 @@ class Signals:
     # --- what is due -------------------------------------------------------------------------------------------
 
     def commands(self, now: float, *, is_scanning: bool, is_drained: bool) -> list[Command]:
-        """Return the commands that are due now, and note them as under way."""
+        """Return the commands that are due now, and record them as sent."""
         if self._is_quiet and now < self.next_moment and not is_drained:
             return []
         commands = self._due_commands(now, is_scanning=is_scanning, is_drained=is_drained) if self.keeps_rows else []
@@ -305,7 +316,7 @@ class Signals:
 
     @property
     def is_reading(self) -> bool:
-        """Whether signals are being read; then a scan has to wait."""
+        """Whether signals are being read. While they are, a scan has to wait."""
         return self._reading is not None
 
     def _next_moment(self, now: float, *, is_scanning: bool) -> float:

@@ -1,7 +1,8 @@
-"""The shared state of the parts of ``Holdings``: facts, work under way, and the commands being collected.
+"""The shared state of the parts of ``Holdings``: facts, unfinished work, and the commands to return.
 
-One thread owns it. Only the modules of this package that implement ``Holdings`` change it. Held leases and flights are
-changed only through its methods, which keep the deadlines: an event about one lease costs nothing for the others.
+One thread owns the state. Only the modules of this package that implement ``Holdings`` change it. They change held
+leases and flights (unanswered writes) only through methods, which keep the deadlines up to date. So an event about one
+lease costs nothing for other leases.
 """
 
 from __future__ import annotations
@@ -28,20 +29,21 @@ from streamclient.core.write_rules import COUNTER, WriteKind, WriteOutcome
 from streamclient.model import BalanceBy
 
 MOST_REPORTED = 10_000
-"""Number of anomalies remembered so as not to be reported twice: far more than one worker has leases."""
+"""The number of anomalies that are remembered, so that they are not reported twice. It is far more than a worker has
+leases."""
 
 
 @frozen
 class Flight:
-    """A write under way. At most one per lease."""
+    """An unanswered or doubtful write. A lease has at most one."""
 
     write: LeaseWrite
     outcome: WriteOutcome | None = None
-    """Set once the write was answered: the write is in doubt, and the row is being read."""
+    """The outcome, once the write was answered. It is then in doubt, and the row is being read."""
     reads: int = 0
-    """Number of failed reads of the row."""
+    """The number of reads of the row that failed."""
     tries: int = 1
-    """The number of this attempt, from 1, among writes with the same purpose."""
+    """The number of this attempt, counted from 1 among writes with the same purpose."""
 
 
 @frozen
@@ -50,8 +52,8 @@ class EndQuestion:
 
     lease_key: str
     begun: int
-    """Number of listings that had begun when the question came: these may be older than the page that the consumer
-    read."""
+    """The number of listings that had begun when the question came. Such listings may be older than the page that the
+    consumer read."""
     is_refused: bool = False
     """Whether the consumer was told that no listing shows the end."""
 
@@ -69,94 +71,99 @@ class WorkerState:
     signals: Signals
     measured: Loads
     balance_by: BalanceBy = BalanceBy.COUNT
-    """The quantity evened out at present: this worker's setting, unless other workers have another setting."""
+    """The quantity that is evened out at present: this worker's setting, unless other workers have another setting."""
     held: dict[str, HeldLease] = field(factory=dict)
     flights: dict[str, Flight] = field(factory=dict)
     compared: dict[str, int] = field(factory=dict)
-    """The greatest counter of each lease with which a write of this worker compared; such a write may be applied long
+    """For each lease, the greatest counter with which a write of this worker compared. Such a write may be applied long
     afterwards."""
     given: dict[str, int] = field(factory=dict)
-    """Number of hand-overs under way, by receiver."""
+    """The number of unanswered hand-overs, by receiver."""
     creating: int = 0
-    """Number of writes under way that create rows."""
+    """The number of unanswered writes that create rows."""
     begun_late: set[str] = field(factory=set)
-    """Leases whose rows this worker created at a position after their shards' beginning."""
+    """Leases whose rows this worker created at a position after the beginning of their shards."""
     has_created: bool = False
-    """Whether rows were created that no other worker knows of yet."""
+    """Whether rows were created of which no other worker knows yet."""
     deadlines: Deadlines = field(factory=Deadlines)
-    """Times at which held leases need attention although nothing happens: at the latest when their validity ends."""
+    """The times at which held leases need attention even if no event comes: at the latest, when their validity ends."""
     rereads: Deadlines = field(factory=Deadlines)
-    """Times at which to read rows again whose writes are in doubt, after a read failed."""
+    """The times at which to read rows again whose writes are in doubt, after a read failed."""
     running: dict[str, str] = field(factory=dict)
-    """Lease key to identifier of each consumer that was started and has not been reported as stopped."""
+    """For each lease key, the identifier of the consumer that was started and was not reported as stopped."""
     waiting: dict[str, str] = field(factory=dict)
-    """Held leases that wait for an ancestor, and that ancestor."""
+    """The held leases that wait for an ancestor, each with that ancestor."""
     acquisitions: int = 0
     draws: dict[str, int] = field(factory=dict)
-    """Epochs being drawn: lease key to the number of the acquisition."""
+    """The epochs that are being drawn: for each lease key, the number of the acquisition."""
     notes_under_way: set[tuple[str, str]] = field(factory=set)
-    """Orders whose end is being noted in the audit: lease key and request id."""
+    """The orders whose end is being noted in the audit, by lease key and request id."""
     noted_at: dict[tuple[str, str], int] = field(factory=dict)
-    """The times of these notes and of those that failed, so that a note that is sent again replaces itself."""
+    """The times of these notes, and of notes that failed, so that a repeated note replaces itself."""
     unseen: set[str] = field(factory=set)
-    """Held leases that wait for a read of the worker's own row."""
+    """The held leases that wait for a read of the worker's own row."""
     own_pauses: dict[str | None, str] = field(factory=dict)
-    """Pauses of the worker's own program: lease key, or ``None`` for all leases, to the reason."""
+    """The pauses of the worker's own program: the reason by lease key; the key ``None`` stands for all leases."""
     shunned: dict[str, float] = field(factory=dict)
-    """Leases given up because their consumers stalled, and the time until which they are left to other workers."""
+    """Leases that were given up because their consumers stalled, and the time until which they are left to other
+    workers."""
     released: dict[str, None] = field(factory=dict)
-    """Leases that the user's processor is done with, oldest first; never taken again by this process."""
+    """Leases with which the user's processor is done, oldest first. This process never takes them again."""
     passed_on: dict[str, float] = field(factory=dict)
-    """Leases that this worker must not read and has handed on, and the time at which it did."""
+    """Leases that this worker must not read and has handed on, and the time when it did so."""
     heirs: Mapping[str, str] = field(factory=dict)
     """The receiver of each lease while this worker stops."""
     awaits_heirs: bool = False
-    """Whether hand-overs wait for a scan that decides the receivers."""
+    """Whether hand-overs wait for a scan that decides their receivers."""
     missing: dict[str, NewLease] = field(factory=dict)
-    """Rows still to create after the last listing, parents first."""
+    """The rows that are still to be created after the last listing, parents first."""
     ends: ListedEnds = field(factory=ListedEnds)
     """The ends of shards, as the listings show them."""
     end_questions: dict[str, EndQuestion] = field(factory=dict)
-    """Consumers that wait for a listing to show the end of their shard."""
+    """The consumers that wait for a listing that shows the end of their shard."""
     accepted_ends: set[str] = field(factory=set)
-    """Shards that the worker's own program declared ended."""
+    """The shards that the worker's own program declared as ended."""
     listing: Listing | None = None
     previous_listing: Listing | None = None
     absent_since: dict[str, float] = field(factory=dict)
     reported: dict[tuple[str, str], None] = field(factory=dict)
-    """Anomalies already reported, by lease key and kind, oldest first."""
+    """The anomalies that were reported, by lease key and kind, oldest first."""
     is_stopping: bool = False
     is_scanning: bool = False
     wants_scan: bool = False
     scan_asked_at: float = 0.0
     scan_at: float | None = None
-    """Time of the next scan outside this worker's turns."""
+    """The time of the next scan outside this worker's turns."""
     scan_failures: int = 0
     has_turn: bool = False
-    """Whether the scan that is wanted or under way belongs to this worker's turn, on which the whole fleet relies."""
+    """Whether the scan that is wanted or running belongs to this worker's turn, on which the whole fleet relies."""
     may_steal: bool = False
     is_listing: bool = False
     wants_listing: bool = False
     listings_begun: int = 0
     is_sync_planned: bool = True
     listed_at: float = float("-inf")
-    """Time of the last listing of shards."""
+    """The time of the last listing of shards."""
     is_row_scan_fresh: bool = False
-    """Whether the present event is a scan: only then may a waiting child request a listing, once per scan."""
+    """Whether the present event is a scan. Only then may a child that waits request a listing, so it does so once per
+    scan."""
     now: float = float("-inf")
     wall_offset_micros: float | None = None
-    """The wall clock's microseconds since 1970 minus ``now`` in microseconds; updated with each scan."""
+    """The wall clock's microseconds since 1970 minus ``now`` in microseconds. Each scan updates the difference."""
     commands: list[Command] = field(factory=list)
 
     @property
     def duration_seconds(self) -> float:
-        """Lease duration in seconds."""
+        """The lease duration in seconds."""
         return self.config.lease_duration_millis / 1000
 
     # --- time --------------------------------------------------------------------------------------------------
 
     def advance(self, now: float) -> None:
-        """Advance the time, which never goes back. At the first call, the wall clock shows the start of the worker."""
+        """Advance the time, which never goes back.
+
+        The first call also sets the wall clock's time at the start of the worker.
+        """
         self.now = max(self.now, now)
         if self.wall_offset_micros is None:
             self.tell_wall_clock(self.start.worker_start_micros)
@@ -208,7 +215,7 @@ class WorkerState:
     # --- flights -----------------------------------------------------------------------------------------------
 
     def launch(self, write: LeaseWrite, *, tries: int = 1) -> None:
-        """Record that a write has been sent; the lease must have no other write under way."""
+        """Record that a write has been sent. The lease must have no other unanswered write."""
         key = write.lease_key
         if key in self.flights:
             raise AssertionError(f"{write} while {self.flights[key].write} is under way")
@@ -218,18 +225,18 @@ class WorkerState:
         self._count_flight(write, 1)
 
     def doubt(self, lease_key: str, flight: Flight) -> None:
-        """Store a flight again after its write's outcome turned out to be in doubt."""
+        """Store a flight again, because the outcome of its write turned out to be in doubt."""
         self.flights[lease_key] = flight
 
     def read_later(self, lease_key: str) -> None:
-        """Read the row of a write in doubt again after a pause, because a read failed."""
+        """Plan another read of the row of a write in doubt, after a pause, because a read failed."""
         flight = self.flights[lease_key]
         reads = flight.reads + 1
         self.flights[lease_key] = evolve(flight, reads=reads)
         self.rereads.set(lease_key, self.now + self.pause_seconds(reads + 1))
 
     def land(self, lease_key: str) -> Flight:
-        """Remove and return the flight of a lease: its write under way."""
+        """Remove and return the flight of a lease: its unanswered or doubtful write."""
         flight = self.flights.pop(lease_key)
         self.rereads.set(lease_key, None)
         self._count_flight(flight.write, -1)
@@ -243,7 +250,7 @@ class WorkerState:
 
     @property
     def loads(self) -> Mapping[str, int]:
-        """Number of leases per worker as last seen, including those being handed over now."""
+        """The number of leases of each worker, as last seen, including leases that are being handed over now."""
         loads = dict(self.view.credits(self.now))
         for receiver, number in self.given.items():
             loads[receiver] = loads.get(receiver, 0) + number
@@ -256,16 +263,19 @@ class WorkerState:
         self.commands.append(command)
 
     def report(self, severity: Severity, lease_key: str, text: str) -> None:
-        """Collect one report about a shard or, with an empty key, the worker; the names are added to the text."""
+        """Collect one report about a shard or, with an empty key, about the worker. The names are added to the text."""
         shard = f", shard {lease_key}" if lease_key else ""
         self.emit(Report(severity, lease_key, f"worker {self.worker_id}{shard}: {text}"))
 
     def forget_report(self, lease_key: str, kind: str) -> None:
-        """Forget a reported anomaly that is over, so that it is reported again if it comes back."""
+        """Forget a reported anomaly that is over, so that it is reported again if it returns."""
         self.reported.pop((lease_key, kind), None)
 
     def report_once(self, severity: Severity, lease_key: str, kind: str, text: str) -> None:
-        """Report an anomaly the first time it occurs; of very many, the oldest are forgotten and may come again."""
+        """Report an anomaly the first time it occurs.
+
+        If there are very many, the oldest are forgotten and may be reported again.
+        """
         if (lease_key, kind) not in self.reported:
             self.reported[lease_key, kind] = None
             if len(self.reported) > MOST_REPORTED:
@@ -277,15 +287,16 @@ class WorkerState:
         return lease_pause_seconds(failures, self.config)
 
     def scan_soon(self, seconds: float) -> None:
-        """Scan after ``seconds`` if the fleet is uniform; in any other fleet, every worker scans often by itself."""
+        """Scan after ``seconds`` if all workers have sessions. In any other fleet, every worker scans often anyway."""
         if self.signals.is_uniform:
             moment = self.now + seconds
             self.scan_at = moment if self.scan_at is None else min(moment, self.scan_at)
 
     def ask_pending(self) -> None:
-        """Emit the scan and the listing that the event made necessary, unless one is under way.
+        """Emit the scan and the listing that the event made necessary, unless one is unanswered.
 
-        No lease may be taken without a session, so a scan waits for it, and for the end of a read of signals.
+        No lease may be taken without a session, so a scan waits for the session. It also waits for the end of a read of
+        signals.
         """
         if self.scan_at is not None and self.scan_at <= self.now:
             self.wants_scan, self.scan_at = True, None

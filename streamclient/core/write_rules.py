@@ -1,18 +1,19 @@
 """The comparisons and changes of each write of the status table: ``RULES``, for rows of every kind.
 
 A *write* is a value: the row that its writer saw, and the row that shall result. ``permits``, ``apply_write`` and
-``was_applied`` implement the rules once. The memory store applies them under a lock, the simulated table applies them
-too, and the conditions and columns sent to Tablestore are derived from them. Conditions on leases are at least as
+``was_applied`` implement the rules once. The memory store applies them under a lock, and so does the simulated table.
+The conditions and columns that are sent to Tablestore are derived from the rules. Conditions on leases are at least as
 strict as the Java client's, so both may work on one table:
 
-* the Java client fences renew, take, transfer and checkpoint by the counter alone; here, the owner is compared too;
+* the Java client fences renew, take, transfer and checkpoint by the counter alone; these rules also compare the owner;
 * a renewal also compares the stealer, so that a mark is noticed at the next heartbeat, without a scan;
-* a mark (steal) leaves the counter alone and needs an empty stealer;
-* a lease is created only if its row is absent, and deleted only if unchanged.
+* a mark (steal) does not change the counter, and needs an empty stealer;
+* a lease is created only if its row is absent, and deleted only if the row is unchanged.
 
-Operators change rows beside the workers. A pause leaves the counter alone, so that it costs its owner nothing. So do
-orders about records; they come from several writers, so each write of them compares the orders that it replaces. A
-rewind and a release move the counter, so that the owner's next heartbeat is refused and shows it the row.
+Operators change rows, too. A pause does not change the counter, so it costs the owner nothing. Orders about records do
+not change the counter, either. They come from several writers, so each write of orders compares the orders that it
+replaces. A rewind and a release move the counter, so the owner's next heartbeat is refused, and the owner reads the
+row.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ RowT_co = TypeVar("RowT_co", covariant=True)
 class WriteKind(Enum):
     """The operations on a lease row."""
 
-    __hash__ = object.__hash__  # members are single, and Enum's own hash, of the name, costs a call per look-up
+    __hash__ = object.__hash__  # identity suffices: Enum's own hash, that of the name, costs a call per look-up
 
     CREATE = "create"
     RENEW = "renew"
@@ -49,9 +50,9 @@ class WriteKind(Enum):
     DELETE = "delete"
 
     RELEASE = "release"
-    """Also an operator's, for a lease whose owner is not asked."""
+    """A write of an owner, or of an operator if the owner is not asked."""
 
-    # Only an operator's, never a worker's.
+    # The writes below are only made by operators, never by workers.
     SET_PAUSE = "set pause"
     SET_ORDERS = "set orders"
     REWIND = "rewind"
@@ -74,37 +75,38 @@ class EpochWriteKind(Enum):
 
 
 class WriteOutcome(Enum):
-    """The knowledge about a write after it was sent."""
+    """The result of a write that was sent, as far as it is known."""
 
     ACCEPTED = "accepted"
     REFUSED = "refused"
-    """The row did not meet the condition. If there was a retry, the first try may have been applied: read back."""
+    """The row did not meet the condition. If there was a retry, the first try may have been applied, so the row must be
+    read back."""
     UNCERTAIN = "uncertain"
-    """No usable answer: the write may be applied or not. Read back."""
+    """No usable answer came. The write may be applied or not, so the row must be read back."""
 
 
 @frozen
 class Doubt:
-    """Successive writes of one row, none of which an answer has confirmed.
+    """Successive writes of one row that no answer has confirmed.
 
-    Each of them may have been applied, or may still be applied, so the row is read back. If the row shows an applied
-    write, it may be any of them. Other workers measure the lease duration from that write, so the owner measures it
-    from the earliest one.
+    Each of them may have been applied, or may still be applied, so the row is read back. If the row shows that a write
+    was applied, it may be any of them. Other workers measure the lease duration from that write. So the owner measures
+    the duration from the earliest of them.
     """
 
     tries: int = 0
-    """Number of times that the row was read back and showed none of the writes."""
+    """The number of times that the row was read back and showed none of the writes."""
     not_before: float = NEVER
-    """Earliest time of the next write."""
+    """The earliest time of the next write."""
     since: float | None = None
-    """Time at which the earliest write was sent since the row was last known."""
+    """The time when the earliest write was sent since the row was last known."""
 
     def sent(self, at: float) -> Doubt:
         """Return the doubt after one more write, sent at ``at``, whose answer does not confirm it."""
         return self if self.since is not None and self.since <= at else evolve(self, since=at)
 
     def again(self, now: float, pause_seconds: Callable[[int], float]) -> Doubt:
-        """Return the doubt after the row showed none of the writes: another may be sent after a pause."""
+        """Return the doubt after the row showed none of the writes. Another write may be sent after a pause."""
         tries = self.tries + 1
         return evolve(self, tries=tries, not_before=now + pause_seconds(tries))
 
@@ -115,47 +117,47 @@ NO_DOUBT = Doubt()
 
 @frozen
 class Rule:
-    """One operation; fields are named as in the row's class."""
+    """The rule of one operation. Fields have the names of the row's class."""
 
     if_same: tuple[str, ...]
-    """Fields that must be as the writer saw them."""
+    """The fields that must still have the values that the writer saw."""
     writes: tuple[str, ...] = ()
-    """Fields that every such write stores; the row keeps all others. Empty if the row is removed."""
+    """The fields that every such write stores. The row keeps all other fields. Empty if the row is removed."""
     may_write: tuple[str, ...] = ()
-    """Fields that the write stores if it has a value for them."""
+    """The fields that the write stores if it has a value for them."""
     shown_by: tuple[str, ...] = ()
-    """Fields by which a row that is read back shows that the write was applied."""
+    """The fields by which a row that is read back shows that the write was applied."""
     removes: bool = False
-    """Whether the write removes the row. An absent row already counts as removed."""
+    """Whether the write removes the row. If the row is absent already, it counts as removed."""
 
 
 COUNTER, OWNER, STEALER = OWNERSHIP = ("counter", "owner", "stealer")
-"""Fields that identify the holder of a lease and show a change of hands."""
+"""The fields that identify the holder of a lease and show a change of the holder."""
 
 RESTORED_FIELDS = ("checkpoint", "pending", "progress", "pause", "pause_taken", "orders")
-"""Fields that a reset row must get back."""
+"""The fields that a reset row must get back."""
 
 STORED_FIELDS = tuple(
     name for name in (field.name for field in fields(Lease)) if name not in ("lease_key", "stream_id")
 )
-"""Fields of ``Lease`` that are stored as columns."""
+"""The fields of ``Lease`` that are stored as columns."""
 
 OWNERS = (COUNTER, OWNER)
-"""Fields that every write of an owner compares."""
+"""The fields that every write of an owner compares."""
 
 SESSION = ("nonce", "beat", "state")
-"""Fields that every write of a worker row except the wake compares."""
+"""The fields that every write of a worker row compares, except a wake."""
 
 MOVED = ("owner", "counter", "checkpoint", "is_handed_over")
-"""Fields that show a write even if a mark or a pause arrived after it. A hand-over to the taker is not its take: both
-may lead to the same owner and counter, when the old owner transferred the lease just before an expired one was
-taken."""
+"""The fields that show a write even if a mark or a pause came after it. ``is_handed_over`` is one of them, because a
+hand-over to a worker must not pass for that worker's own take. Both may lead to the same owner and counter, if the old
+owner transfers the lease just before the worker takes it as expired."""
 
 AND_ORDERS = (*MOVED, "orders")
-"""Fields that show that the owner removed orders, which operators add without moving the counter."""
+"""The fields that show that the owner removed orders. Operators add orders without moving the counter."""
 
 AND_PENDING = (*MOVED, "pending")
-"""Fields that show a write that may store or remove the pending checkpoint."""
+"""The fields that show a write that may store or remove the pending checkpoint."""
 
 RULES: Mapping[WriteKind | WorkerWriteKind | EpochWriteKind, Rule] = {
     WriteKind.CREATE: Rule(if_same=(), writes=STORED_FIELDS, shown_by=AND_PENDING),
@@ -184,27 +186,30 @@ RULES: Mapping[WriteKind | WorkerWriteKind | EpochWriteKind, Rule] = {
     EpochWriteKind.DRAW: Rule(if_same=("number",), writes=("number",), shown_by=("number",)),
     EpochWriteKind.FORGET: Rule(if_same=(), removes=True),
 }
-"""All rules. A write whose writer saw no row also needs the row to be absent."""
+"""All rules. If the writer of a write saw no row, the write also needs the row to be absent."""
 
 
 class Write(Protocol[RowT_co]):
-    """One conditional change of one row. Made by the functions of ``leases`` and ``membership``, and by ``draw``."""
+    """One conditional change of one row.
+
+    The functions of ``leases`` and ``membership``, and ``draw``, make such objects.
+    """
 
     @property
     def rule(self) -> Rule:
-        """The line in ``RULES``."""
+        """The rule of the write in ``RULES``."""
 
     @property
     def expected(self) -> RowT_co | None:
-        """The row as its writer saw it; ``None`` if it must be absent."""
+        """The row as its writer saw it; ``None`` if the row must be absent."""
 
     @property
     def result(self) -> RowT_co | None:
-        """The row after the write is accepted; ``None`` if it is removed."""
+        """The row after the write is accepted; ``None`` if the row is removed."""
 
     @property
     def changes(self) -> tuple[str, ...]:
-        """Fields that this write stores, with their values in ``result``."""
+        """The fields that this write stores, with their values in ``result``."""
 
 
 def permits(row: RowT | None, write: Write[RowT]) -> bool:
@@ -219,7 +224,7 @@ def apply_write(row: RowT | None, write: Write[RowT]) -> RowT | None:
     """Return the row after a permitted write, which changes only the fields that the operation writes.
 
     Raises:
-        ValueError: the row does not permit the write; callers check ``permits`` under the same lock first.
+        ValueError: the row does not permit the write. Callers check ``permits`` first, under the same lock.
     """
     if not permits(row, write):
         raise ValueError(f"{row or 'an absent row'} does not permit {write}")
@@ -229,7 +234,7 @@ def apply_write(row: RowT | None, write: Write[RowT]) -> RowT | None:
 
 
 def was_applied(row: RowT | None, write: Write[RowT]) -> bool:
-    """Return whether a row that was read back shows that the write was applied, with no later change that hides it."""
+    """Return whether a row that was read back shows that the write was applied, and no later change hides that."""
     if row is None or write.result is None:
         return row is None and write.result is None
     return _same(row, write.result, write.rule.shown_by)
@@ -244,7 +249,7 @@ def _same(row: object, other: object, names: tuple[str, ...]) -> bool:
 
 @frozen
 class EpochRow:
-    """The last number drawn for a lease; it outlives the lease."""
+    """The last number that was drawn for a lease. The row outlives the lease."""
 
     lease_key: str
     number: int
@@ -257,27 +262,27 @@ class EpochWrite:
     kind: EpochWriteKind
     lease_key: str
     expected: EpochRow | None
-    """The row as its writer saw it: the stored row must have the same number. ``None`` if the row must be absent."""
+    """The row as its writer saw it. The stored row must have the same number. ``None`` if the row must be absent."""
     result: EpochRow | None
     """The row after the write is accepted; ``None`` after FORGET."""
 
     @property
     def rule(self) -> Rule:
-        """The comparisons and stored fields of such a write."""
+        """The comparisons of such a write, and the fields that it stores."""
         return RULES[self.kind]
 
     @property
     def changes(self) -> tuple[str, ...]:
-        """Fields of ``EpochRow`` to write."""
+        """The fields of ``EpochRow`` to write."""
         return self.rule.writes
 
 
 def draw(lease_key: str, last: EpochRow | None) -> EpochWrite:
-    """Draw the next number of a lease, if the last one is still as read."""
+    """Draw the next number of a lease, if the last number is unchanged."""
     number = 1 if last is None else last.number + 1
     return EpochWrite(EpochWriteKind.DRAW, lease_key, last, EpochRow(lease_key, number))
 
 
 def forget(lease_key: str) -> EpochWrite:
-    """Delete the row of a lease whose shard left the stream, with any number."""
+    """Delete the row of a lease whose shard left the stream, whatever its number is."""
     return EpochWrite(EpochWriteKind.FORGET, lease_key, EpochRow(lease_key, 0), None)

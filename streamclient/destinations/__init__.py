@@ -1,7 +1,7 @@
-"""Destinations: tables outside that store the rows of each commit exactly once.
+"""Destinations: tables in other systems that store the rows of each commit exactly once.
 
-Importing this package imports none of the libraries that the destinations use. Extras install them, for example
-``pip install ".[delta]"`` in a checkout.
+Importing this package does not import the libraries that the destinations use. Extras install those libraries, for
+example ``pip install ".[delta]"`` in a checkout.
 """
 
 from __future__ import annotations

@@ -1,16 +1,16 @@
 """A pyiceberg catalog whose calls end in time.
 
-pyiceberg has no time-outs: if a REST catalog, or the database of an SQL catalog, keeps its connections and stops
-answering, it holds up a caller for ever. So a new thread makes each call, and the call is given up after a limit. The
-thread stays with its call; it is a daemon, so a process does not wait for it at its end. A commit that was given up may
-still happen, so its writer looks for it before it makes another.
+pyiceberg has no time-outs. If a REST catalog, or the database of an SQL catalog, keeps its connections and stops
+answering, the caller waits for ever. So a new thread makes each call, and the caller gives the call up after a limit.
+The thread goes on with the call; it is a daemon thread, so the process does not wait for it at the end. A commit that
+was given up may still happen, so its writer looks for it before it makes another commit.
 
-The next call uses new connections, as the kept ones may be silent, too. So does the call after an error that is not
-pyiceberg's own: a connection keeps the settings that its role had when it was made. If calls are given up one after the
-other, further ones become rare, so that threads and connections do not accumulate.
+The next call uses new connections, because the kept connections may be silent, too. New connections are also used after
+an error that is not pyiceberg's own: a connection keeps the settings that its role had when the connection was made. If
+calls are given up one after the other, later calls become rare, so that threads and connections do not accumulate.
 
-A catalog in the memory of SQLite is called directly. There each thread has its own connection, and so its own database,
-and no network is in between.
+A catalog in the memory of SQLite is called directly: no network is in between, and each thread would have its own
+connection, and so its own database.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ ANSWER_SECONDS = 15.0
 """The default for the longest wait for an answer, in seconds."""
 
 _AT_ONCE_MAX = 16
-"""From this number of given-up calls that have not ended, the next call has to wait for its turn."""
+"""The number of given-up calls that have not ended, from which on the next call has to wait."""
 
 _TURN_SECONDS_MAX = 300.0
-"""The longest time between two calls while earlier ones hang, in seconds. A catalog that answers again is noticed
+"""The longest time, in seconds, between two calls while earlier calls hang. A catalog that answers again is noticed
 within this time."""
 
 
@@ -51,11 +51,11 @@ class TimedCatalog:
         self._next_at = -math.inf
         """The time, by the monotonic clock, from which the next call may be made while too many calls hang."""
         self._has_bad_connections = False
-        """Whether the kept connections may be silent, or may have settings that the other side has changed since."""
+        """Whether kept connections may be silent, or may have settings that have changed on the other side since."""
 
     @property
     def __class__(self) -> Any:
-        """The class of the catalog, because pyiceberg asks for it."""
+        """The class of the wrapped catalog, because pyiceberg asks a catalog for its class."""
         return type(self._catalog)
 
     @__class__.setter
@@ -67,7 +67,7 @@ class TimedCatalog:
         return partial(self.call, name, found) if callable(found) and not name.startswith("_") else found
 
     def call(self, name: str, function: Callable[..., Answer], *arguments: Any, **named: Any) -> Answer:
-        """Call ``function``, which messages call ``name``.
+        """Call ``function``; messages use ``name`` for it.
 
         Raises:
             TimeoutError: the catalog has not answered in time. The call may still take effect.
@@ -88,7 +88,7 @@ class TimedCatalog:
             raise TimeoutError(self._silence(name))
         error = future.exception()
         # pyiceberg's own errors say nothing about connections. After any other error the connection may be at fault: if
-        # its role has been allowed to write again, it still cannot write.
+        # its role lost the right to write and has it again, an old connection still cannot write.
         self._has_bad_connections |= error is not None and not type(error).__module__.startswith("pyiceberg.")
         return self._kept(future.result())
 
@@ -99,7 +99,7 @@ class TimedCatalog:
         self._has_bad_connections = False
 
         def calling() -> Answer:
-            # This does not close connections in use, for example those of other handles over the same catalog.
+            # This does not close connections that are in use, for example by other handles over the same catalog.
             for name, letting_go in (("engine", "dispose"), ("_session", "close")):
                 if callable(let_go := getattr(getattr(self._catalog, name, None), letting_go, None)):
                     let_go()
@@ -108,7 +108,7 @@ class TimedCatalog:
         return calling
 
     def _kept(self, answer: Answer) -> Answer:
-        """Return ``answer``; a table uses this catalog from then on."""
+        """Return ``answer``; if it is a table, let the table use this catalog from then on."""
         if isinstance(answer, load("pyiceberg.table", "iceberg").Table):
             answer.catalog = self
         return answer
@@ -148,7 +148,7 @@ def load_catalog(name: str) -> Any:
 def _is_of_thread(catalog: Any) -> bool:
     """Return whether only this thread can use ``catalog``.
 
-    Another thread would see another catalog, or be refused, for example with a catalog in the memory of SQLite.
+    With a catalog in the memory of SQLite, another thread would see another catalog, or be refused.
     """
     engine = getattr(catalog, "engine", None)
     if engine is None or engine.dialect.name != "sqlite":

@@ -1,8 +1,8 @@
-r"""One commit of one shard, its link to the commit before, and the decisions that all destinations share.
+r"""One commit of one shard, its link to the previous commit, and the decisions that all destinations share.
 
-A *destination* stores rows together with the commits that they belong to, in one step, in a log of its own. Whatever
-happens to writers, that log shows the errors: a repeated commit is recognised by its digest, a commit of an older owner
-by its epoch, and a hole by a ``previous_digest`` that no earlier commit has.
+A *destination* stores rows together with the commits that they belong to, in one step, in a log of its own. The log
+shows every error of writers: a repeated commit is recognised by its digest, a commit of an older owner by its epoch,
+and a hole by a ``previous_digest`` that no earlier commit has.
 
 The chain rule. The digest of a commit is the SHA-256, as 64 hexadecimal letters, of the ASCII bytes of this JSON
 array, written without spaces and with every character beyond ASCII as ``\uXXXX``::
@@ -10,9 +10,9 @@ array, written without spaces and with every character beyond ASCII as ``\uXXXX`
     ["streamclient-commit-1", previous_digest, application, shard, number, from, to, count, content]
 
 ``previous_digest`` is the empty text in a shard's first commit, and ``content`` the digest of the records
-(``streamclient.destinations.rows.digest``). The epoch is left out on purpose: a successor that finishes the batch of a
-dead owner stores the same batch, which must have the same digest to be recognised. ``is_past_loss`` is left out too: it
-is a note.
+(``streamclient.destinations.rows.digest``). The epoch is left out on purpose: if a successor finishes the batch of a
+dead owner, the batch must have the same digest to be recognised. ``is_past_loss`` is left out, too, because it is only
+a note.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from pyarrow import Schema, Table
 
 CHAIN = "streamclient-commit-1"
-"""The name of the chain rule above. The name is part of each digest, so another rule, under another name, never gives
-the same digest by design."""
+"""The name of the chain rule above. The name is part of each digest, so a rule with another name gives other
+digests."""
 
 EPOCHS_END = 2**31
 NUMBERS_END = 2**32
@@ -66,7 +66,7 @@ _PAST_LOSS = "past_loss"
 
 @frozen
 class Commit:
-    """The records of one shard from ``start`` to ``end``, as one owner of the shard stored them. Made by ``after``."""
+    """The records of one shard from ``start`` to ``end``, as one owner of the shard stored them. ``after`` makes it."""
 
     application: str
     """The fleet that reads the shard. Epochs of two status tables cannot be compared, so each fleet has its own
@@ -85,7 +85,7 @@ class Commit:
     content: str
     """Digest of the records, in the order of their sequence."""
     previous_digest: str
-    """``digest`` of the shard's commit before this one; empty in the first commit."""
+    """The ``digest`` of the shard's previous commit; empty in the first commit."""
     digest: str
     """The digest by the chain rule. It covers everything but the epoch and ``is_past_loss``."""
     is_past_loss: bool = False
@@ -133,7 +133,10 @@ class Commit:
 
     @classmethod
     def note(cls, last: Commit | None, *, application: str, shard: str, text: str) -> Commit:
-        """Return a commit without records for a ``shard`` that no stream has; ``text``, a note, becomes its ``end``."""
+        """Return a commit that stores a note and no records.
+
+        No stream has its ``shard``; its ``end`` is the note's ``text``.
+        """
         return cls.after(
             last,
             application=application,
@@ -156,7 +159,8 @@ class Commit:
     def keeps(self, promised: Commit) -> bool:
         """Return whether this commit has exactly the records that ``promised`` announced, whatever commit came before.
 
-        A commit that was promised while the destination's commits could not be read does not follow any of them.
+        If a commit was promised while the destination's commits could not be read, it does not follow any of those
+        commits.
         """
         names = ("application", "shard", "start", "end", "count", "content")
         return all(getattr(self, name) == getattr(promised, name) for name in names)
@@ -245,12 +249,12 @@ def _check_continues(last: Commit, commit: Commit) -> None:
 
 
 class FencedCommit(FencedException):
-    """Commits were refused because a later owner has committed one of their shards; none of the commits was stored."""
+    """A later owner has committed one of the shards, so the commits were refused, and none of them was stored."""
 
     def __init__(self, message: str, shards: Iterable[str]) -> None:
         super().__init__(message)
         self.shards: frozenset[str] = frozenset(shards)
-        """The shards that have a later owner. Commits of other shards may be sent again, without those of these
+        """The shards that have a later owner. The commits of the other shards may be sent again, without these
         shards."""
 
 
@@ -262,14 +266,13 @@ class LogEntry:
     """The entry's position in the log, for messages: a version, a snapshot."""
     commits: tuple[Commit, ...] = ()
     carried: tuple[Commit, ...] = ()
-    """Last commits of shards, repeated here because the entries that held them are removed."""
+    """Last commits of shards, repeated in this entry because the entries that first held them are removed."""
     totals: Mapping[str, int] = field(factory=dict, hash=False)
-    """The number of a shard's records up to a carried commit, by the digest of that commit, if they were counted."""
+    """The number of a shard's records up to a carried commit, by the digest of that commit; absent if not counted."""
     damage: str = ""
     """The reason why the entry cannot be read or relied upon; empty for a sound entry."""
     disputed: tuple[Commit, ...] = ()
-    """Commits of this entry to which another part of the entry gives another epoch or number; ``damage`` is then
-    set."""
+    """Commits of this entry that have another epoch or number in another part of the entry; ``damage`` is then set."""
 
     def to_json(self) -> str:
         """Return the text that the destination's log stores."""
@@ -282,7 +285,7 @@ class LogEntry:
 
     @classmethod
     def from_json(cls, place: str, text: str) -> LogEntry:
-        """Read the text of ``to_json``; an unreadable text gives an entry with ``damage`` that a proof can name."""
+        """Read the text of ``to_json``. An unreadable text gives an entry with ``damage``, which a proof reports."""
         try:
             plain = json.loads(text)
             commits, carried = (tuple(map(Commit.from_plain, plain.get(name, ()))) for name in ("commits", "carried"))
@@ -305,7 +308,7 @@ def last_of(entries: Iterable[LogEntry], application: str) -> dict[str, Commit]:
 
 
 def gone(what: str) -> DependencyException:
-    """Return the error for a table that was seen and no longer exists."""
+    """Return the error for a table that this process has seen and that no longer exists."""
     return DependencyException(
         f"{what} is gone, with all its commits: moved, removed or out of sight. Nothing is written until it is back; "
         "to start again, write to another destination from the beginning: a new one here would begin in the middle",
@@ -321,7 +324,7 @@ def is_stored(lasts: Mapping[str, Commit | None], commits: Sequence[Commit]) -> 
 
     Raises:
         FencedCommit: a shard has a commit of a later owner.
-        StreamClientException: a commit neither is the last one nor follows it, or only some of them are stored.
+        StreamClientException: a commit is not the last one and does not follow it, or only some commits are stored.
     """
     stored = [commit for commit in commits if _is_last(lasts.get(commit.shard), commit)]
     waiting = [commit for commit in commits if commit not in stored]
@@ -339,8 +342,9 @@ def is_stored(lasts: Mapping[str, Commit | None], commits: Sequence[Commit]) -> 
 def are_among(commits: Sequence[Commit], entries: Iterable[LogEntry]) -> bool:
     """Return whether entries of a log hold all of these commits.
 
-    A retry after an error calls this: the failed try may have stored the commits after all, and a successor may have
-    followed them already. Their writer is then fenced, but its commits are stored, and it must be told so.
+    A retry after an error calls this function. The failed try may have stored the commits after all, and a successor
+    may already have added its own. The writer of the commits is then fenced, but must learn that its commits are
+    stored.
     """
     digests = {commit.digest for entry in entries for commit in entry.commits}
     return all(commit.digest in digests for commit in commits)
@@ -375,11 +379,13 @@ def check_commits(commits: Sequence[Commit], application: str) -> None:
     """Refuse commits that are invalid for every destination, before they have any effect.
 
     Raises:
-        ConfigurationError: there is no commit, a shard occurs twice, a digest is wrong, or the application is another
-            one.
+        ConfigurationError: there is no commit, a shard occurs twice, a digest is wrong, or the application is not that
+            of the destination.
     """
     if not commits:
-        raise ConfigurationError("a step needs a commit of at least one shard: without one a repeat is not recognised")
+        raise ConfigurationError(
+            "a step needs a commit of at least one shard: otherwise a repeated step is not recognised"
+        )
     shards = [commit.shard for commit in commits]
     if len(set(shards)) < len(shards):
         twice = sorted({shard for shard in shards if shards.count(shard) > 1})
@@ -404,7 +410,7 @@ class Destination(Protocol):
 
     @property
     def application(self) -> str:
-        """The fleet whose commits this handle reads and writes; those of other fleets in the table are left alone."""
+        """The fleet whose commits this handle reads and writes; commits of other fleets in the table stay untouched."""
 
     def probe(self) -> None:
         """Check, without changing the table, that it can do what exactly-once needs.
@@ -415,20 +421,20 @@ class Destination(Protocol):
         """
 
     def columns(self) -> Schema | None:
-        """Return the columns of the rows stored so far; ``None`` before the first rows, or if any columns will do.
+        """Return the columns of the stored rows; ``None`` before the first rows, or if rows may have any columns.
 
         Rows in ``commit`` may have fewer columns or more, but a column of the same name has the same type.
         """
 
     def last_commits(self, shards: Sequence[str]) -> Mapping[str, Commit | None]:
-        """Return the last commit of each of these shards; ``None`` for a shard without one."""
+        """Return the last commit of each of these shards; ``None`` for a shard without a commit."""
 
     def commit(self, rows: Table, commits: Sequence[Commit]) -> None:
-        """Store rows and commits in one step, if each commit follows the last of its shard; return once all is safe.
+        """Store rows and commits in one step, if each commit follows its shard's last one; return once they are safe.
 
-        A repeat of the last commits of all these shards changes nothing and returns. After an error nothing is stored,
-        with one exception: after a ``DependencyException`` whose kind is AMBIGUOUS the outcome is unknown. Then repeat
-        the call, or ask ``last_commits`` before going on.
+        If the commits are already the last ones of their shards, the call changes nothing and returns. After an error
+        nothing is stored, with one exception: after a ``DependencyException`` of kind AMBIGUOUS the outcome is unknown.
+        In that case repeat the call, or ask ``last_commits`` before you go on.
 
         Raises:
             FencedCommit: a later owner has committed one of the shards; nothing was stored.
@@ -441,7 +447,10 @@ class Destination(Protocol):
         """Return every entry that the log still has, oldest first, of all applications."""
 
     def rows(self, shards: Sequence[str] | None = None) -> Iterable[Table]:
-        """Return the stored rows of ``shards``, by default of all, in any order and in parts that fit in memory."""
+        """Return the stored rows of ``shards``, by default of all shards.
+
+        Rows come in any order, in parts that fit in memory.
+        """
 
     def close(self) -> None:
         """Release connections. May be called more than once."""
@@ -449,7 +458,7 @@ class Destination(Protocol):
 
 @runtime_checkable
 class RowFiles(Protocol):
-    """A destination with its rows in files that can be read one by one: a damaged file does not hide the others."""
+    """A destination whose rows are in files that can be read one by one. So a damaged file does not hide the others."""
 
     def files(self) -> Iterable[tuple[str, Callable[[], Iterable[Table]]]]:
         """Return the name of each file, and a function that reads its rows in parts that fit in memory."""
@@ -460,11 +469,14 @@ class Fences(Protocol):
     """A destination that can list the shards whose late writers it refuses, even shards that its log has lost."""
 
     def fenced_shards(self) -> Iterable[str]:
-        """Return the shards of this application for which the fence has a last commit, whatever the log says."""
+        """Return the shards of this application for which the fence has a last commit.
+
+        The log may have lost these shards.
+        """
 
 
 class MergingDestination(Destination, Protocol):
-    """A destination whose rows have a key and can be replaced, as well as appended."""
+    """A destination whose rows have a key, so that rows can be replaced as well as appended."""
 
     def key_by(self, columns: Sequence[str]) -> None:
         """Identify rows by ``columns``, given by their stored names. Call it first, always with the same columns."""
@@ -474,15 +486,15 @@ class MergingDestination(Destination, Protocol):
 
         ``keys`` has the key columns, and each key once. ``fold`` is given the present rows, with all columns, and
         returns the rows to store instead, at most one for each key. If another writer was quicker, ``fold`` is called
-        again, so it must not have side effects. The stored rows are always made from exactly the rows that they
-        replace.
+        again, so ``fold`` must not have side effects. The rows that are stored were always made from exactly the rows
+        that they replace.
 
         Errors, repeats and fences are as in ``commit``. An error of ``fold`` is passed on to the caller, and nothing is
         stored.
         """
 
     def another(self) -> MergingDestination:
-        """Return a further handle over the same table, for another thread."""
+        """Return another handle over the same table, for use by another thread."""
 
     def rows_below(self, column: str, bound: int) -> Iterable[Table]:
         """Return the rows whose value in the numeric ``column`` is below ``bound``, in parts that fit in memory."""

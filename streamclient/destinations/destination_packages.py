@@ -1,4 +1,4 @@
-"""The heavy libraries, imported on first use, and the translation of their errors into ours.
+"""The heavy libraries, imported on first use, and the translation of their errors into errors of this package.
 
 ``import streamclient.destinations`` works without them.
 """
@@ -42,7 +42,7 @@ def load(module: str, extra: str) -> Any:
 
 
 _DAMAGES = (ValueError, TypeError, LookupError, AttributeError)
-"""Errors that libraries (Arrow, JSON, Pydantic too) raise for content that they do not expect."""
+"""Errors that Arrow, JSON, Pydantic and other libraries raise for content that they do not expect."""
 
 _GONE = ("not found", "does not exist", "no such")
 _DAMAGED = ("json error", "parquet error", "no table metadata")
@@ -51,8 +51,8 @@ of its errors."""
 
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _SAID_MAX = 600
-"""The number of letters kept of another package's message: these contain the cause, and the chained exception has the
-rest."""
+"""The number of letters that are kept of another package's message. They contain the cause; the chained exception has
+the rest."""
 
 
 @contextmanager

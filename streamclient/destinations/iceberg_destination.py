@@ -1,11 +1,12 @@
 """Iceberg as a destination, through pyiceberg: one change of the table's metadata holds rows and commits.
 
 The commits of a step are in the summary of its snapshot, and the last commit of each shard is in a property of the
-table. The catalog swaps the metadata unless another writer has done so meanwhile. After such a refusal pyiceberg would
-apply the refused change on top of the other writer's, whatever that was. So a property of the table switches off the
-retries of pyiceberg, and after every refusal or other error this module looks at the table again. pyiceberg also
-deletes the files of a refused change; so a refusal is believed only after a look at the table. Each call of the catalog
-is given up after a time (``catalog_calls``). A commit that was given up may still happen, so it is looked for, too.
+table. The catalog replaces the metadata, unless another writer has replaced it meanwhile. After such a refusal
+pyiceberg would apply the refused change on top of the other writer's change, whatever that was. So a property of the
+table switches off the retries of pyiceberg, and this module looks at the table again after every refusal and every
+other error. pyiceberg also deletes the files of a refused change, so this module believes a refusal only after it has
+looked at the table. Each call of the catalog is given up after a time (``catalog_calls``). A commit that was given up
+may still happen, so this module looks for it, too.
 """
 
 from __future__ import annotations
@@ -43,11 +44,12 @@ ENTRY = "streamclient"
 """Key of our entry in the summary of a snapshot."""
 
 LAST = "streamclient.last."
-"""Prefix of the property with a shard's last commit, before application and shard. It stays when snapshots expire."""
+"""The prefix of the property with a shard's last commit; application and shard follow the prefix. The property stays
+when snapshots expire."""
 
 PROPERTIES = {
     "commit.retry.num-retries": "0",
-    # Each commit writes the metadata again; without these properties, all earlier metadata files stay.
+    # Each commit writes the metadata again. Without these properties, all earlier files of metadata would stay.
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": "20",
 }
@@ -55,7 +57,7 @@ PROPERTIES = {
 _PAUSE_SECONDS = 0.05
 
 _REFUSALS_MAX = 2
-"""The number of refusals that end the tries. The first one may only mean that the handle is out of date, because
+"""The number of refusals that end the tries. The first refusal may only mean that the handle is out of date, because
 another writer has added a column."""
 
 _catalog = checks.Check("a catalog of pyiceberg", lambda value: hasattr(type(value), "load_table"))
@@ -73,7 +75,7 @@ class IcebergDestination:
     (``table.maintenance.expire_snapshots()``). pyiceberg compacts nothing.
 
     Args:
-        catalog: a pyiceberg catalog; it decides which of two writers is first.
+        catalog: a pyiceberg catalog, which decides which of two writers is first.
         identifier: namespace and name, for example ``"lake.orders"``. The namespace must exist.
         application: the fleet that writes; one per status table.
         answer_seconds: seconds for which a commit is tried, and seconds that each call of the catalog may take, also
@@ -137,7 +139,7 @@ class IcebergDestination:
             try:
                 table = self._load()
                 if table is None:
-                    is_stored({}, commits)  # refuses wrong commits before a table is made without them
+                    is_stored({}, commits)  # refuse wrong commits before a table is made without them
                     table = self._create(rows)
                 if self._is_stored(table, commits, is_repeated=is_repeated):
                     return
@@ -224,7 +226,7 @@ class IcebergDestination:
 
     def _checked(self, table: Table) -> Table:
         is_fit = table.properties.get("commit.retry.num-retries") == "0"
-        # A table of another program in our place may go, and ours be created then.
+        # If a table of another program has this name, that table may go, and our table may then be created.
         self._has_seen = self._has_seen or is_fit or any(name.startswith(LAST) for name in table.properties)
         if not is_fit:
             raise ConfigurationError(
@@ -234,7 +236,7 @@ class IcebergDestination:
         return table
 
     def _create(self, rows: ArrowTable) -> Table:
-        """Create the table, or return the one that another writer has created meanwhile."""
+        """Create the table, or return the table that another writer has created meanwhile."""
         errors = load("pyiceberg.exceptions", "iceberg")
         try:
             schema = check_table_types(rows.schema)
@@ -252,7 +254,10 @@ class IcebergDestination:
         return {shard: None if text is None else Commit.from_json(text) for shard, text in found.items()}
 
     def _is_stored(self, table: Table, commits: Sequence[Commit], *, is_repeated: bool) -> bool:
-        """Answer as ``is_stored``, also for commits of an unanswered try that a successor has followed already."""
+        """Decide as ``is_stored``.
+
+        The commits of a try without an answer also count if a successor has followed them already.
+        """
         try:
             return is_stored(self._lasts(table, [commit.shard for commit in commits]), commits)
         except StreamClientError:
@@ -261,13 +266,16 @@ class IcebergDestination:
             raise
 
     def _is_found(self, commits: Sequence[Commit]) -> bool:
-        """Return whether a last look finds the commits, which the last try may have stored without an answer."""
+        """Look a last time; return whether the commits are stored.
+
+        The last try may have stored them without an answer.
+        """
         try:
             table = self._load()
             return table is not None and self._is_stored(table, commits, is_repeated=True)
         except StreamClientError:
             raise
-        except Exception:  # of whatever library: the outcome is still unknown
+        except Exception:  # an error of any library: the outcome is still unknown
             return False
 
     def _append(self, table: Table, rows: ArrowTable, commits: Sequence[Commit]) -> None:
@@ -277,7 +285,7 @@ class IcebergDestination:
             sent.append(updates)
             _commit_or_find(table, send, updates, requirements)
 
-        # The patch is on this handle only, which is dropped after this.
+        # The patch is on this handle only, which is dropped afterwards.
         setattr(table, "_do_commit", sending)  # noqa: B010
         try:
             self._transact(table, rows, commits)
@@ -301,7 +309,10 @@ class IcebergDestination:
 
 
 class _RowsAreRefusedError(Exception):
-    """pyiceberg refuses the rows before it asks the catalog, and would refuse them again; the cause says why."""
+    """pyiceberg refuses the rows before it asks the catalog, and would refuse them again.
+
+    The error's cause says why.
+    """
 
 
 def _refusals() -> tuple[type[Exception], ...]:
@@ -311,11 +322,11 @@ def _refusals() -> tuple[type[Exception], ...]:
 
 
 def _commit_or_find(table: Table, send: Callable[..., None], updates: Sequence[Any], requirements: Any) -> None:
-    """Commit; after a refusal, look whether the commit is stored nevertheless.
+    """Commit. After a refusal, find out whether the commit is stored nevertheless.
 
     If the transport repeats a request whose answer was lost, the commit conflicts with itself. pyiceberg treats every
-    conflict as a failed commit, and deletes the files of that commit's snapshot; in this case that snapshot is the
-    table's present one.
+    conflict as a failed commit, and would delete the files of that commit's snapshot. In this case those files belong
+    to the table's present snapshot.
 
     Raises:
         CommitFailedException: the commit is not stored.
@@ -350,10 +361,10 @@ def _snapshots(table: Table) -> list[Snapshot]:
 def _unbroken(table: Table) -> list[Snapshot]:
     """Return the snapshots after the last one that has expired.
 
-    A tag or a branch may keep single snapshots from before that one; their successors are no longer known.
+    A tag or a branch may keep single older snapshots, whose successors are no longer known.
     """
     found: list[Snapshot] = []
-    last = 0  # the first snapshot of a table has the sequence number 1
+    last = 0  # A table's first snapshot has the sequence number 1.
     for snapshot in _snapshots(table):
         number = snapshot.sequence_number or 0
         if number > last + 1:
@@ -369,23 +380,26 @@ def _entries(table: Table) -> Iterator[LogEntry]:
 
 
 def _entries_of(snapshot: Snapshot) -> Iterator[LogEntry]:
-    """Yield our entry of a snapshot; nothing if another program made the snapshot."""
+    """Yield this package's entry of a snapshot; yield nothing if another program made the snapshot."""
     text = snapshot.summary.additional_properties.get(ENTRY) if snapshot.summary else None
     if text is not None:
         yield LogEntry.from_json(str(snapshot.snapshot_id), text)
 
 
 def _set_back(entry: LogEntry) -> LogEntry:
-    """Return the entry of a snapshot that is not an ancestor of the present one, marked as damaged."""
+    """Return the entry of a snapshot that is not an ancestor of the present snapshot.
+
+    The entry is marked as damaged.
+    """
     commits = "; ".join(map(str, entry.commits))
     text = f"the table was set back to a state before snapshot {entry.place}, and lacks its commits: {commits}"
     return evolve(entry, damage=entry.damage or text)
 
 
 def _refuse_renamed(table: Table, names: Iterable[str]) -> None:
-    """Refuse to add a column that another user has renamed: both would have values, and the name could not be restored.
+    """Refuse to add a column that another user has renamed.
 
-    A column that was dropped is created again.
+    Both columns would have values, and the name could not be restored. A column that was dropped is created again.
     """
     present = {field.field_id: field.name for field in table.schema().fields}
     earlier = {(field.name, field.field_id) for schema in table.schemas().values() for field in schema.fields}
@@ -398,7 +412,7 @@ def _refuse_renamed(table: Table, names: Iterable[str]) -> None:
 
 
 def _refuse_required(table: Table, rows: Schema) -> None:
-    """Refuse rows that lack a required column; pyiceberg would too, but print the reason to standard output."""
+    """Refuse rows that lack a required column: pyiceberg would print its refusal to standard output."""
     for path, is_there in _required(table.schema().as_arrow(), rows, ()):
         name = ".".join(path)
         raise ConfigurationError(
@@ -409,7 +423,7 @@ def _refuse_required(table: Table, rows: Schema) -> None:
 
 
 def _required(table: Iterable[Field], rows: Iterable[Field], path: tuple[str, ...]) -> Iterator[tuple[Any, bool]]:
-    """Yield the paths of required fields that rows may lack, and for each whether the rows have the field."""
+    """Yield the path of each required field that rows may lack, and whether the rows have the field at all."""
     pa = pyarrow()
     given = {field.name: field for field in rows}
     for wanted in table:
@@ -431,7 +445,7 @@ def _fields(kind: DataType) -> list[Field]:
 
 
 def _widened(rows: ArrowTable) -> ArrowTable:
-    """Return the rows with integers of 8 and 16 bits as those of 32, the smallest in Iceberg. No value changes."""
+    """Return the rows with integers of 8 and 16 bits widened to 32, Iceberg's smallest size. No value changes."""
     schema = pyarrow().schema([field.with_type(_wider(field.type)) for field in rows.schema])
     return rows if schema == rows.schema else rows.cast(schema)
 
@@ -452,7 +466,7 @@ def _wider_field(field: Field) -> Field:
 
 
 def _refuse_null_lists(rows: ArrowTable) -> None:
-    """Refuse null lists and maps, also in a struct: pyiceberg may write them as empty ones."""
+    """Refuse null lists and null maps, also within a struct: pyiceberg may write them as empty lists and maps."""
     for field in rows.schema:
         if _has_null_lists(rows.column(field.name)):
             raise ConfigurationError(
@@ -475,7 +489,7 @@ def _schema_of(table: Table) -> Schema:
 
 
 def _usual(kind: DataType) -> DataType:
-    """Return the ordinary type of rows for one of pyiceberg's types for large values."""
+    """Return the ordinary type for a type that pyiceberg uses for large values."""
     pa = pyarrow()
     if pa.types.is_map(kind):
         return pa.map_(_usual(kind.key_type), _usual(kind.item_type))

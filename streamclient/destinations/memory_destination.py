@@ -1,6 +1,6 @@
-"""The rules of a destination and nothing else: rows and commits in the memory of one process.
+"""A destination with rows and commits in the memory of one process: the rules of destinations, and nothing else.
 
-This destination serves tests of code that writes to destinations, and is the shortest example of one.
+It serves tests of code that writes to destinations, and is the shortest example of a destination.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class MemoryDestination:
         return self._application
 
     def probe(self) -> None:
-        """Do nothing: memory has all that exactly-once needs."""
+        """Do nothing: memory offers everything that exactly-once needs."""
 
     def columns(self) -> Schema | None:
         """See ``Destination``."""

@@ -1,8 +1,8 @@
 """A test by experiment of whether a store refuses the second of two writers that create the same object.
 
-A store that ignores the condition answers "created" to both, and acknowledged commits get lost without any error.
-delta-rs does not notice, as it looks before it writes. The probe therefore creates a scratch object twice, by the same
-kind of request as a commit.
+A store that ignores the condition answers "created" to both writers, and loses acknowledged commits without any error.
+delta-rs does not notice, because it looks before it writes. The probe therefore creates a scratch object twice, by the
+same kind of request as a commit.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ from streamclient.destinations.delta.object_stores import Location
 from streamclient.errors import ConfigurationError, DependencyException, ErrorKind
 
 SCRATCH = "_streamclient_probe"
-"""Directory of the scratch objects, next to the table's files. Delta's readers and clean-up ignore names with ``_``."""
+"""The directory of the scratch objects, next to the table's files. Delta's readers and clean-up ignore names that begin
+with ``_``."""
 
 _AMAZON = (".amazonaws.com", ".amazonaws.com.cn")
 
@@ -43,7 +44,7 @@ _LOST = "acknowledged commits would get lost there without an error"
 def probe_store(location: Location, seconds: float) -> None:
     """Raise unless the store refuses to create an object that exists.
 
-    Stores that refuse it by design (Amazon S3 itself, Azure, Google, HDFS) are not probed.
+    Stores that refuse such a request by design (Amazon S3 itself, Azure, Google, HDFS) are not probed.
 
     Raises:
         ConfigurationError: the store does not refuse, or cannot be probed.
@@ -63,8 +64,8 @@ def probe_store(location: Location, seconds: float) -> None:
 
 
 def _probe_directory(directory: Path) -> None:
-    scratch = directory / f"{SCRATCH}-{uuid.uuid4().hex}"  # unique, as another handle that probes removes its own
-    # An empty directory that stayed would block a table directory that is moved back to its path.
+    scratch = directory / f"{SCRATCH}-{uuid.uuid4().hex}"  # a unique name: each probe removes its own directory
+    # An empty directory that stays would prevent moving a table's directory back to its path.
     made = [folder for folder in (directory, *directory.parents) if not os.path.exists(folder)]
     source, target = scratch / "source", scratch / "target"
     _make(scratch, directory)
@@ -92,7 +93,7 @@ def _probe_directory(directory: Path) -> None:
 
 
 def _make(scratch: Path, directory: Path) -> None:
-    """Make the scratch directory; try again if another handle meanwhile removes directories that it has made."""
+    """Make the scratch directory; try again if another handle removes directories of the path meanwhile."""
     for tries_left in reversed(range(_TRIES_MAX)):
         try:
             scratch.mkdir(parents=True)
@@ -114,7 +115,8 @@ def _probe_requests(location: Location, store: _S3 | _Oss, seconds: float) -> No
             )
         second, text = store.send("PUT", name, seconds)
     finally:
-        # The object may exist whatever the answers were. A leftover is harmless, and the finding matters more.
+        # The object may exist whatever the answers were. An object that is left does no harm; the result of the probe
+        # matters more.
         with suppress(DependencyException):
             store.send("DELETE", name, seconds)
     if second in {200, 201}:
@@ -146,7 +148,7 @@ class _Keys:
 
 @frozen
 class _S3:
-    """A store with the interface of S3; requests are signed with version 4."""
+    """A store with the interface of S3. Requests are signed with version 4."""
 
     host: str
     prefix: str
@@ -183,7 +185,7 @@ class _S3:
 
 @frozen
 class _Oss:
-    """OSS; requests are signed with version 1, as the writer does."""
+    """A store with the interface of OSS. Requests are signed with version 1, as delta-rs signs them."""
 
     host: str
     prefix: str

@@ -1,8 +1,8 @@
-"""One worker that a loop consumes: its beginning, the batches that are out, and its end.
+"""The worker of one loop: its beginning, the batch that the loop has, and its end.
 
-A *consumption* holds no reference to the loop's object, so that the program can drop that. A thread of its own runs the
-worker, and looks whether a loop is left that takes batches: with the object dropped, its thread ended or its event loop
-closed, the worker stops and its leases are handed over.
+A *consumption* holds no reference to the loop's object, so the program can drop that object. The consumption's own
+thread runs the worker, and checks regularly that batches can still be taken. If the object was dropped, its thread
+ended or its event loop closed, the worker stops and hands its leases over.
 """
 
 from __future__ import annotations
@@ -29,47 +29,47 @@ from streamclient.worker.running import EXIT_CODE_OF_SIGTERM, EndedBySigterm, wa
 from streamclient.worker.worker import SHUTDOWN_GRACE_SECONDS
 
 LOOK_SECONDS = 0.2
-"""Interval at which the thread of a consumption looks whether a loop is left."""
+"""The interval at which the thread of a consumption checks that batches can still be taken."""
 
 USER_THREADS = 2
-"""Threads for the little user code that a worker of a loop calls by itself: retry strategies and parking stores."""
+"""The number of threads for the user code that a worker of a loop calls itself: retry strategies and parking stores."""
 
 ATEXIT_SECONDS = 5.0
-"""The time at the end of the process for all workers of loops to hand their leases over."""
+"""The time, at the end of the process, in which the workers of all loops may hand over their leases."""
 
 
 class ConsumingWorker(Protocol):
-    """The part of a worker that a loop needs; a ``Worker`` has it, and so has a ``TunnelWorker``."""
+    """The methods of a worker that a loop needs. ``Worker`` and ``TunnelWorker`` both have them."""
 
     @property
     def is_stopping(self) -> bool:
-        """Whether it was asked to end."""
+        """Whether the worker was asked to end."""
 
     def use_processors(self, make: ProcessorMaker, executor: Executor | None = None) -> None:
-        """Replace what makes the processors and, if given, what runs them; only before it runs."""
+        """Replace the maker of processors and, if ``executor`` is given, their threads; only before the worker runs."""
 
     def run(self) -> None:
-        """Consume until it is shut down."""
+        """Run the worker until it is shut down."""
 
     def shutdown(self, wait: bool = True) -> bool:
-        """Ask it to end; return whether it has ended."""
+        """Ask the worker to end; return whether it has ended."""
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until it has ended; return whether it has."""
+        """Wait until the worker has ended, at most ``timeout``; return whether it has."""
 
     def __enter__(self) -> Any:
-        """Run it in a thread of its own."""
+        """Run the worker in a thread of its own."""
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """End it, and raise the error with which it failed."""
+        """End the worker, and raise the error with which it failed."""
 
 
 class NotedSigterm(EndedBySigterm):
-    """While the main thread is inside, SIGTERM raises nothing, and every object of this kind has it noted.
+    """A block of the main thread in which SIGTERM raises nothing: every object of this kind notes the signal instead.
 
-    Once the loops of all of them are over, the signal ends the program again.
+    Once the loops of all these objects are over, a further SIGTERM raises ``SystemExit`` again.
     """
 
     has_come = is_over = False
@@ -82,7 +82,7 @@ class NotedSigterm(EndedBySigterm):
 
 
 class Consumption:
-    """A worker with the line of its batches. Usable from any thread, except where a method says otherwise."""
+    """A worker and the line of batches for its loop. Usable from any thread, except where a method says otherwise."""
 
     def __init__(
         self,
@@ -91,7 +91,7 @@ class Consumption:
         config: ClientConfig,
         commit: Commit,
     ) -> None:
-        """``make_worker`` is called once, when the worker is needed first; ``name`` is that of its threads."""
+        """``make_worker`` is called once, when the worker is first needed; ``name`` is the name of its threads."""
         self.commit: Commit = commit
         self.config = config
         self.line: Line[HandedBatch] = Line[HandedBatch]()
@@ -115,7 +115,7 @@ class Consumption:
 
     @property
     def worker(self) -> ConsumingWorker:
-        """The worker; for a tunnel, its first use may ask the service for the tunnel.
+        """The worker. For a tunnel, the first use of this property may ask the service for the tunnel.
 
         Raises:
             ConfigurationError: the tunnel does not exist.
@@ -127,7 +127,7 @@ class Consumption:
 
     @property
     def is_begun(self) -> bool:
-        """Whether the worker runs, or ran."""
+        """Whether the worker runs, or has run."""
         return self._is_begun
 
     @property
@@ -137,11 +137,11 @@ class Consumption:
 
     @property
     def is_here(self) -> bool:
-        """Whether this is the process where this was made, and not a child of it."""
+        """Whether this process made the object, so that it is not a forked child of that process."""
         return self._birthplace.is_here
 
     def require_here(self) -> None:
-        """Raise ``ForkedError`` in a child of the process where this was made."""
+        """Raise ``ForkedError`` in a child of the process that made the object."""
         self._birthplace.require("a loop over changes")
 
     def begin(
@@ -151,11 +151,11 @@ class Consumption:
 
         Args:
             is_alive: returns whether the consumer can still take batches; called in that thread several times a second.
-            sigterm: entered here, in the consumer's thread; if it is a ``NotedSigterm``, the signal stops the worker.
+            sigterm: entered in the calling thread; with a ``NotedSigterm`` the signal stops the worker.
             receivers: take the batches instead of the line.
 
         Raises:
-            StreamClientException: it was begun or closed before; or the system refused the thread.
+            StreamClientException: the object was begun or closed before, or the system refused the thread.
         """
         self._begin_once()
         self._is_alive, self._sigterm = is_alive, sigterm.__enter__()
@@ -171,7 +171,7 @@ class Consumption:
 
         Raises:
             WorkerFailedError: the worker failed.
-            StreamClientException: it was begun or closed before.
+            StreamClientException: the object was begun or closed before.
         """
         self._begin_once()
         self._runs_functions = True
@@ -184,7 +184,7 @@ class Consumption:
             self._has_ended(None)
 
     def stop(self) -> None:
-        """Ask the worker to stop, and take nothing out of the line any more; return soon."""
+        """Ask the worker to stop, and let no further batch be taken; do not wait for the end."""
         with self._lock:
             self._receivers.is_stopped = True
             if self._worker is not None:
@@ -195,19 +195,19 @@ class Consumption:
         self._drain()
 
     def drop(self) -> None:
-        """Have the worker stopped soon. This locks nothing: a collection of garbage may call it anywhere."""
+        """Have the worker stopped soon. This takes no lock, as garbage collection may call it at any point."""
         self._is_dropped = True
         self._sigterm.leave()
 
     def give_up(self) -> None:
-        """Ask the worker to stop, and leave the batch that is out."""
+        """Ask the worker to stop, and give back the batch that was taken."""
         self.stop()
         self.leave()
 
     def wait(self) -> bool:
-        """Wait for the worker's end, as long as a shutdown may take; return whether it has ended.
+        """Wait for the worker's end, at most as long as a shutdown may take; return whether the worker has ended.
 
-        Within a handler of ``run`` it does not wait.
+        If a handler of ``run`` calls this method, it does not wait.
         """
         if self._runs_functions:
             return self.worker.shutdown()
@@ -215,7 +215,7 @@ class Consumption:
         return wait_awake(self.ended, limit)
 
     def wakes_when_ended(self, wake: Callable[[], object]) -> bool:
-        """Have ``wake`` called in another thread once the worker has ended; return ``False`` if it has ended."""
+        """Have ``wake`` called in another thread once the worker has ended; return ``False`` if it already has."""
         with self._lock:
             if self.ended.is_set():
                 return False
@@ -228,13 +228,13 @@ class Consumption:
             raise self.failure
 
     def defer_sigterm(self) -> None:
-        """Let a SIGTERM that comes from now on wait until ``end_sigterm``."""
+        """Note a SIGTERM that comes from now on, and keep it until ``end_sigterm``."""
         self._sigterm.defer()
 
     def end_sigterm(self, error: BaseException | None) -> None:
-        """Handle SIGTERM no longer; raise ``SystemExit`` if it came while the loop ended without an error.
+        """Stop handling SIGTERM; raise ``SystemExit`` if the signal came while the loop ended without an error.
 
-        Does nothing in a thread that gets no signals.
+        The method does nothing in a thread that gets no signals.
         """
         if threading.current_thread() is not threading.main_thread():
             return
@@ -244,11 +244,11 @@ class Consumption:
     # --- the consumer's thread -----------------------------------------------------------------------------------
 
     def begin_again(self) -> None:
-        """Let the next turn begin with the batch that is out, if any: an earlier loop left it."""
+        """Let the loop begin with the batch that an earlier loop took and did not finish, if there is one."""
         self._begins_again = self.line.out is not None
 
     def turn(self) -> HandedBatch | None:
-        """Settle the batch that is out, whose body ended; return it if a new loop begins with it."""
+        """Settle the present batch, because its body has ended. Return it instead if a new loop begins with it."""
         delivery, begins_again, self._begins_again = self.line.out, self._begins_again, False
         if delivery is None:
             return None
@@ -262,14 +262,14 @@ class Consumption:
         return None
 
     def take(self) -> HandedBatch | None:
-        """Take the next batch out of the line; ``None`` if none waits, or none is taken any more."""
+        """Take the next batch out of the line; return ``None`` if no batch waits, or if the consumption was stopped."""
         if self.is_stopping:
             self._drain()
             return None
         return self.line.take()
 
     def leave(self) -> None:
-        """Give the batch back that is out, if any. Usable from any thread once no loop takes batches any more."""
+        """Give back the batch that was taken, if any. Usable from any thread once no loop takes batches any more."""
         with self._lock:
             delivery, self.line.out = self.line.out, None
         if delivery is not None:
@@ -305,7 +305,7 @@ class Consumption:
         self._has_ended(failure)
 
     def _watch(self, worker: ConsumingWorker) -> None:
-        """Return once the worker has ended, or no loop is left."""
+        """Return once the worker has ended, or once no loop can take batches any more."""
         while not worker.wait(LOOK_SECONDS):
             if self._is_dropped or not self._is_alive():
                 self._sigterm.leave()
@@ -329,7 +329,7 @@ class Consumption:
             wake()
 
     def _drain(self) -> None:
-        """Empty the line. The owners take batches back by themselves, but not the end of a shard."""
+        """Empty the line. The owners of batches take them back themselves, but not the end of a shard."""
         for delivery in self.line.drain():
             delivery.refuse_end()
 
@@ -339,7 +339,7 @@ _open: set[Consumption] = set()
 
 
 def _close_open() -> None:
-    """Stop everything that runs, in a few seconds at most; leases that are not handed over then expire."""
+    """Stop all consumptions of this process, in a few seconds at most. Leases that are not handed over then expire."""
     closing = [consumption for consumption in list(_open) if consumption.is_here]
     for consumption in closing:
         consumption.give_up()
@@ -348,7 +348,7 @@ def _close_open() -> None:
         consumption.ended.wait(max(0.0, give_up_at - time.monotonic()))
 
 
-# At the end of the process all finalizers run together, after what is registered later than the first of them. Those of
-# kept connections must find no worker that opens new ones.
+# At the end of the process all finalizers run together, after every function that was registered later than the first
+# finalizer. The finalizers of kept connections must find no worker that opens new connections.
 weakref.finalize(_close_open, _open.clear)
 atexit.register(_close_open)

@@ -1,4 +1,4 @@
-"""Changes as batches of a plain loop, or for functions; ``streamclient.changes`` makes it."""
+"""Changes as batches of a plain loop, or for functions; ``streamclient.changes`` makes these objects."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Self = TypeVar("Self", bound="Loop")
 
 
 class LoopBase:
-    """The common part of loops in threads and loops in event loops."""
+    """The common part of loops in a thread and loops in an event loop."""
 
     def __init__(self, consumption: Consumption) -> None:
         """``streamclient.changes`` and ``streamclient.aio.changes`` make these objects."""
@@ -42,17 +42,17 @@ class LoopBase:
 
 
 class Loop(LoopBase, Iterator[Batch]):
-    """A loop in one thread, or functions. ``streamclient.Changes`` adds its worker, and has the rules."""
+    """A loop in one thread, or functions for batches. ``streamclient.Changes`` adds its worker and the rules."""
 
     _thread: threading.Thread | None = None
 
     def __iter__(self: Self) -> Self:  # noqa: PYI019  # typing.Self came with Python 3.11
-        """Begin a loop: first comes the batch that an earlier loop over this object left, if any."""
+        """Begin a loop. If an earlier loop over this object left a batch, that batch comes first."""
         self._consumption.begin_again()
         return self
 
     def __next__(self) -> Batch:
-        """Settle the batch that is out, and wait for the next one.
+        """Settle the previous batch, whose body has ended, and wait for the next batch.
 
         Raises:
             StopIteration: the object was closed, or the worker was shut down.
@@ -77,12 +77,13 @@ class Loop(LoopBase, Iterator[Batch]):
     def run(self, handler: Callable[[Batch], None] | RecordProcessorFactory, *, concurrency: int = 32) -> None:
         """Give the batches to a function or to processors, many shards at a time, until ``close()``.
 
-        As ``Worker.run`` in this thread. A batch whose handler returns is committed, unless commits are explicit. An
-        exception of the handler concerns its shard alone: ``ClientConfig.failure_policy`` decides.
+        The method works like ``Worker.run`` in this thread. A batch is committed when its handler returns, unless
+        commits are explicit. An exception of the handler concerns its shard alone: ``ClientConfig.failure_policy``
+        decides the next step.
 
         Args:
-            handler: a function of one batch, or what ``Worker`` takes as its factory.
-            concurrency: most calls at once; further shards wait for their turn.
+            handler: a function of one batch, or any factory that ``Worker`` takes.
+            concurrency: the largest number of calls at the same time; further shards wait for their turn.
 
         Raises:
             ConfigurationError: an argument cannot work; nothing has happened yet.
@@ -95,11 +96,12 @@ class Loop(LoopBase, Iterator[Batch]):
     def each(self, handler: Callable[[StreamRecord], object], *, concurrency: int = 16, key: Key | None = None) -> None:
         """Give the records one by one to a function, those of one key in order, until ``close()``.
 
-        As ``KeyedProcessorFactory`` in ``run``: positions are stored once all records before them are done.
+        The method works like ``run`` with a ``KeyedProcessorFactory``: a position is stored once all records before it
+        are done.
 
         Args:
             handler: does the work for one record, in one of ``concurrency`` threads.
-            concurrency: most records under way at once, over all shards.
+            concurrency: the largest number of records in work at the same time, over all shards.
             key: returns the key within which records stay in order; by default the primary key.
 
         Raises:
@@ -115,26 +117,26 @@ class Loop(LoopBase, Iterator[Batch]):
     def close(self) -> None:
         """Stop the worker, and return when its leases are handed over.
 
-        Usable from any thread; a second call is harmless. A loop in another thread ends after its present body. In the
-        loop's own thread the batch that is out is left, so nothing of it is stored unless it was committed. The call
-        takes at most about as long as ``Worker.shutdown``.
+        Usable from any thread; a second call is harmless. If another thread runs the loop, the loop ends after its
+        present body. If the caller is the loop's own thread, the present batch is not stored, unless it was committed.
+        The call takes at most about as long as ``Worker.shutdown`` may take.
         """
         self._close(None)
 
     def __enter__(self: Self) -> Self:  # noqa: PYI019
-        """Do nothing; the worker begins with the loop."""
+        """Do nothing; the worker begins when the loop begins."""
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Close; raise the error that made the worker fail, unless the block itself raises."""
+        """Close the object; raise the error that made the worker fail, unless the block itself raises."""
         self._close(error)
         if error is None:
             self._consumption.raise_failure()
 
     def _enter(self) -> None:
-        """Begin with the first call; refuse other threads."""
+        """Begin at the first call; refuse other threads."""
         consumption, thread = self._consumption, threading.current_thread()
         consumption.require_here()
         if self._thread is None and not consumption.ended.is_set():

@@ -1,7 +1,7 @@
-"""The line between threads that read and one consumer: first ready, first given.
+"""The line between threads that read and one consumer. The delivery that was ready first is taken first.
 
-Laws: a delivery is claimed before it leaves the line, and held as ``out`` before it is claimed. So an exception at any
-place, also one of a signal, loses no delivery, and a wait that is cancelled has taken nothing.
+Laws: a delivery is claimed before it leaves the line, and it is held as ``out`` before it is claimed. So an exception
+at any point, even one that a signal raises, loses no delivery. A wait that is cancelled has taken nothing.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from typing import Generic, Protocol, TypeVar
 
 
 class InLine(Protocol):
-    """Something that one consumer claims, unless it is taken back before."""
+    """A delivery in the line. The consumer claims it, unless its owner takes it back before."""
 
     @property
     def taken_at(self) -> float:
         """The time of the claim, in monotonic seconds."""
 
     def claim(self) -> bool:
-        """Return whether the consumer has it from now on."""
+        """Claim the delivery for the consumer; return ``False`` if its owner has taken it back."""
 
 
 Waiting = TypeVar("Waiting", bound=InLine)
@@ -31,15 +31,15 @@ class Line(Generic[Waiting]):
 
     def __init__(self) -> None:
         self.out: Waiting | None = None
-        """The delivery that the consumer has taken; it is set to ``None`` when that is settled."""
+        """The delivery that the consumer has taken; ``None`` once it is settled."""
         self.last_taken_at: float = 0.0
-        """When a delivery was last taken, in monotonic seconds."""
+        """The time when the last delivery was taken, in monotonic seconds."""
         self.has_ended: bool = False
-        """Whether nothing more comes."""
+        """Whether no further delivery will come."""
         self._lock = threading.Lock()
         self._waiting: deque[Waiting] = deque()
         self._wake: Callable[[], object] | None = None
-        """Wakes the consumer, if it sleeps."""
+        """A function that wakes the consumer; set while the consumer sleeps."""
 
     def put(self, delivery: Waiting) -> None:
         """Add a delivery at the end of the line, and wake the consumer if it sleeps."""
@@ -48,7 +48,7 @@ class Line(Generic[Waiting]):
         self.ring()
 
     def end(self) -> None:
-        """Record that nothing more comes, and wake the consumer if it sleeps."""
+        """Record that no further delivery will come, and wake the consumer if it sleeps."""
         self.has_ended = True
         self.ring()
 
@@ -73,7 +73,10 @@ class Line(Generic[Waiting]):
             return None
 
     def sleep(self, wake: Callable[[], object]) -> bool:
-        """Have ``wake`` called, in any thread, once something comes; return ``False`` if something is there already."""
+        """Have ``wake`` called, in any thread, once a delivery comes or the line ends.
+
+        Return ``False``, without a later call, if a delivery waits already or the line has ended.
+        """
         with self._lock:
             if self._waiting or self.has_ended:
                 return False
@@ -89,7 +92,7 @@ class Line(Generic[Waiting]):
             return True
 
     def drain(self) -> list[Waiting]:
-        """Remove and return everything that waits."""
+        """Remove and return all deliveries that wait."""
         with self._lock:
             waiting = list(self._waiting)
             self._waiting.clear()

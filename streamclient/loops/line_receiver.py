@@ -1,4 +1,4 @@
-"""One shard's receiver, which puts batches in line, and the settlement of each batch."""
+"""The receiver of one shard, which puts batches into the line of a loop, and the settlement of each batch."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _BatchT = TypeVar("_BatchT", Batch, AsyncBatch)
 
 
 class HandedBatch:
-    """One batch from its way into the line to its settlement. The consumer's thread, except where a method says so."""
+    """One batch, up to its settlement. Used in the consumer's thread, except where a method says otherwise."""
 
     def __init__(
         self,
@@ -35,7 +35,7 @@ class HandedBatch:
     ) -> None:
         self.call = call
         self.is_end = is_end
-        """Whether this delivery is the end of the shard, whose call is finished and never given back."""
+        """Whether this delivery is the end of the shard. The call for the end is finished, and never given back."""
         self._shard = shard
         self._number = shard.next_number()
         self._records = records
@@ -46,7 +46,7 @@ class HandedBatch:
         self._batch: Batch | AsyncBatch | None = None
 
     def claim(self) -> bool:
-        """Return whether the consumer has the delivery; the owner may have taken it back."""
+        """Return whether the consumer has the delivery from now on; its owner may have taken it back."""
         if not self.call.claim():
             return False
         self._shard.in_line = None
@@ -59,12 +59,12 @@ class HandedBatch:
 
     @property
     def is_worth_repeating(self) -> bool:
-        """Whether a new loop should begin with this batch: it is not settled, and it can still be stored."""
+        """Whether a new loop should begin with this batch, because it is not settled and can still be stored."""
         settlement = self._settlement
         return settlement.error is None and not settlement.is_committed and not self._shard.checkpointer.is_closed
 
     def batch(self) -> Batch:
-        """Return the batch for a plain loop, each time the same object."""
+        """Return the batch for a plain loop: the same object at each call."""
         if not isinstance(self._batch, Batch):
             checkpointer = self._shard.checkpointer
 
@@ -77,7 +77,7 @@ class HandedBatch:
         return self._batch
 
     def async_batch(self, bridge: LoopBridge) -> AsyncBatch:
-        """Return the batch for an ``async for`` loop, each time the same object."""
+        """Return the batch for an ``async for`` loop: the same object at each call."""
         if not isinstance(self._batch, AsyncBatch):
             begin = store_through(bridge, self._shard.checkpointer.begin_checkpoint)
 
@@ -102,7 +102,7 @@ class HandedBatch:
         )
 
     def end_turn(self) -> None:
-        """Settle the batch, whose body ended: commit it unless it is settled, and do not wait for the answer."""
+        """Settle the batch, whose body has ended: commit it unless it is settled, without waiting for the answer."""
         self._settlement.end()
         if self._settlement.error is not None:
             self.call.finish(self._settlement.error)
@@ -112,7 +112,7 @@ class HandedBatch:
             self._shard.checkpointer.begin_checkpoint(self._position, self._answered)
 
     def leave(self) -> None:
-        """Give the batch back, unless it is settled: its body did not end."""
+        """Give the batch back, because its body did not end; do nothing if the batch is settled."""
         if self._settlement.error is not None:
             self.call.finish(self._settlement.error)
         elif self._settlement.is_committed or self.is_end:
@@ -126,10 +126,10 @@ class HandedBatch:
             self.call.finish()
 
     def _answered(self, error: Exception | None) -> None:
-        """Take the answer to the turn's commit, in the owner thread; whatever it is, the loop goes on."""
+        """Take the answer to the commit of a batch, in the owner thread. The loop goes on, whatever the answer is."""
         try:
             is_left = is_left_unstored(self.call.shard_id, error)
-        except Exception as failure:  # it will never be stored
+        except Exception as failure:  # the position will never be stored
             self.call.finish(failure)
             return
         if is_left:
@@ -144,26 +144,27 @@ class HandedBatch:
 
 
 class LineReceiver(Receiver):
-    """Puts the batches of one shard in line, one at a time, and stores what the turns accepted."""
+    """Puts the batches of one shard in line, one at a time, and stores the positions of accepted batches."""
 
     def __init__(self, around: LineReceivers, checkpointer: RecordProcessorCheckpointer) -> None:
         self.checkpointer = checkpointer
         self.commits_by_itself: bool = around.commits_by_itself
         self.lost_after: str | None = None
-        """As ``BatchBase.lost_after``, until a batch is accepted."""
+        """The value of ``BatchBase.lost_after`` until a batch is accepted."""
         self._around = around
         self._given: InitializationInput | None = None
         self.in_line: HandedBatch | None = None
         """The delivery that waits to be claimed."""
         self.unstored: str | None = None
-        """The position of an accepted batch, if nothing after it is known to be stored and a turn tried to."""
+        """The position of an accepted batch whose commit was tried and is not known to be stored. A later stored
+        position clears it."""
         self._number = self._stored_number = 0
-        """Batches that were given, and the last one of them that is stored."""
+        """The number of batches that were put in line, and the number of the last stored batch."""
 
     # --- the owner's calls ---------------------------------------------------------------------------------------
 
     def initialize(self, given: InitializationInput, call: HandedCall) -> None:
-        """Keep the input; nothing of the loop runs."""
+        """Keep the input; no user code runs yet."""
         self._given, self.lost_after = given, given.lost_behind
         call.finish()
 
@@ -172,7 +173,7 @@ class LineReceiver(Receiver):
         self._put(HandedBatch(self, call, given.records, attempt=given.attempt))
 
     def shutdown(self, given: ShutdownInput, call: HandedCall) -> None:
-        """Store what is accepted and not stored; at the shard's end store the end, or put it in line if explicit."""
+        """Store the last accepted position. At the shard's end store the end; with explicit commits put it in line."""
         self._leave_line()
         reason = given.shutdown_reason
         if reason is ShutdownReason.TERMINATE and not self.commits_by_itself:
@@ -186,29 +187,29 @@ class LineReceiver(Receiver):
             call.finish()
 
     def closed(self) -> None:
-        """Drop what waits in line: nothing of it could be stored."""
+        """Drop the delivery that waits in line, because its position could not be stored."""
         self._leave_line()
 
     # --- deliveries ----------------------------------------------------------------------------------------------
 
     @property
     def given(self) -> InitializationInput:
-        """The input of the first call, which has come."""
+        """The input of ``initialize``, which must have been called."""
         if self._given is None:
             raise ValueError("the shard is not initialized")
         return self._given
 
     def next_number(self) -> int:
-        """Return the number of one more delivery."""
+        """Return the number for the next delivery."""
         self._number += 1
         return self._number
 
     def has_stored(self, number: int) -> bool:
-        """Return whether the delivery with this number is stored, by itself or by a later one."""
+        """Return whether the delivery with this number is stored. A later stored delivery includes it."""
         return number <= self._stored_number
 
     def stored(self, number: int) -> None:
-        """Record that a delivery is stored, and so all before it. Usable from any thread."""
+        """Record that a delivery is stored, and with it all earlier deliveries. Usable from any thread."""
         self._stored_number = max(self._stored_number, number)
         self.unstored = None
 
@@ -218,14 +219,14 @@ class LineReceiver(Receiver):
         self._around.line.put(delivery)
 
     def _leave_line(self) -> None:
-        """Drop what waits in line; the owner has taken it back, or does so next."""
+        """Drop the delivery that waits in line; its owner has taken it back, or does so next."""
         delivery, self.in_line = self.in_line, None
         if delivery is not None and self._around.line.drop(delivery):
             delivery.refuse_end()
 
 
 def _finish(call: HandedCall, error: Exception | None) -> None:
-    """Finish the last call. A lost lease is not a failure of the loop."""
+    """Finish the last call. The loss of a lease is not a failure of the loop."""
     call.finish(None if isinstance(error, ShutdownException) else error)
 
 
@@ -236,12 +237,12 @@ class LineReceivers(ReceiverFactory):
         self.line = line
         self.commits_by_itself: bool = commit == "turn"
         self.is_stopped = False
-        """Whether nothing more is taken out of the line."""
+        """Whether no further batch is taken out of the line."""
 
     def make_receiver(self, checkpointer: RecordProcessorCheckpointer) -> Receiver:
         """Make the receiver of one shard."""
         return LineReceiver(self, checkpointer)
 
     def create_processor(self) -> IRecordProcessor:
-        """Refuse: a loop takes its batches by itself."""
+        """Refuse: a loop takes its batches itself, so it makes no processors."""
         raise StreamClientException("a loop over changes takes its batches by itself, so it makes no processors")

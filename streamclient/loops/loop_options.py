@@ -1,4 +1,4 @@
-"""The options of loops over tables, checked, and the worker that they describe."""
+"""The options of loops over tables: their checks, and the worker that they describe."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from streamclient.worker.handlers.batches import Commit
 from streamclient.worker.worker import Worker
 
 READ_THREADS, CALL_THREADS = 8, 2
-"""Threads of the default settings, for reads, and for heartbeats and other calls about leases. With them a worker has
+"""The default numbers of threads for reads, and for heartbeats and other calls about leases. With them a worker has
 fewer than 20 threads, however many shards it reads."""
 
 _TABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,254}")
@@ -39,7 +39,7 @@ def _are_names(value: object) -> bool:
 
 
 def settings_of_loop(commit: Commit, client: Any, worker: str | None, config: ClientConfig | None) -> ClientConfig:
-    """Check what loops over tables and over tunnels have in common; return the settings of the worker.
+    """Check the options that loops over tables and tunnels share; return the settings of the worker.
 
     Raises:
         ConfigurationError: an option cannot work.
@@ -85,7 +85,7 @@ def consumption_of_tables(
     ]
     name = worker or unique_name()
     consumption = Consumption(name, partial(_worker, name, settings, streams), settings, commit)
-    _ = consumption.worker  # made here, so that a wrong setting is found here
+    _ = consumption.worker  # made here, so that a wrong setting is noticed here
     return consumption
 
 

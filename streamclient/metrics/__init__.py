@@ -1,6 +1,6 @@
 """A worker's metrics and their receivers: Prometheus, OpenTelemetry, memory, or an ``IMetrics`` of your own.
 
-Importing this package imports neither of the two libraries; they come with the extras ``prometheus`` and ``otel``.
+Importing this package does not import the two libraries. The extras ``prometheus`` and ``otel`` install them.
 """
 
 from __future__ import annotations

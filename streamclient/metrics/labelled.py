@@ -1,4 +1,4 @@
-"""The metrics that measuring code calls: common labels are filled in, and no call raises."""
+"""The object through which this package measures: it adds common labels, and no call raises."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _log = logs.logger(__name__)
 
 
 class NoMetrics(IMetrics):
-    """Measures nothing; a call takes a tenth of a microsecond."""
+    """Measures nothing. A call takes a tenth of a microsecond."""
 
     def increment(self, metric: Metric, amount: float = 1, /, **labels: str) -> None:
         """Ignore the call."""
@@ -32,15 +32,15 @@ NO_METRICS = NoMetrics()
 def labelled(metrics: IMetrics | None, **labels: str) -> IMetrics:
     """Wrap metrics: add ``labels`` to every call, and suppress errors; only the first error is logged.
 
-    A lease manager or a stream API that a user makes by hand needs the labels ``stream`` and ``worker``.
+    If you make a lease manager or a stream API yourself, its metrics need the labels ``stream`` and ``worker``.
     """
     return NO_METRICS if metrics is None or metrics is NO_METRICS else _LabelledMetrics(metrics, labels)
 
 
 class _LabelledMetrics(IMetrics):
-    """Thread-safe if the wrapped metrics are.
+    """Metrics with common labels. Thread-safe if the wrapped metrics are.
 
-    ``SystemExit`` is an error like any other, except in the main thread, where it may come from a signal.
+    ``SystemExit`` counts as an ordinary error, except in the main thread, where a signal may have raised it.
     """
 
     def __init__(self, metrics: IMetrics, labels: dict[str, str]) -> None:

@@ -26,8 +26,7 @@ class Distribution:
     count: int = 0
     sum: float = 0.0
     buckets: tuple[int, ...] = (0,) * (len(SECONDS_BUCKETS) + 1)
-    """The number of values at or below each bound of ``SECONDS_BUCKETS``, and, as the last number, the count of all
-    values."""
+    """For each bound of ``SECONDS_BUCKETS`` the number of values at or below it; the last number counts all values."""
 
 
 @frozen
@@ -68,8 +67,8 @@ class _HistogramValues:
 class MemoryMetrics(IMetrics):
     """Keeps the present value of every series. Thread-safe.
 
-    A metric that is missing from ``METRICS``, labels that it does not name, or a method for another kind of metric
-    raise ``ConfigurationError`` and change nothing.
+    A call raises ``ConfigurationError``, and changes nothing, if the metric is missing from ``METRICS``, if the labels
+    are not those of the metric, or if the method is for another kind of metric.
     """
 
     def __init__(self) -> None:
@@ -116,14 +115,14 @@ class MemoryMetrics(IMetrics):
     def snapshot(self, *metrics: Metric) -> tuple[Series, ...]:
         """Return all series of ``metrics``, or, without arguments, of all metrics in the order of ``METRICS``.
 
-        The metrics come in the given order, and the series of one metric in order of creation. All values are of the
-        same moment. May be called from any thread.
+        The metrics come in the given order, and the series of one metric in order of creation. All values belong to the
+        same moment. Usable from any thread.
         """
         with self._lock:
             return tuple([series for metric in metrics or METRICS for series in self._series(metric)])
 
     def value(self, metric: Metric, /, **labels: str) -> float | None:
-        """Return the sum of all series with ``labels``, whatever their other labels; ``None`` without such series.
+        """Return the sum of all series with ``labels``, whatever their other labels are; ``None`` without such series.
 
         For a histogram, return the number of its values.
         """

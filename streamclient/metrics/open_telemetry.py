@@ -29,12 +29,12 @@ _provider = checks.Check(
 class OpenTelemetryMetrics(MemoryMetrics):
     """Gives every series to the readers of a meter provider; names are ``Metric.dotted_name``, units are in UCUM.
 
-    Counters and gauges are observable instruments that read the kept values. Other instruments would report a series
-    for ever once they have it; these report a shard only while it is held. Histograms are ordinary instruments, and
-    name no shard. Make one object for each provider, and share it between all workers of the process.
+    Counters and gauges are observable instruments that read the kept values, so they report a shard only while the
+    worker holds it. Other instruments would report a series for ever. Histograms are ordinary instruments, and name no
+    shard. Make one object for each provider, and share it between all workers of the process.
 
     Args:
-        meter_provider: an ``opentelemetry.metrics.MeterProvider``; the global one if ``None``.
+        meter_provider: an ``opentelemetry.metrics.MeterProvider``; with ``None`` the global provider.
 
     Raises:
         ConfigurationError: the OpenTelemetry API is not installed.

@@ -24,14 +24,14 @@ _registry = checks.Check(
 
 @checks.explains_names
 class PrometheusMetrics(MemoryMetrics):
-    """Keeps every series, and gives them to a registry of ``prometheus_client`` at each scrape.
+    """Keeps every series, and gives all series to a registry of ``prometheus_client`` at each scrape.
 
     Make one object for each registry, and share it between all workers of the process: the label ``worker`` tells them
     apart. Series of a shard that is no longer held are removed. Several processes need a port each; the multiprocess
     mode of ``prometheus_client`` does not see these metrics.
 
     Args:
-        registry: a ``prometheus_client.CollectorRegistry``; the default one of the library if ``None``.
+        registry: a ``prometheus_client.CollectorRegistry``; with ``None`` the default registry of the library.
 
     Raises:
         ConfigurationError: ``prometheus_client`` is not installed, or the registry has these metrics already.
@@ -54,11 +54,11 @@ class PrometheusMetrics(MemoryMetrics):
         """Serve the registry over HTTP at ``/metrics``, in threads of its own; ``/`` lists the paths.
 
         Args:
-            port: the port for Prometheus; 0 picks a free one, which ``HealthServer.port`` names.
+            port: the port for Prometheus; 0 picks a free port, which ``HealthServer.port`` names.
             address: an address of this machine; by default only this machine reaches it. Metrics name tables and
                 workers without asking for a password: ``0.0.0.0`` opens them to other machines.
             worker: a worker, a tunnel worker or a daemon whose ``/live``, ``/ready`` and ``/health`` are served, too,
-                as by its ``serve_health``. Without one these paths are not found.
+                as by its ``serve_health``. Without a worker these paths are not found.
 
         Raises:
             OSError: the port is taken, or may not be used.
@@ -75,7 +75,7 @@ class PrometheusMetrics(MemoryMetrics):
 
 
 def separate_metrics() -> PrometheusMetrics:
-    """Return metrics with a registry of their own, which has nothing else.
+    """Return metrics with a registry of their own, which contains no other metrics.
 
     Raises:
         ConfigurationError: ``prometheus_client`` is not installed.
@@ -110,7 +110,7 @@ class _Collector:
         return [self._family(metric, ()) for metric in METRICS]
 
     def collect(self) -> list[Any]:
-        """Return every metric with all its series, of one moment."""
+        """Return every metric with all its series, as they are at one moment."""
         by_metric: dict[Metric, list[Series]] = {metric: [] for metric in METRICS}
         for series in self._snapshot():
             by_metric[series.metric].append(series)

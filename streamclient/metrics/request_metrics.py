@@ -19,7 +19,7 @@ def result_of(error: Exception) -> str:
     """Return the result that a failed call counts as: the kind of its error, trimmed, undecodable, or other."""
     match error:
         case DependencyException():
-            # Only the type is read: nothing else of a user's own class is safe to call.
+            # Only the type is read, because nothing else of a user's own class is safe to call.
             return UNDECODABLE if issubclass(type(error), UnreadableAnswerError) else error.kind.value
         case TrimmedDataException():
             return "trimmed"
@@ -36,6 +36,9 @@ class RequestCounter:
         self._metric = metric
 
     def count(self, operation: str, error: Exception | None = None) -> None:
-        """Count a request that was answered, or, if ``error`` is given, that failed with this error of the package."""
+        """Count a request that was answered.
+
+        If ``error`` is given, count a request that failed with this error of the package.
+        """
         result = OK if error is None else result_of(error)
         self._metrics.increment(self._metric, operation=operation, result=result)

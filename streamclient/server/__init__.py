@@ -3,7 +3,7 @@
 From Python, ``with LocalTablestore() as local: client = local.client()``; for other languages, the command
 ``streamclient server``.
 
-The parts that need an HTTP server are loaded when they are first used: the command line should answer at once.
+The parts that need an HTTP server are loaded when they are first used, so that the command line answers quickly.
 """
 
 from typing import TYPE_CHECKING

@@ -1,7 +1,7 @@
 """The admin surface: ``Control`` as JSON over HTTP, on the port of the service, below ``/_admin/``.
 
-Every call carries ``Authorization: Bearer <access key secret>``: a web page in a browser on the same machine can reach
-the port, and must not control the server.
+Every call carries ``Authorization: Bearer <access key secret>``. A web page in a browser on the same machine can reach
+the port, but must not control the server.
 """
 
 from __future__ import annotations
@@ -76,11 +76,10 @@ class Admin:
             return _reply(500, {"error": "the server failed; see its log"})
 
     def call(self, method: str, name: str, arguments: Arguments) -> Any:
-        """Carry out one operation for a caller that another surface let in; return what is to be sent as JSON.
+        """Carry out one operation for a caller that another surface has authenticated; return the answer for JSON.
 
         Raises:
-            KeyError: there is no such operation.
-            ServiceError, ValueError, TypeError: the operation cannot be carried out as asked.
+            KeyError: there is no such operation. ServiceError, ValueError, TypeError: the arguments cannot work.
         """
         return self._routes[method, name](arguments)
 

@@ -1,8 +1,8 @@
 """The changes that the server writes to its storage.
 
-The state in memory is the truth while the server runs. Before it answers a request, the server hands the list of the
-request's changes to the storage; the storage applies the whole list or nothing. On start, the server rebuilds the same
-state from the result of ``load``. See the page ``server-storage`` of the decisions.
+While the server runs, only the state in memory counts. Before the server answers a request, it passes the list of the
+request's changes to the storage; the storage applies the whole list or nothing. At the start, the server rebuilds the
+same state from the result of ``load``. See the page ``server-storage`` of the decisions.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class PutSetting:
 
 @frozen
 class PutTable:
-    """A table's definition, as JSON; new or replaced."""
+    """A table's definition as JSON, new or replaced."""
 
     table_number: int
     document: str
@@ -38,7 +38,7 @@ class DropTable:
 
 @frozen
 class PutRow:
-    """A row, new or replaced: all its cells and versions as one PlainBuffer row without header."""
+    """A row, new or replaced: all of its cells and versions as one PlainBuffer row without a header."""
 
     table_number: int
     key: bytes
@@ -56,7 +56,7 @@ class DeleteRow:
 
 @frozen
 class PutStream:
-    """A stream's definition, as JSON; new or replaced."""
+    """A stream's definition as JSON, new or replaced."""
 
     stream_number: int
     document: str
@@ -71,7 +71,7 @@ class DropStream:
 
 @frozen
 class PutShard:
-    """A shard's definition and bounds, as JSON; new or replaced."""
+    """A shard's definition and bounds as JSON, new or replaced."""
 
     shard_number: int
     stream_number: int
@@ -153,7 +153,7 @@ Change = (
 
 @frozen
 class StoredState:
-    """The whole content of a storage: each item as last committed, in the order of the items' numbers."""
+    """The whole content of a storage: each item as it was last committed, in the order of the items' numbers."""
 
     settings: tuple[PutSetting, ...] = ()
     tables: tuple[PutTable, ...] = ()
@@ -168,11 +168,11 @@ class StoredState:
 
 
 class Storage(Protocol):
-    """The receiver of changes. One thread at a time calls it."""
+    """The receiver of changes. Only one thread at a time calls it."""
 
     @property
     def keeps(self) -> bool:
-        """Whether changes outlive the process; if not, the server does not describe them."""
+        """Whether changes outlive the process. If they do not, the server does not describe its changes."""
 
     def load(self) -> StoredState:
         """Return all that was committed; called once, before the first commit."""

@@ -1,6 +1,7 @@
-"""Requests in any form that HTTP allows, by aiohttp: requests that no SDK sends, and requests that wait for a fault.
+"""Requests in any form that HTTP allows, answered by aiohttp. No SDK sends them, or they wait for an injected fault.
 
-The first such request imports aiohttp: at the start the import would be a third of the time to the server's first line.
+The first such request imports aiohttp. At the start of the server, the import would be a third of the time until its
+first line.
 """
 
 from __future__ import annotations
@@ -47,13 +48,13 @@ class AnyHttp:
             self._server,
             self._service,
             loop=asyncio.get_running_loop(),
-            keepalive_timeout=_NEVER_SECONDS,  # Connections closes idle ones
+            keepalive_timeout=_NEVER_SECONDS,  # ``Connections`` closes idle connections.
             access_log=None,
-            auto_decompress=False,  # the protocol has its own compression, whose size is bounded
+            auto_decompress=False,  # The protocol has its own compression, whose size is bounded.
         )
 
     async def stop(self, timeout: float) -> None:
-        """Close every connection: idle ones at once, others after their present request or ``timeout`` seconds."""
+        """Close every connection: immediately if it is idle, otherwise after its request or ``timeout`` seconds."""
         for connection in self._server.connections:
             connection.close()
         await self._server.shutdown(timeout)
@@ -101,7 +102,7 @@ class AnyHttp:
         return _cut(request) if isinstance(action, LoseAnswer) else _response(answer)
 
     async def _pause(self, seconds: float) -> bool:
-        """Wait; return whether the server is still running afterwards."""
+        """Wait; return whether the server is still running after that."""
         if seconds <= 0:
             return True
         try:
@@ -111,7 +112,7 @@ class AnyHttp:
         return False
 
     async def _read_body(self, request: web.BaseRequest) -> bytes:
-        """Read the body, with bounds on its size and time."""
+        """Read the body, with bounds on its size and its time."""
         if (request.content_length or 0) > MAX_BODY_BYTES:
             raise refusals.BODY_TOO_LARGE()
         transport = request.transport
@@ -173,7 +174,10 @@ class _Protocol(web.RequestHandler):
 
 
 def _invite_body(request: web.BaseRequest, transport: asyncio.Transport) -> None:
-    """Ask for the body if the client waits to be asked: curl, and SDKs built on curl, would wait for a whole second."""
+    """Ask for the body if the client waits for that.
+
+    Otherwise curl, and SDKs built on curl, would wait for a second.
+    """
     expectation = request.headers.get("Expect", "").strip().lower()
     if expectation == "100-continue" and request.version >= HttpVersion11:
         transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
@@ -189,7 +193,7 @@ def _response(answer: Answer) -> web.Response:
 
 
 def _cut(request: web.BaseRequest) -> web.Response:
-    """Break the connection; aiohttp drops the returned response because its transport is closed."""
+    """Break the connection. aiohttp then drops the returned response, because its transport is closed."""
     if request.transport is not None:
         request.transport.abort()
     return web.Response()

@@ -17,11 +17,11 @@ from streamclient.wire import signature
 DEFAULT_INSTANCE = "local"
 DEFAULT_ACCESS_KEY_ID = "local-access-key-id"
 DEFAULT_ACCESS_KEY_SECRET = "local-access-key-secret"
-"""The default secret is fixed, so that a newcomer can copy a client configuration from the documentation. It protects
-nothing: with it the server listens on the loopback interface only, unless the user allows more."""
+"""The default secret is fixed, so that a newcomer can copy a client configuration from the documentation. The default
+secret protects nothing. With it, the server listens on the loopback interface only, unless the user allows more."""
 
 _HOST = re.compile(r"(\[[0-9A-Za-z:.%]+\]|[0-9A-Za-z_.-]+)(?::[0-9]{1,5})?", re.ASCII)
-"""The form of a ``Host`` header: a name or an address, and maybe a port. Other parts of a URL are refused."""
+"""The form of a ``Host`` header: a name or an address, with or without a port. Other parts of a URL are refused."""
 
 _NAME = re.compile(r"[0-9A-Za-z_.-]{1,255}", re.ASCII)
 """A host name, by characters and length (RFC 1123; containers also use underscores)."""
@@ -35,17 +35,18 @@ host_names = checks.Check(
 )
 
 _HOSTS_REMEMBERED = 64
-"""The largest number of hosts whose judgement is cached. Clients use one or two hosts; strangers may ask for any."""
+"""The largest number of hosts whose judgement is cached. Clients use one or two hosts; other callers may send any
+number."""
 
 _DERIVED_KEYS_CACHED = 64
-"""The largest number of derived keys that are cached, one per sign date and region in use. Deriving a key costs four
-MACs."""
+"""The largest number of derived keys that are cached, one for each pair of sign date and region. Deriving a key costs
+four MACs."""
 
 _derive_v4_key = lru_cache(maxsize=_DERIVED_KEYS_CACHED)(signature.derive_v4_key)
 
 
 _header_text = checks.Check(
-    # Clients send these in headers, and every SDK refuses empty ones.
+    # Clients send these values in headers, and every SDK refuses empty values.
     "non-empty printable text without outer spaces",
     lambda value: isinstance(value, str) and bool(value) and value == value.strip() and value.isprintable(),
 )
@@ -57,7 +58,7 @@ _hidden_text = checks.Check(_header_text.expected, _header_text.fits, hides=True
 class Credentials:
     """The instance that a server plays, and the key pair it accepts.
 
-    An STS token that a client sends along is covered by the signature and otherwise ignored.
+    If a client sends an STS token, the signature covers the token. The server does not use the token in any other way.
     """
 
     instance: str = field(default=DEFAULT_INSTANCE, validator=_header_text)
@@ -98,15 +99,16 @@ def _lower_case(names: Iterable[str]) -> frozenset[str]:
 class Doors:
     """The host names and origins that requests may have.
 
-    Pages in a browser on this machine can reach the port. A page can let its own name point here, and then its requests
-    carry that name as ``Host``; the requests of all other pages carry ``Origin``, which no SDK sends. An address cannot
-    be made to point elsewhere, and names below ``localhost`` mean this machine everywhere. The network of the machine
-    decides about any other name, even one without dots, so the user must list it.
+    Pages in a browser on this machine can reach the port. The owner of a page can let the page's host name point to
+    this machine; then the page's requests carry that name as ``Host``. The requests of all other pages carry
+    ``Origin``, which no SDK sends. An address cannot be made to point elsewhere, and names below ``localhost`` always
+    mean this machine. The network decides where any other name points, even a name without dots, so the user must list
+    such a name.
     """
 
     names: frozenset[str] = field(converter=_lower_case)
     _judged: dict[str, bool] = field(factory=dict, init=False, eq=False, repr=False)
-    """For each requested host that was judged: whether requests may have it."""
+    """The hosts that were judged, each with the result: whether requests may have it."""
 
     def check(self, headers: Mapping[str, str]) -> None:
         """Accept a request, or raise a ``ServiceError``. A request without ``Host`` came from no browser."""
@@ -116,7 +118,7 @@ class Doors:
             name = "NAME" if match is None or len(host) > _SHOWN_CHARACTERS else match[1]
             raise refusals.HOST(host=_shown(host), name=name)
         origin = headers.get("origin")
-        if origin is not None:  # even the host's own origin: the page may have been served under that name
+        if origin is not None:  # Even the host's own origin is refused: the page may have been served under that name.
             raise refusals.WEB_PAGE(origin=_shown(origin))
 
     def knows(self, host: str) -> bool:
@@ -161,9 +163,9 @@ class Signer:
 
 
 def authenticate(path: str, headers: Mapping[str, str], credentials: Credentials) -> Signer:
-    """Verify the signature of a request, V4 if it carries one, else V2.
+    """Verify the signature of a request: its V4 signature if it has one, otherwise its V2 signature.
 
-    ``headers`` have lower-case names and hold all that the envelope requires.
+    ``headers`` have lower-case names and include all headers that the envelope requires.
 
     Raises:
         ServiceError: unknown key id, or a signature made with another secret or over other headers.

@@ -1,4 +1,7 @@
-"""Capacity units: the consumption that an answer states. They are information only; no request is refused for them."""
+"""Capacity units: the consumption that an answer states.
+
+They are for information; the server refuses no request for them.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ NO_UNITS = Units(0, 0)
 
 
 def units(size_bytes: int) -> int:
-    """Return the capacity units of ``size_bytes``: one for each 4 KB begun, and at least one."""
+    """Return the capacity units for ``size_bytes``: one unit for each 4 KB begun, and at least one."""
     return max(1, -(-size_bytes // _UNIT_BYTES))
 
 

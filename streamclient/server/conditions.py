@@ -1,4 +1,4 @@
-"""The conditions that a write sets for the row as it is before the write."""
+"""The conditions that a write sets for the row before the write."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """The connections of one server: their number, their time-outs, and the choice of the connection to close.
 
-The server closes a connection whose headers do not end in time, that never sends a request, or whose client does not
-read its answer. When the process has as many connections as it can hold, a new one replaces the connection that has
-waited longest without a request in work; connections that never finished a request go first. So a thousand half-sent
+The server closes a connection if its headers do not end in time, if it never sends a request, or if its client does not
+read the answer. If the process holds as many connections as it can, a new connection replaces the one that has waited
+longest without a request in work. Connections that never finished a request are replaced first. So a thousand half-sent
 requests do not shut out any client.
 """
 
@@ -30,20 +30,20 @@ BODY_TIMEOUT_SECONDS = 30.0
 """The seconds for the body, after the headers have arrived."""
 
 MAX_COMING_BYTES = 256 * 1024 * 1024
-"""The largest number of bytes of all unfinished bodies together: enough for fifty of the largest size. Any client can
-begin a body, because the caller is authenticated only when the body is complete."""
+"""The largest number of bytes of all unfinished bodies together: enough for fifty bodies of the largest size. Anyone
+can begin a body, because a caller is authenticated only when the body is complete."""
 
 MAX_LEAVING_BYTES = 256 * 1024 * 1024
-"""The largest number of bytes of all answers that clients have not yet read: enough for sixteen of the largest. Beyond
-that, the server gives up the slowest client."""
+"""The largest number of bytes of all answers that clients have not yet read: enough for sixteen of the largest answers.
+If there are more, the server breaks the connection of the slowest client."""
 
 KEEP_ALIVE_SECONDS = 300.0
-"""The seconds after which an idle connection is closed: longer than in any SDK's pool, so that the client always closes
+"""The seconds after which an idle connection is closed: longer than in any SDK's pool, so the client always closes
 first."""
 
 ANSWER_TIMEOUT_SECONDS = 60.0
-"""The seconds in which a client must read at least a part of its answer. A slower client is gone, or wants to keep the
-answer in memory for ever."""
+"""The seconds in which a client must read at least a part of its answer. A slower client no longer exists, or tries to
+keep the answer in memory for ever."""
 
 MAX_CONNECTIONS = 2_000
 """The largest number of connections: enough for four SDK clients with full pools. Each connection takes about ten
@@ -77,24 +77,24 @@ class Connections:
         self._plain = plain
         self._most = most_connections() if most is None else most
         self._idle: dict[Guard, None] = {}
-        """The connections without a request in work, the longest waiting first."""
+        """The connections without a request in work; the connection that has waited longest comes first."""
         self._guards: dict[asyncio.BaseTransport, Guard] = {}
         self._logged = -LOG_PAUSE_SECONDS
         self.bodies: dict[asyncio.Transport, int] = {}
-        """The bytes of each body that is being received, by its connection, the earliest first."""
+        """The bytes of each body that is being received, by connection, in the order in which the bodies began."""
         self.body_bytes: int = 0
         """The bytes of all unfinished bodies."""
         self.answers: dict[asyncio.Transport, int] = {}
-        """The bytes of each unread answer, by its connection, the longest waiting first."""
+        """The bytes of each unread answer, by connection; the answer that has waited longest comes first."""
         self.answer_bytes: int = 0
-        """The bytes of all unread answers, when they began to wait."""
+        """The bytes of all unread answers, each as it was when it began to wait."""
 
     def __call__(self) -> Guard:
         """Return the protocol of a new connection."""
         return Guard(self, self._make, self._plain)
 
     def close_plain(self) -> None:
-        """Close the connections that sent only plain requests: all of these are answered."""
+        """Close the connections that sent only plain requests; all of these requests are answered."""
         for transport, guard in self._guards.items():
             if guard.is_plain:
                 transport.close()
@@ -107,12 +107,12 @@ class Connections:
             self.make_room(f"there are more than {self._most} connections", besides=guard)
 
     def make_more_room(self, reason: str) -> None:
-        """Close some waiting connections, because the process has no file left for a new one."""
+        """Close some waiting connections, because the process has no file left for a new connection."""
         for _ in range(max(1, len(self._idle) // 8)):
             self.make_room(reason)
 
     def make_room(self, reason: str, besides: Guard | None = None) -> None:
-        """Close a waiting connection; close the newest if all others have work."""
+        """Close a waiting connection. If all other connections have work, close the newest."""
         now = time.monotonic()
         if now - self._logged >= LOG_PAUSE_SECONDS:
             self._logged = now
@@ -125,7 +125,8 @@ class Connections:
     def closed(self, guard: Guard, transport: asyncio.BaseTransport) -> None:
         """Forget a connection.
 
-        A broken one is forgotten at once, because the loop reports its end after newer connections.
+        A broken connection is forgotten immediately, because the event loop reports its end only after newer
+        connections.
         """
         self._guards.pop(transport, None)
         self._idle.pop(guard, None)
@@ -153,20 +154,20 @@ class Connections:
         guard.ended()
 
     def coming(self, transport: asyncio.Transport, size: int) -> None:
-        """Count a part of a body. If all bodies together are too large, give up the slowest."""
+        """Count a part of a body. If all bodies together are too large, break the connection of the slowest body."""
         self.bodies[transport] = self.bodies.get(transport, 0) + size
         self.body_bytes += size
         if self.body_bytes > MAX_COMING_BYTES:
             next(iter(self.bodies)).abort()
 
     def arrived(self, transport: asyncio.Transport) -> None:
-        """Stop counting a body that is complete or will never be."""
+        """Stop counting a body that is complete, or that will never be complete."""
         self.body_bytes -= self.bodies.pop(transport, 0)
 
     def leaving(self, transport: asyncio.Transport, size: int) -> None:
         """Count an answer that the client reads too slowly.
 
-        If all answers together are too large, give up the oldest.
+        If all answers together are too large, break the connection of the oldest answer.
         """
         self.taken(transport)
         self.answers[transport] = size
@@ -177,7 +178,7 @@ class Connections:
             oldest.abort()
 
     def taken(self, transport: asyncio.Transport) -> None:
-        """Stop counting an answer that was read or will never be."""
+        """Stop counting an answer that was read, or that will never be read."""
         self.answer_bytes -= self.answers.pop(transport, 0)
 
     def _of(self, request: web.BaseRequest) -> Guard | None:
@@ -187,8 +188,8 @@ class Connections:
 class Guard(asyncio.Protocol):
     """One connection, and a timer that runs while headers are due.
 
-    Plain requests (``plain_http``) are answered here. From its first other request on, the connection belongs to
-    aiohttp's protocol until its end, because two protocols must not wait for the same request.
+    This class answers plain requests (``plain_http``). At the first other request, the whole connection passes to
+    aiohttp's protocol for good, because two protocols must not wait for the same request.
     """
 
     def __init__(self, connections: Connections, make: Callable[[], web.RequestHandler], plain: PlainHttp) -> None:
@@ -196,12 +197,12 @@ class Guard(asyncio.Protocol):
         self._make = make
         self._plain = plain
         self._handler: web.RequestHandler | None = None
-        """aiohttp's protocol, once the connection was handed over."""
+        """aiohttp's protocol, once the connection has passed to aiohttp."""
         self._due: int | None = 0
-        """After the hand-over to aiohttp: the number of bytes that are missing of the last request; ``None`` if bytes
-        of another request may have arrived."""
+        """After the connection has passed to aiohttp: the number of bytes that the last request still lacks; ``None``
+        if bytes of another request may have arrived."""
         self._head: RequestHead | None = None
-        """The head of the plain request whose body is incomplete."""
+        """The head of a plain request whose body is incomplete."""
         self._received = bytearray()
         self._used_at = 0.0
         self._keeping: asyncio.TimerHandle | None = None
@@ -215,7 +216,7 @@ class Guard(asyncio.Protocol):
 
     @property
     def is_plain(self) -> bool:
-        """Whether only plain requests ever arrived."""
+        """Whether only plain requests have arrived so far."""
         return self._handler is None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -237,7 +238,7 @@ class Guard(asyncio.Protocol):
             self._handler.connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Take bytes of the present request's body, or else of the next request's headers."""
+        """Take bytes: of the body of the present request, or of the headers of the next request."""
         if self._handler is None:
             self._take(data)
         else:
@@ -277,10 +278,10 @@ class Guard(asyncio.Protocol):
         self._stop_waiting()
 
     def ended(self) -> None:
-        """Record that a request is answered; the connection is closed when it then stays idle for long.
+        """Record that a request is answered. If the connection then stays idle for long, it is closed.
 
-        One timer serves all requests. If the next request may have begun in the bytes that brought this one, the
-        headers of the next request are due.
+        One timer serves all requests. If the bytes that brought this request may have contained the beginning of the
+        next request, the timer runs for the headers of the next request.
         """
         self._in_work -= 1
         if self._due is None and not self._in_work and self._timer is None:
@@ -291,10 +292,10 @@ class Guard(asyncio.Protocol):
             self._keeping = loop.call_later(KEEP_ALIVE_SECONDS, self._end_if_idle)
 
     def _due_after(self, data: bytes) -> int | None:
-        """Return how many bytes are to come after ``data``; this is known only for plain requests.
+        """Return how many bytes the request lacks after ``data``; the number is known only for plain requests.
 
-        Once unknown, it is known again when a whole plain request comes while no other is in work: so a connection of
-        which one head came in two pieces is not taken for a half-sent request for ever.
+        If the number is unknown, it becomes known again when a whole plain request comes while no other request is in
+        work. So if one head came in two pieces, the connection does not count as half-sent for ever.
         """
         if self._due == 0 or (self._due is None and not self._in_work):
             head = self._plain.head_of(data)
@@ -303,7 +304,10 @@ class Guard(asyncio.Protocol):
         return None if left < 0 else left
 
     def _take(self, data: bytes) -> None:
-        """Answer a plain request, or wait for the rest of its body; hand any other connection over to aiohttp."""
+        """Answer a plain request, or wait for the rest of its body.
+
+        Pass the connection to aiohttp for any other request.
+        """
         if self._head is not None:
             self._received += data
             if len(self._received) < self._head.size:
@@ -356,7 +360,7 @@ class Guard(asyncio.Protocol):
         self._received = bytearray()
 
     def _hand_over(self, data: bytes) -> None:
-        """Leave ``data`` and all later bytes to aiohttp."""
+        """Pass ``data`` and all later bytes to aiohttp."""
         if self._head is not None:
             self._end_of_body()
             self._connections.waits(self)
@@ -369,8 +373,8 @@ class Guard(asyncio.Protocol):
         self._due = self._due_after(data)
         self._used_at = asyncio.get_running_loop().time()
         if self._due == 0:
-            # aiohttp begins the request in the loop's next turn. A timer that is due in this turn must not close the
-            # connection meanwhile: the client would lose a request that was read.
+            # aiohttp begins the request in the next iteration of the event loop. A timer that is due in this iteration
+            # must not close the connection: the client would lose a request that was read.
             self._stop_waiting()
         elif not self._in_work and self._timer is None:
             self._await_headers()
@@ -396,7 +400,7 @@ class Guard(asyncio.Protocol):
             self._transport.abort()
 
     def _left(self) -> int:
-        """Return the bytes of unread answers."""
+        """Return the number of bytes of the answer that the client has not read."""
         return 0 if self._transport is None else self._transport.get_write_buffer_size()
 
     def _watch(self, left: int) -> None:

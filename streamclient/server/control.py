@@ -21,15 +21,15 @@ if TYPE_CHECKING:
 KeyPart = int | str | bytes
 
 MAX_ADVANCE_SECONDS = 100 * 365 * 86400
-"""The largest single step of the clock, in seconds: a century is beyond every retention, and keeps microseconds within
-64 bits."""
+"""The largest single step of the clock, in seconds. A century is longer than every retention, and keeps microseconds
+within 64 bits."""
 
 
 class Control:
     """Control of one running server. Thread-safe.
 
     Methods that name a table raise ``ServiceError`` like the service (``OTSObjectNotExist`` for an unknown table), and
-    ``OTSParameterInvalid`` for shards that cannot be split or merged as asked.
+    ``OTSParameterInvalid`` for shards that cannot be split or merged in the requested way.
     """
 
     def __init__(self, engine: Engine, service: Service) -> None:
@@ -55,8 +55,8 @@ class Control:
     def changes(self, table: str, after: Mapping[str, int] | None = None, most: int = 100) -> ChangesView:
         """Return the newest records of a table's stream, at most ``most``, oldest first.
 
-        ``after`` is the ``positions`` of an earlier answer: only later records are returned. No request is counted, and
-        no fault strikes.
+        ``after`` is the ``positions`` of an earlier answer: only later records are returned. The call is not counted as
+        a request, and meets no fault.
         """
         return self._engine.changes(table, after, most)
 
@@ -69,8 +69,8 @@ class Control:
     ) -> tuple[str, str]:
         """Close an open shard and open two children; return their ids.
 
-        Without ``shard_id``, split the open shard with most rows; without ``at``, at its median key. ``at`` is the
-        leading key values (one value may stand alone) at which the second child begins.
+        Without ``shard_id``, split the open shard with most rows; without ``at``, at its median key. ``at`` is the key
+        at which the second child begins: the leading key values, or one value without a list.
         """
         key = None if at is None else (at,) if isinstance(at, (int, str, bytes)) else tuple(at)
         return self._engine.split_shard(table, shard_id=shard_id, at=key)
@@ -89,7 +89,7 @@ class Control:
     ) -> int:
         """Delete records as if their retention were over; return their number.
 
-        By default delete all records; with ``before_micros``, those written earlier; with ``keep_last``, all but the
+        By default delete all records; with ``before_micros``, records written earlier; with ``keep_last``, all but the
         newest ``keep_last`` of each shard.
         """
         return self._engine.trim(table, shard_id=shard_id, before_micros=before_micros, keep_last=keep_last)
@@ -101,12 +101,12 @@ class Control:
     def advance_clock(self, seconds: float) -> None:
         """Move the server's clock forward: retention and time to live take effect without waiting.
 
-        With a data directory the clock keeps the step across a restart, however the process ended.
+        With a data directory the clock keeps the step after a restart, even if the process was killed.
 
         Raises:
             ValueError: ``seconds`` is negative, not finite, above ``MAX_ADVANCE_SECONDS``, or leads past the year 2261.
         """
-        if not 0 <= seconds <= MAX_ADVANCE_SECONDS:  # also refuses NaN, for which no comparison holds
+        if not 0 <= seconds <= MAX_ADVANCE_SECONDS:  # This also refuses NaN, for which no comparison holds.
             raise ValueError(f"seconds must be from 0 to {MAX_ADVANCE_SECONDS}, not {checks.shown(seconds)}")
         self._engine.advance_clock(seconds)
 
@@ -135,7 +135,7 @@ class Control:
         self._service.observers = (*self._service.observers, observer)
 
     def unobserve(self, observer: Observer) -> None:
-        """Stop calling ``observer``; does nothing if it is not called."""
+        """Stop calling ``observer``. Do nothing if it is not being called."""
         self._service.observers = tuple(other for other in self._service.observers if other != observer)
 
     @property
@@ -145,7 +145,7 @@ class Control:
 
     @property
     def advanced_seconds(self) -> float:
-        """The seconds by which ``advance_clock`` moved the clock, altogether."""
+        """The total number of seconds by which ``advance_clock`` moved the clock."""
         return self._engine.advanced_seconds
 
     def reset_requests(self) -> None:
@@ -153,7 +153,10 @@ class Control:
         self._service.counters.reset()
 
     def clear(self) -> None:
-        """Delete all tables with their streams and tunnels, all faults, observers and counts. The clock stays."""
+        """Delete all tables with their streams and tunnels, all faults, observers and counts.
+
+        The clock stays unchanged.
+        """
         self._engine.drop_tables()
         self._service.faults.clear()
         self._service.observers = ()

@@ -9,12 +9,12 @@ from attrs import astuple, define, frozen
 from streamclient.server.capacity import NO_UNITS, Units
 
 MOST_TALLIES = 4_096
-"""The largest number of pairs of operation and table that are counted apart: a client can send any name, and the server
-keeps each pair."""
+"""The largest number of pairs of operation and table that have their own counts. The number is limited because a client
+can send any name, and the server keeps each pair."""
 
 LONGEST_NAME = 255
-"""The number of characters of a name that are kept: as many as in a table name. The joined names of a request over
-several tables share them."""
+"""The number of characters of a name that are kept: as many as a table name may have. If a request names several
+tables, the names are joined, and together have as many characters."""
 
 OTHERS = "(others)"
 """The name for all names beyond ``MOST_TALLIES``."""
@@ -24,22 +24,22 @@ OTHERS = "(others)"
 class RequestCount:
     """The requests of one operation on one table since the start or the last reset.
 
-    Only authenticated requests count. ``table`` is empty for requests that name none; commas join the names of a
-    request over several tables. Names are cut at 255 characters. Names beyond the first 4,096 pairs of operation and
-    table count together as ``(others)``.
+    Only authenticated requests count. ``table`` is empty for a request that names no table; the names of several tables
+    are joined by commas. Names are cut at 255 characters. Names beyond the first 4,096 pairs of operation and table
+    count together as ``(others)``.
     """
 
     operation: str
     table: str
     requests: int
     errors: int
-    """The number of requests that got an error answer, also an injected one; errors of single rows in a batch do not
-    count."""
+    """The number of requests that got an error answer, including injected errors. Errors of single rows in a batch do
+    not count."""
     rows_read: int
     """The number of rows or stream records in answers."""
     rows_written: int
-    """The number of rows that accepted requests asked to write, including rows that were refused one by one in a
-    batch."""
+    """The number of rows that accepted requests asked to write. Rows that were refused one by one in a batch count,
+    too."""
     read_units: int
     """The capacity units for reads that the answers state."""
     write_units: int

@@ -2,10 +2,10 @@
 
 Laws:
 
-- One lock: requests take effect one after another, and a stream's order of records is that order.
-- A request is validated before it meets any state; a refused request changes nothing.
-- The changes of a request are committed to the storage before it is answered. If that fails, memory and storage may
-  differ, so from then on the engine refuses everything with an error that says so.
+- One lock: requests take effect one after another, and the records of a stream have the order of the requests.
+- A request is validated before it reads or changes any state; a refused request changes nothing.
+- The changes of a request are committed to the storage before it is answered. If the commit fails, memory and storage
+  may differ. From then on the engine refuses every request, and the error states this reason.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ logger = logs.logger(__name__)
 
 @frozen
 class EngineAnswer:
-    """The serialized answer to a request, with what the counters ask of it."""
+    """The serialized answer to a request, and the numbers that the counters need of it."""
 
     body: bytes
     rows_read: int
-    """The number of its rows or stream records."""
+    """The number of rows or stream records in the answer."""
     units: Units
-    """The capacity units that it states."""
+    """The capacity units that the answer states."""
 
 
 def _serialized(answer: Any) -> bytes:
@@ -74,13 +74,14 @@ class Engine:
         """Load the content of the storage.
 
         A new stream reports ENABLING for ``stream_enabling_millis``. The first ``tunnel_init_calls`` calls about a new
-        tunnel find it in its first stage, without channels. With ``tunnels_skip_lost_log``, a tunnel does not expire
-        with the records that it still needs, but skips them.
+        tunnel find it in its first stage, without channels. If the stream drops records that a tunnel still needs, the
+        tunnel expires; with ``tunnels_skip_lost_log`` it skips these records instead.
         """
         self._lock = threading.RLock()
         self._storage = storage
         self._stopped: Callable[[], ServiceError] | None = None
-        """Makes the refusal of everything, once the engine serves nothing any more."""
+        """Makes the error with which every request is refused once the engine serves nothing any more; ``None`` before
+        that."""
         self._state = ServerState(
             clock=clock,
             storage=storage,
@@ -101,9 +102,9 @@ class Engine:
         return self.answer(operation, body).body
 
     def answer(self, operation: str, body: bytes, message: Any = None) -> EngineAnswer:
-        """Execute a request as ``execute`` does; return the answer with what the counters ask of it.
+        """Execute a request as ``execute`` does; return the answer and the numbers that the counters need.
 
-        ``message`` is the request if it is parsed already.
+        ``message`` is the parsed request, if it was parsed before.
 
         Raises:
             ServiceError: the request is refused, as the service would refuse it.
@@ -126,7 +127,7 @@ class Engine:
         return EngineAnswer(_serialized(answer), known.rows_read(answer), known.units(answer))
 
     def _carried_out(self, known: ServedOperation, request: Any) -> Any:
-        """Execute a request as in ``_transaction``, without the cost of a generator for each request."""
+        """Execute a request as within ``_transaction``, but without the cost of a generator for each request."""
         self._require_service()
         try:
             return known.act(self._state, request)
@@ -139,7 +140,7 @@ class Engine:
 
     @contextmanager
     def _transaction(self) -> Iterator[ServerState]:
-        """Yield the state under the lock; commit its changes in any case, because memory already has them."""
+        """Yield the state under the lock. Commit its changes in any case, because the memory has them already."""
         with self._lock:
             self._require_service()
             try:
@@ -176,7 +177,10 @@ class Engine:
             return table_views.view_rows(state, table, after, most)
 
     def changes(self, table: str, after: Mapping[str, int] | None, most: int) -> ChangesView:
-        """Return the newest ``most`` records after the positions ``after``; records are decoded without the lock."""
+        """Return the newest ``most`` records after the positions ``after``.
+
+        The records are decoded outside the lock.
+        """
         with self._transaction() as state:
             found = table_views.find_changes(state, table, after, most)
         return found.decoded()
@@ -199,7 +203,7 @@ class Engine:
     def split_shard(
         self, table: str, shard_id: str | None = None, at: Sequence[KeyValue] | None = None
     ) -> tuple[str, str]:
-        """Close an open shard and open two in its place; return the ids of the lower and the upper child.
+        """Close an open shard and open two children in its place; return the ids of the lower and the upper child.
 
         Without ``shard_id``, split the shard with the most rows; without ``at``, at the median of its rows. ``at`` is a
         key or its leading columns: the first key of the upper child.
@@ -208,7 +212,7 @@ class Engine:
             return shard_ancestry.split_shard(state, table, shard_id, at)
 
     def merge_shards(self, table: str, shard_a: str, shard_b: str) -> str:
-        """Close two open shards with adjoining ranges and open one in their place; return its id."""
+        """Close two open shards with adjoining ranges and open one child in their place; return its id."""
         with self._transaction() as state:
             return shard_ancestry.merge_shards(state, table, shard_a, shard_b)
 
@@ -220,7 +224,7 @@ class Engine:
         before_micros: int | None = None,
         keep_last: int | None = None,
     ) -> int:
-        """Delete records of one shard or of all as if their retention were over; return their number.
+        """Delete records of one shard or of all shards, as if their retention were over; return their number.
 
         Delete the records before ``before_micros``, or all but the newest ``keep_last`` of each shard; by default, all.
         """
@@ -233,7 +237,10 @@ class Engine:
             state.expire_iterators(shard_ancestry.stream_of(state, table))
 
     def advance_clock(self, seconds: float) -> None:
-        """Move the clock forward, and delete the data that this expires. The step survives the end of the process."""
+        """Move the clock forward, and delete the data that expires by this.
+
+        The step survives the end of the process.
+        """
         with self._transaction() as state:
             state.clock.advance(seconds)
             state.forget_all_expired()

@@ -1,7 +1,8 @@
 """The HTTP envelope around a request and its answer: headers in, order of checks, headers out.
 
-There is no network here: headers are mappings with lower-case names. The order of checks and their texts follow the
-product documentation's error list; where that gives no order, see the decision page on the server's envelope.
+There is no network here: headers are mappings with lower-case names. The order of the checks, and their texts, follow
+the error list of the product documentation. If that list gives no order, the decision page on the server's envelope
+does.
 """
 
 from __future__ import annotations
@@ -40,10 +41,11 @@ REQUIRED_HEADERS = (
     "x-ots-instancename",
     "x-ots-contentmd5",
 )
-"""The headers that every official SDK sends with every request; checked in this order."""
+"""The headers that every official SDK sends with every request. They are checked in this order."""
 
 _DATE = re.compile(r"(\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2})(?:\.\d+)?Z", re.ASCII)
-"""The form of a date. The fraction is ignored, whatever its length: the Go SDK sends digits that are not a fraction."""
+"""The form of a date. The digits after the seconds are ignored, however many there are: in the Go SDK's dates they are
+not a fraction."""
 
 _REGION = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 """The form of a region's name."""
@@ -53,11 +55,12 @@ _OPERATION = re.compile(r"[A-Za-z][A-Za-z0-9]*(?:/[A-Za-z][A-Za-z0-9]*)*")
 
 
 _SINGLE = ("authorization", "content-encoding", "content-length", "content-type", "host", "origin", "transfer-encoding")
-"""Headers that must not come twice, besides all of the protocol's own: it would be unclear which value counts."""
+"""Headers that must not come twice, in addition to all headers of the protocol. With two values it would be unclear
+which value counts."""
 
 _ERROR_TEXT_CHARACTERS = 2_000
-"""The largest number of characters of a refusal; a refusal that repeats the request would otherwise be as long as the
-request."""
+"""The largest number of characters of a refusal. Without this limit, a refusal that repeats the request could be as
+long as the request."""
 
 _DICE = random.Random()
 """The generator of request ids, seeded by the system."""
@@ -65,7 +68,7 @@ _DICE = random.Random()
 
 @frozen
 class OpenedRequest:
-    """A request that passed the envelope: authentic, for this instance, inflated."""
+    """A request that passed the envelope: it is authentic, is meant for this instance, and is decompressed."""
 
     operation: str
     body: bytes
@@ -77,17 +80,18 @@ def open_request(
 ) -> OpenedRequest:
     """Check the envelope of a request and unpack its body.
 
-    ``now`` is the real time, with a time zone; it is not the server's own clock, because clients sign with theirs.
+    ``now`` is the real time, with a time zone. It is not the time of the server's own clock, because clients sign with
+    the real time.
 
     Raises:
-        ServiceError: the first failed check. Send this answer unsigned, because the caller is not authenticated.
+        ServiceError: the first check that failed. Send this answer unsigned, because the caller is not authenticated.
     """
     if len(body) > MAX_BODY_BYTES:
         raise refusals.BODY_TOO_LARGE()
     _check_headers_present(headers)
     operation = path.removeprefix("/")
     is_of_tunnels = operation.startswith("tunnel/")
-    # The version comes before the date, which SDKs for other versions write in other forms.
+    # The version is checked before the date, because SDKs for other versions write the date in other forms.
     _check_version(headers["x-ots-apiversion"], TUNNEL_API_VERSIONS if is_of_tunnels else (API_VERSION,))
     date = _check_date(headers["x-ots-date"], now)
     if SIGNATURE_V4_HEADER in headers:
@@ -103,7 +107,7 @@ def open_request(
 
 
 def single_headers(headers: Mapping[str, str]) -> dict[str, str]:
-    """Return headers by lower-case name, because Go sends canonical case.
+    """Return the headers by lower-case name, because Go sends names with capitals.
 
     Raises:
         ServiceError: a header that the server uses came twice.
@@ -134,7 +138,10 @@ def seal(path: str, body: bytes, now: datetime, signer: Signer | None) -> dict[s
 
 
 def _request_id() -> str:
-    """Return a random UUID like ``uuid.uuid4``. It need not be secret, so the system is not asked for each."""
+    """Return a random UUID like ``uuid.uuid4``.
+
+    The id need not be secret, so the system's generator is not called for each id.
+    """
     digits = f"{_DICE.getrandbits(128):032x}"
     variant = "89ab"[int(digits[16], 16) & 3]
     return f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-{variant}{digits[17:20]}-{digits[20:]}"
@@ -152,7 +159,7 @@ def error_body_json(error: ServiceError) -> bytes:
 
 
 def _text(error: ServiceError) -> str:
-    """Return the message with escapes for bytes that are not text, because refusals repeat bytes of the caller."""
+    """Return the message, with escapes for bytes that are not text. A refusal may repeat such bytes of the caller."""
     text = error.message.encode("utf-8", "backslashreplace").decode()
     return text if len(text) <= _ERROR_TEXT_CHARACTERS else f"{text[:_ERROR_TEXT_CHARACTERS]}..."
 
@@ -181,7 +188,7 @@ def _check_headers_present(headers: Mapping[str, str]) -> None:
 
 @lru_cache(maxsize=64)
 def _date_of(text: str) -> datetime | None:
-    """Return the time in a date header; requests of the same second share the cached result."""
+    """Return the time in a date header. The cached result serves all requests of the same second."""
     match = _DATE.fullmatch(text.strip())
     try:
         return datetime.fromisoformat(match[1] + "+00:00") if match else None
@@ -199,7 +206,7 @@ def _check_date(text: str, now: datetime) -> datetime:
 
 
 def _check_scope(headers: Mapping[str, str], date: datetime) -> None:
-    """Check the day and region of a V4 key. A client may have made the key on the other side of midnight."""
+    """Check the day and the region of a V4 key. A client may have made the key just before or after midnight."""
     sign_date, region = headers[SIGN_DATE_HEADER].strip(), headers[SIGN_REGION_HEADER].strip()
     days = {(date + skew).strftime("%Y%m%d") for skew in (-MAX_DATE_SKEW, timedelta(0), MAX_DATE_SKEW)}
     if sign_date not in days:
@@ -214,7 +221,7 @@ def _check_version(version: str, known: tuple[str, ...]) -> None:
 
 
 def _inflate(headers: Mapping[str, str], body: bytes) -> bytes:
-    """Return the decompressed body; its size is bounded, so that a small body cannot become huge."""
+    """Return the decompressed body. Its size is bounded, so that a small body cannot become huge."""
     kind = headers.get("x-ots-request-compress-type")
     if kind is None:
         return body

@@ -16,8 +16,8 @@ HIGHEST_KEY = encode_key((KeyBound.INF_MAX,))
 """A key after every row."""
 
 ROWS_AT_ONCE = 1_000
-"""The largest number of rows that one request deletes. Later requests go on, so that no request waits for all expired
-rows."""
+"""The largest number of rows that one request deletes. Later requests delete the remaining rows, so no request waits
+for all of them."""
 
 FEW_ENTRIES = 1_000
 """A heap of at most this many entries is never compacted."""
@@ -25,20 +25,20 @@ FEW_ENTRIES = 1_000
 
 @define
 class _Awaited:
-    """The rows of one table, ordered by the time of the version that expires first; ``millis`` has each row once."""
+    """The rows of one table, ordered by the time when their first version expires. ``millis`` has each row once."""
 
     heap: list[tuple[int, bytes]] = field(factory=list)
     millis: dict[bytes, int] = field(factory=dict)
 
 
 class RowExpiry:
-    """The rows of all tables that may expire. Tables that keep their data for ever cost nothing."""
+    """The rows of all tables that may expire. A table that keeps its data for ever costs nothing."""
 
     def __init__(self) -> None:
         self._tables: dict[int, _Awaited] = {}
 
     def expect(self, table: Table, key: bytes, row: StoredRow) -> None:
-        """Expect a stored row to change when its oldest version expires."""
+        """Add a stored row, which changes when its oldest version expires."""
         awaited = self._tables.get(table.definition.number)
         if awaited is None:
             if table.definition.options.time_to_live_seconds < 0:
@@ -57,7 +57,7 @@ class RowExpiry:
             _compact(awaited)
 
     def due(self, table: Table, now_micros: int) -> Iterator[tuple[bytes, StoredRow | None]]:
-        """Yield each row with expired versions as it is without these versions; ``None`` if no version is left."""
+        """Yield each row that has expired versions, without these versions; ``None`` if no version is left."""
         expired_before = table.expired_before_millis(now_micros)
         if expired_before is None:
             return
@@ -79,7 +79,7 @@ class RowExpiry:
                 yield key, left
 
     def _begin(self, table: Table) -> _Awaited:
-        """Add all rows of a table, which may have kept its data for ever until now."""
+        """Add all rows of a table. The table may have kept its data for ever until now."""
         awaited = self._tables[table.definition.number] = _Awaited()
         for key, row in table.rows.ascending(b"", HIGHEST_KEY):
             _push(awaited, key, row)
@@ -87,14 +87,14 @@ class RowExpiry:
 
 
 def _compact(awaited: _Awaited) -> None:
-    """Rebuild the heap when most entries are of deleted rows, or of rows that have an earlier entry as well."""
+    """Rebuild the heap if most of its entries are for deleted rows, or for rows that have an earlier entry as well."""
     if len(awaited.heap) > FEW_ENTRIES and len(awaited.heap) > 2 * len(awaited.millis):
         awaited.heap = [(millis, key) for key, millis in awaited.millis.items()]
         heapify(awaited.heap)
 
 
 def _push(awaited: _Awaited, key: bytes, row: StoredRow) -> None:
-    """Add a row to the heap. A row may be checked too early, because it is then checked again, but not too late."""
+    """Add a row to the heap. The row may be checked too early, because it is then checked again, but not too late."""
     millis = row.oldest_millis
     known = awaited.millis.get(key)
     if known is None or millis < known:

@@ -27,7 +27,7 @@ _KINDS = {action: kind for kind, action in ACTIONS.items()}
 
 
 def rule_to_json(rule: FaultRule) -> dict[str, Any]:
-    """Return the object that ``rule_from_json`` reads; ``None`` attributes are left out."""
+    """Return the object that ``rule_from_json`` reads. Attributes that are ``None`` are left out."""
     content = attrs.asdict(rule, recurse=False)
     content["action"] = {"kind": _KINDS[type(rule.action)], **_given(attrs.asdict(rule.action))}
     return _given(content)

@@ -1,13 +1,13 @@
-"""Faults by rule: the affected requests, the fault, and its frequency. Pure matching and counters; nothing waits here.
+"""Faults by rule: the affected requests, the fault, and its frequency. Only matching and counting; nothing waits here.
 
 Laws:
 
-1. Rules are consulted in the order in which they were added. Every latency that is due applies, and latencies add up;
-   the first due rule of another kind decides the request, and later rules do not count it.
-2. A rule counts the requests that match it. It is due on request ``after + 1`` and then on every ``every``-th, at most
-   ``times`` times; ``probability`` is drawn from a generator of the rule's own seed. Equal requests in equal order
-   therefore meet equal faults.
-3. Only authenticated requests meet faults, so that a rule never hides a wrong key.
+1. Rules are consulted in the order in which they were added. Every latency that is due applies, and latencies add up.
+   The first rule of another kind that is due decides about the request; later rules do not count the request.
+2. A rule counts the requests that match it. The rule is due at request ``after + 1``, and then at each ``every``-th
+   request, at most ``times`` times. ``probability`` is drawn from a generator with the rule's own seed. So equal
+   requests in equal order meet equal faults.
+3. Only authenticated requests meet faults, so a rule never hides a wrong key.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ MAX_DELAY_SECONDS = 3600.0
 unit."""
 
 MAX_RULES = 1000
-"""The largest number of rules of one server. Each request consults all of them, so a leak in a test fails here instead
-of slowing down."""
+"""The largest number of rules of one server. Each request consults all rules, so a test that adds rules without end
+fails at this limit instead of becoming slow."""
 
 
 _delay = checks.number(
@@ -49,9 +49,9 @@ class Latency:
 @checks.explains_names
 @frozen
 class Fail:
-    """Answer with an error; nothing is executed. Status and message default to those that the service gives the code.
+    """Answer with an error; execute nothing. By default, status and message are those of the service for this code.
 
-    ``OTSFlowControl`` is throttling with status 429; any code can be given that status, or another one.
+    ``OTSFlowControl`` means throttling, and has status 429. Every code can be given any other status.
     """
 
     code: str = field(validator=checks.text)
@@ -64,7 +64,7 @@ class Fail:
 
 @frozen
 class Cut:
-    """Cut the connection; nothing is executed."""
+    """Cut the connection; execute nothing."""
 
 
 @checks.explains_names
@@ -72,7 +72,7 @@ class Cut:
 class LoseAnswer:
     """Execute, then cut the connection without an answer, after ``seconds`` of silence.
 
-    If ``seconds`` exceed the client's time-out, the client gives up by itself.
+    If ``seconds`` exceed the client's time-out, the client gives up before the cut.
     """
 
     seconds: float = field(default=0.0, validator=_delay)
@@ -81,7 +81,7 @@ class LoseAnswer:
 @checks.explains_names
 @frozen
 class LateAnswer:
-    """Execute at once, and answer after ``seconds``."""
+    """Execute immediately, and answer after ``seconds``."""
 
     seconds: float = field(validator=_delay)
 
@@ -99,7 +99,7 @@ class FailRows:
     """Fail some rows of a batch, and execute the others.
 
     ``rows`` are positions counted over all tables of the request, from 0; ``every`` fails each n-th row (with 3: rows
-    2, 5, 8, …). Both may be given. The rule affects and counts batch operations only.
+    2, 5, 8, …). Both may be given. The rule affects and counts only batch operations.
     """
 
     rows: tuple[int, ...] = field(default=(), converter=_positions)
@@ -124,7 +124,7 @@ _action = checks.Check(
 _seed = checks.Check("a whole number", checks.is_whole)
 
 BATCH_OPERATIONS = ("BatchWriteRow", "BatchGetRow")
-"""The operations whose rows have results of their own."""
+"""The operations whose rows have separate results."""
 
 
 @checks.explains_names
@@ -133,7 +133,8 @@ class FaultRule:
     """A rule: the requests that meet a fault, and the fault.
 
     ``operation`` and ``table`` are shell patterns (``*Row``, ``Get*``, ``*``), case-sensitive. A request over several
-    tables matches if one of them does; a rule with a table never matches requests that name none, such as ListTable.
+    tables matches if one of its tables matches. A rule with a table never matches a request that names no table, such
+    as ListTable.
     """
 
     operation: str = field(validator=checks.text)
@@ -209,7 +210,7 @@ class FaultBook:
         self._last_id = 0
 
     def add(self, rule: FaultRule) -> int:
-        """Add a rule after the others; return its id, unique for the life of the server."""
+        """Add a rule after the other rules; return its id, which is unique for the life of the server."""
         with self._lock:
             if len(self._entries) >= MAX_RULES:
                 raise ValueError(f"there are already {MAX_RULES} fault rules; clear them first")
@@ -233,7 +234,7 @@ class FaultBook:
             return count
 
     def rules(self) -> tuple[FaultStatus, ...]:
-        """Return the rules in the order in which they are consulted, spent ones included."""
+        """Return the rules in the order in which they are consulted. Rules that have no further effect are included."""
         with self._lock:
             return tuple(FaultStatus(entry.fault_id, entry.rule, entry.seen, entry.struck) for entry in self._entries)
 
@@ -244,7 +245,7 @@ class FaultBook:
 
     def harm(self, operation: str, tables: Iterable[str]) -> Harm:
         """Count a request and return its faults."""
-        if not self._entries:  # the common case takes no lock: a rule added meanwhile starts with the next request
+        if not self._entries:  # without a lock: a rule added meanwhile starts at the next request
             return NO_HARM
         delay = 0.0
         with self._lock:

@@ -1,8 +1,8 @@
 """Column filters of GetRow, GetRange and BatchGetRow, and column conditions of writes.
 
-``count_nodes`` bounds a filter before all other checks. ``parse_filter`` turns it into frozen values once, and
-``judge_of`` turns these into a function that judges rows by their visible part. For a condition the visible part is the
-row before the write; for a read it is the requested selection; the primary key is always visible.
+``count_nodes`` bounds a filter before all other checks. ``parse_filter`` turns the filter into frozen values once, and
+``judge_of`` turns these values into a function that judges rows by their visible part. For a condition the visible part
+is the row before the write; for a read it is the requested selection; the primary key is always visible.
 """
 
 from __future__ import annotations
@@ -59,7 +59,8 @@ class CastRule:
 
 _INTEGER = re.compile(r"[+-]?[0-9]{1,19}")
 _DOUBLE = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
-"""The form of a number; Python's underscores, spaces, digits of other scripts, and words are excluded."""
+"""The form of a number. Underscores, spaces, digits of other scripts, and words, which Python would accept, are
+excluded."""
 
 
 def _cast(text: str, cast_type: VariantType) -> ColumnValue | None:
@@ -80,7 +81,7 @@ class SingleColumn:
     value: ColumnValue | None
     passes_if_missing: bool
     latest_version_only: bool = True
-    """Whether only the newest version counts; otherwise any version that satisfies the comparison is enough."""
+    """Whether only the newest version counts. Otherwise any version that satisfies the comparison suffices."""
     cast_rule: CastRule | None = None
 
 
@@ -109,7 +110,7 @@ Judge = Callable[[tuple[KeyValue, ...] | None, Columns], bool]
 
 
 def judge_of(row_filter: RowFilter, names: KeyNames) -> Judge:
-    """Return the judge for rows with this key; work that does not depend on the row is done once."""
+    """Return the judge for rows with this key. Work that does not depend on the row is done only once."""
     if isinstance(row_filter, Composite):
         return _composite_judge(row_filter.operator, [judge_of(each, names) for each in row_filter.filters])
     if row_filter.comparator is ComparatorType.NOT_EXIST:
@@ -122,7 +123,7 @@ def judge_of(row_filter: RowFilter, names: KeyNames) -> Judge:
 def _single_judge(
     single: SingleColumn, names: KeyNames, test: Callable[[ColumnValue], bool], *, if_missing: bool
 ) -> Judge:
-    """Return a judge by one column, newest version first; a key column has one version."""
+    """Return a judge by one column. The versions of a column come newest first; a key column has one version."""
     name, latest_only = single.column_name, single.latest_version_only
     position = names.index(name) if name in names else None
 
@@ -141,7 +142,8 @@ def _single_judge(
 def _comparison_test(single: SingleColumn) -> Callable[[ColumnValue], bool]:
     """Return the test of a comparison.
 
-    Values of different types satisfy nothing, not even NOT_EQUAL; BOOLEAN and INTEGER differ, although Python's do not.
+    Values of different types satisfy no comparison, not even NOT_EQUAL. BOOLEAN and INTEGER are different types,
+    although Python's are not.
     """
     compare, expected, expected_type = _COMPARISONS[single.comparator], single.value, type(single.value)
     rule = single.cast_rule
@@ -154,7 +156,7 @@ def _comparison_test(single: SingleColumn) -> Callable[[ColumnValue], bool]:
 
 
 def _existence_test(single: SingleColumn) -> Callable[[ColumnValue], bool]:
-    """Return the test of existence; with a cast rule only castable values exist."""
+    """Return the test of existence. With a cast rule, only values that can be cast exist."""
     rule = single.cast_rule
     return lambda value: rule is None or rule.apply(value) is not None
 
@@ -178,7 +180,7 @@ def _composite_judge(operator: LogicalOperator, judges: Sequence[Judge]) -> Judg
 
 
 def count_nodes(data: bytes, limits: Limits) -> None:
-    """Refuse a filter with too many nodes, composites counted, whatever its shape and depth.
+    """Refuse a filter with too many nodes, composites included, whatever its shape and depth are.
 
     Nothing after the first excess node is read.
     """
@@ -196,7 +198,7 @@ def count_nodes(data: bytes, limits: Limits) -> None:
 
 
 def _read(message_class: Any, data: bytes) -> Any | None:
-    """Read the message, complete or not; return ``None`` for malformed bytes, whose error the parser reports."""
+    """Read the message, complete or not. Return ``None`` for malformed bytes; the parser reports their error."""
     try:
         return bounded.read(message_class, data, MESSAGE_FIELDS)
     except CodecError:

@@ -1,7 +1,7 @@
-"""HTTP transport: one background thread with an event loop of its own per server.
+"""HTTP transport: each server has one background thread with its own event loop.
 
-Requests are executed inline in the loop: the engine's lock would serialize them anyway, and handing each one to a pool
-would cost more than most of them take. Only injected faults wait, and they wait without holding anything.
+Requests are executed in the event loop itself. The engine's lock would serialize them anyway, and passing a request to
+a pool would cost more than most requests take. Only injected faults wait, and they hold no lock while they wait.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ JOIN_TIMEOUT_SECONDS = 30.0
 MAX_PORT = 65535
 
 BACKLOG = 4096
-"""The largest number of connections that may queue before they are accepted: an SDK opens up to 500 at once. The system
-may allow fewer."""
+"""The largest number of connections that may queue before they are accepted. An SDK opens up to 500 together. The
+system may allow fewer."""
 
 ACCEPTED_AT_ONCE = 8
-"""The number of connections that are accepted at once from that queue; in between, connections that must make room are
-closed. Otherwise the event loop would accept all waiting connections, and when files run out it would report each of
-them, every second."""
+"""The number of connections that are accepted together from that queue. After each such group, connections that must
+make room are closed. Otherwise the event loop would accept all waiting connections. If the process then has too many
+open files, the loop would report each of these connections every second."""
 
 
 class HttpServer:
@@ -56,7 +56,7 @@ class HttpServer:
         self._other: AnyHttp | None = None
         self._thread: threading.Thread | None = None
         self.port: int = 0
-        """The port listened on, once started."""
+        """The port on which the server listens, once it is started."""
 
     def start(self) -> None:
         """Bind, and return once requests are answered.
@@ -80,7 +80,10 @@ class HttpServer:
             raise RuntimeError(f"the server thread on port {self.port} did not start in {JOIN_TIMEOUT_SECONDS:g} s")
 
     def stop(self) -> None:
-        """Stop listening, close every connection, and wait for the thread to end. Does nothing when not running."""
+        """Stop listening, close every connection, and wait for the thread to end.
+
+        Do nothing if the server is not running.
+        """
         thread, self._thread = self._thread, None
         if thread is None:
             return
@@ -107,7 +110,7 @@ class HttpServer:
         await acceptor.wait_closed()
 
     def _any_http(self) -> AnyHttp:
-        """Return the server of requests that are not plain, and make it if necessary."""
+        """Return the server for requests that are not plain; make it if necessary."""
         if self._other is None:
             from streamclient.server.any_http import AnyHttp  # noqa: PLC0415 -- see there
 

@@ -58,14 +58,14 @@ DEFAULT_ERRORS: Mapping[str, tuple[int, str]] = {
 _TOKEN_HEADER = "x-ots-ststoken"
 
 _OTHER_ERROR = (400, "Injected error.")
-"""The status and text of injected codes that are not in the list."""
+"""The status and text for injected codes that are not in the list."""
 
 
 class Executor(Protocol):
     """The engine's interface for the service."""
 
     def answer(self, operation: str, body: bytes, message: Any = None) -> EngineAnswer:
-        """Answer a request of one operation, parsed already or not; raises ``ServiceError``."""
+        """Answer a request of one operation, parsed already or not. Raise ``ServiceError`` for a refusal."""
 
 
 @frozen
@@ -79,7 +79,7 @@ class Answer:
 
 @frozen
 class Admitted:
-    """A request that passed the envelope, and its faults."""
+    """A request that passed the envelope, and the faults that it meets."""
 
     path: str
     opened: OpenedRequest
@@ -88,7 +88,7 @@ class Admitted:
     about: Inspected
     harm: Harm
     caller: str = ""
-    """The security token that came with the request; empty without one."""
+    """The security token that came with the request; empty for a request without a token."""
 
     @property
     def tables(self) -> tuple[str, ...]:
@@ -97,7 +97,7 @@ class Admitted:
 
 
 def real_time() -> datetime:
-    """Return the real time, which envelopes carry. The server's own clock can be advanced away from the clients'."""
+    """Return the real time, which envelopes carry. The server's own clock may be ahead of the clients' clocks."""
     return datetime.now(timezone.utc)
 
 
@@ -112,7 +112,7 @@ class Service:
         self._engine = engine
 
     def admit(self, path: str, headers: Mapping[str, str], body: bytes) -> Admitted:
-        """Check the envelope and draw the faults.
+        """Check the envelope of a request, and decide which faults the request meets.
 
         Raises:
             ServiceError: the envelope is wrong; answer with ``refuse``.
@@ -123,7 +123,7 @@ class Service:
         return Admitted(path, opened, speaks_json(headers), about, harm, headers.get(_TOKEN_HEADER, ""))
 
     def execute(self, admitted: Admitted) -> Answer:
-        """Execute a request as far as its faults allow, count it, tell observers, and sign the answer. Never raises."""
+        """Execute a request as far as its faults allow, count it, tell observers, and sign the answer. Never raise."""
         observers = self.observers
         began = time.perf_counter() if observers else 0.0
         answer, rows = self._executed(admitted)
@@ -144,7 +144,7 @@ class Service:
         return answer
 
     def _executed(self, admitted: Admitted) -> tuple[Answer, int]:
-        """Return the answer, and the number of its rows: read, and asked to be written."""
+        """Return the answer, the number of rows read, and the number of rows that the request asked to write."""
         operation = admitted.opened.operation
         try:
             answer = self._answer(admitted)

@@ -1,7 +1,7 @@
 """The tables of a request and the number of its rows, for fault rules and counters.
 
-Each request is parsed here, once; if the parsing succeeded, the engine takes the message from here. These functions
-never raise: malformed input names no table and counts no row, and the engine rejects it afterwards.
+This module parses each request once; if that succeeds, the engine uses the parsed message. These functions never raise.
+Malformed input counts as a request without tables and rows, and the engine then rejects it.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def _tables(tables: Callable[[Any], tuple[str, ...]], message: Any) -> tuple[str
 
 
 def counted(operation: str, answer: bytes) -> EngineAnswer:
-    """Return an answer that was joined from parts, with what the counters ask of it."""
+    """Return an answer that was joined from parts, with the numbers that the counters need of it."""
     known = OPERATIONS[operation]
     message = known.messages.response.FromString(answer)
     return EngineAnswer(answer, known.rows_read(message), known.units(message))

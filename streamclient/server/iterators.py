@@ -1,9 +1,9 @@
 """Shard iterators: a position in a stream as opaque text that needs no memory on the server.
 
-The form is the one observed at the service: base64 of three byte strings, each after one length byte, and a CRC-8 over
-all of it. The third one, the position, is ours: generation and record position, eight bytes each. As with the service,
-a stream id that does not fit after one length byte (table names over 238 characters) yields an iterator that reading
-refuses.
+The form was observed at the service: the base64 text of three byte strings, each after one length byte, and a CRC-8
+over all of them. The third string, the position, has this server's own form: generation and record position, eight
+bytes each. A stream id may be too long for one length byte, which happens with table names over 238 characters. Then
+reading refuses the iterator, as it does at the service.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class ShardIterator:
     stream_id: str
     shard_id: str
     generation: int
-    """The stream's generation when the iterator was made. Once the stream has a later one, the iterator is refused as
-    trimmed."""
+    """The stream's generation when the iterator was made. If the stream has a later generation, the iterator is refused
+    as trimmed."""
     position: int
 
 
@@ -85,10 +85,6 @@ def table_of_stream(stream_id: str) -> str:
 
 
 def table_of_iterator(text: str) -> str:
-    """Return the table that an iterator names, without checking the rest of it.
-
-    Raises:
-        ValueError, IndexError: the text is not an iterator.
-    """
+    """Return the table that an iterator names, without checking the rest of the iterator."""
     data = base64.b64decode(text)
     return table_of_stream(data[1 : 1 + data[0]].decode())

@@ -1,12 +1,12 @@
 """Primary keys as byte strings that sort like the keys themselves.
 
-The service orders keys column by column: INTEGER by value, STRING and BINARY by bytes, INF_MIN below and INF_MAX
-above everything. The form below keeps that order and is reversible, so one bisect on bytes finds a row, and a
-shard's bounds, which may name only leading columns, are plain prefixes.
+The service orders keys column by column: INTEGER by value, STRING and BINARY by bytes, INF_MIN below and INF_MAX above
+everything. The form below keeps that order and is reversible. So one bisection on bytes finds a row. The bounds of a
+shard, which may name only leading columns, are plain prefixes.
 
-Each column is a mark of its type and a payload: INTEGER eight bytes with the sign bit flipped; STRING and BINARY their
-bytes with ``00`` doubled into ``00 ff``, ended by ``00 00``. Columns of one table never mix types, so the order of
-marks between types does not matter.
+Each column is a mark of its type, then a payload. The payload of an INTEGER has eight bytes with the sign bit flipped.
+The payload of a STRING or BINARY is its bytes, with ``00 ff`` for each ``00``, and ends with ``00 00``. A column of a
+table never mixes types, so the order of the marks does not matter.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def _encode_column(value: KeyValue | KeyBound) -> bytes:
 
 
 def encode_key(values: Iterable[KeyValue | KeyBound]) -> bytes:
-    """Return the sortable form of a key, of leading columns of one, or of a range bound."""
+    """Return the sortable form of a key, of leading columns of a key, or of a range bound."""
     return b"".join([_encode_column(value) for value in values])
 
 
@@ -68,8 +68,8 @@ def decode_key(encoded: bytes) -> tuple[KeyValue, ...]:
 
 
 RUN_KEYS = 1_024
-"""The average number of keys in a run. A new key moves only the other keys of its run: that takes a few microseconds,
-instead of 170 µs before 400,000 keys in one long list."""
+"""The average number of keys in a run. A new key moves only the other keys of its run, which takes a few microseconds.
+In one long list, a new key before 400,000 others would take 170 µs."""
 
 
 class KeyRun:
@@ -121,7 +121,7 @@ class SortedKeys:
             return run
         upper = KeyRun(run.keys[RUN_KEYS:])
         del run.keys[RUN_KEYS:]
-        # The new key has no row yet, and belongs to one of the two.
+        # The new key has no row yet, and belongs to one of the two runs.
         for half in (run, upper):
             half.size_bytes, half.version_count = self._weigh([each for each in half.keys if each != key])
         self._runs.insert(place + 1, upper)
@@ -138,7 +138,7 @@ class SortedKeys:
         return self._runs[-1]
 
     def remove(self, key: bytes) -> None:
-        """Remove a present key whose row is no longer included in the size of its run."""
+        """Remove a present key. The caller has already subtracted its row from the counts of the run."""
         place = bisect_left(self._lasts, key)
         keys = self._runs[place].keys
         del keys[bisect_left(keys, key)]
@@ -148,7 +148,7 @@ class SortedKeys:
             self._lasts[place] = keys[-1]
 
     def ascending(self, start: bytes, end: bytes | None) -> Iterator[bytes]:
-        """Yield keys with start <= key < end; no end means up to the last."""
+        """Yield keys with start <= key < end; without an end, yield all keys from ``start`` on."""
         for place in range(bisect_left(self._lasts, start), len(self._runs)):
             keys = self._runs[place].keys
             first = bisect_left(keys, start) if keys[0] < start else 0
@@ -171,7 +171,7 @@ class SortedKeys:
                 return
 
     def count(self, start: bytes, end: bytes | None) -> int:
-        """Return how many keys have start <= key < end; no end means up to the last."""
+        """Return how many keys have start <= key < end; without an end, count all keys from ``start`` on."""
         stop = sum(len(run.keys) for run in self._runs) if end is None else self._rank(end)
         return stop - self._rank(start)
 

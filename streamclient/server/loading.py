@@ -1,4 +1,4 @@
-"""Rebuild the server's state from its storage."""
+"""The reconstruction of the server's state from its storage."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from streamclient.server.tunnels.tunnel_journal import PartKind
 
 
 def restore(state: ServerState, stored: StoredState) -> None:
-    """Fill an empty state, which then equals the state whose changes were committed.
+    """Fill an empty state, so that it equals the state whose changes were committed.
 
     Raises:
         DataDirectoryError: parts of the storage contradict each other; the text names them.

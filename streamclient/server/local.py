@@ -40,8 +40,8 @@ if TYPE_CHECKING:
 _Part = TypeVar("_Part")
 
 LIBRARIES = ("aiohttp", "re2")
-"""The modules that only the server needs. They are imported by the first request that needs them; their absence should
-show at the start."""
+"""The modules that only the server needs. The first request that needs a module imports it, but the server checks at
+its start that all of them exist."""
 
 SDK_LOGGER_NAME = "streamclient.server.client"
 """The logger of clients made by ``client()``. Its level is WARNING, because at the SDK's own initial level the SDK
@@ -52,9 +52,9 @@ renders every request as text, even if no handler uses it."""
 class LocalTablestore:
     """A local Tablestore: real HTTP, the real protocol, one instance, one key pair.
 
-    A context manager; or call ``start`` and ``stop``. Several may live in one process. Data is kept in memory, or
-    with ``data_dir`` in that directory, where it survives even ``kill -9``. All methods are thread-safe; control
-    methods need the server running.
+    Use it as a context manager, or call ``start`` and ``stop``. Several may exist in one process. Data is kept in
+    memory; with ``data_dir`` it is kept in that directory, and survives even ``kill -9``. All methods are thread-safe;
+    control methods need a running server.
     """
 
     def __init__(
@@ -76,17 +76,17 @@ class LocalTablestore:
         """Store the settings; nothing happens before ``start``.
 
         ``tables`` are made with streams when the server starts: ``{"orders": {"id": str}}`` is a table with one key
-        column; the types of key columns are int, str and bytes. A table that a data directory has already stays as it
-        is. Port 0 means any free port; ``clock`` is for tests of time.
+        column; the types of key columns are int, str and bytes. If a data directory already has a table, that table
+        stays unchanged. Port 0 means any free port; ``clock`` is for tests that depend on time.
 
-        ``allowed_hosts`` are names under which clients address the server, besides ``host``; IP addresses,
-        ``localhost`` and names below it are always allowed. ``allow_public_secret`` permits listening beyond this
-        machine with the default secret, which is published.
+        ``allowed_hosts`` are further names by which clients address the server, in addition to ``host``. IP addresses,
+        ``localhost`` and names below ``localhost`` are always allowed. ``allow_public_secret`` permits listening beyond
+        this machine with the default secret, which is published.
 
         The first ``tunnel_init_calls`` calls about a new tunnel find it in the stage ``InitBaseDataAndStreamShard``,
-        without channels, as calls to the service may; by default its channels are there at once. With
-        ``tunnels_skip_lost_log``, a tunnel that lags beyond the retention goes on with the records that are left, which
-        the service may do; by default it is expired.
+        without channels, which also happens at the service. By default a new tunnel has its channels from the
+        beginning. If a tunnel lags beyond the retention, it expires by default. With ``tunnels_skip_lost_log`` it goes
+        on with the records that are left, as tunnels of the service may do.
         """
         self._new_tables = new_tables(tables)
         self._host = checks.text.require("host", host)
@@ -116,7 +116,7 @@ class LocalTablestore:
 
     @property
     def endpoint(self) -> str:
-        """``http://HOST:PORT``, as SDKs take it. Needs the server running."""
+        """``http://HOST:PORT``, the form in which SDKs take it. Only available while the server runs."""
         port = self._running(self._server).port
         host = f"[{self._host}]" if ":" in self._host else self._host or "127.0.0.1"
         return f"http://{host}:{port}"
@@ -133,7 +133,7 @@ class LocalTablestore:
 
     @property
     def access_key_secret(self) -> str:
-        """The secret that clients must sign with; also the bearer token of the admin surface."""
+        """The secret with which clients must sign; it is also the bearer token of the admin surface."""
         return self._credentials.access_key_secret
 
     def start(self) -> LocalTablestore:
@@ -184,7 +184,7 @@ class LocalTablestore:
             raise
 
     def _require_here(self) -> None:
-        """Refuse to use, in a forked child, the server of its parent; the child may call that server over HTTP.
+        """Refuse the use of the parent's server in a forked child. The child may call that server over HTTP.
 
         Raises:
             ForkedError: this process is such a child.
@@ -193,9 +193,10 @@ class LocalTablestore:
             self._birthplace.require("the local Tablestore", "use its endpoint there, and stop it in the parent")
 
     def stop(self) -> None:
-        """Close connections, clients made by ``client()``, the port and the data. Does nothing when not running.
+        """Close connections, clients made by ``client()``, the port and the data.
 
-        A child that was forked while the server ran has no server, and leaves the parent's untouched.
+        Do nothing if the server is not running. A child that was forked while the server ran has no server, and leaves
+        the parent's untouched.
         """
         if self._birthplace is not None and not self._birthplace.is_here:
             self._server = self._engine = self._tables = self._control = self._birthplace = None
@@ -239,15 +240,16 @@ class LocalTablestore:
     def create_table(self, name: str, key: KeyTypes) -> None:
         """Create a table with a stream: ``create_table("orders", {"id": str})``; the types are int, str and bytes.
 
-        A table that exists with the same key stays as it is. The table is made in this process, like a row of ``put``.
+        If the table exists with the same key, it stays unchanged. The table is made in this process, not over HTTP, as
+        ``put`` does with a row.
 
         Raises:
-            ConfigurationError: there cannot be such a table, or one exists with another key.
+            ConfigurationError: such a table is impossible, or the table exists with another key.
         """
         self._running_tables.create(new_tables({name: key}))
 
     def put(self, table: str, /, **columns: ColumnValue) -> None:
-        """Put a row: ``put("orders", id="a", amount=12)`` replaces the row of its key, or makes it.
+        """Put a row: ``put("orders", id="a", amount=12)`` replaces the row with this key, or makes a new row.
 
         The table may have been made in any way; its key columns are looked up. An AUTO_INCREMENT column may be left
         out. The row is written in this process: no fault delays or fails it, and ``requests`` does not count it.
@@ -255,19 +257,19 @@ class LocalTablestore:
         Raises:
             ConfigurationError: the table does not exist, a key column is missing or of another type, or the service
                 takes no such column.
-            ServiceError: a transaction holds the row, or another refusal that may pass.
+            ServiceError: a transaction holds the row, or the server refuses for another reason that may pass.
         """
         self._running_tables.put(table, columns)
 
     def update(self, table: str, /, *, remove: Sequence[str] = (), **columns: ColumnValue) -> None:
         """Update a row: set the attribute columns of ``columns`` and remove the columns ``remove``, all versions.
 
-        ``columns`` holds the key too. Errors are those of ``put``; an update that changes nothing is refused.
+        ``columns`` also contains the key. Errors are those of ``put``. An update that changes nothing is refused.
         """
         self._running_tables.update(table, columns, remove)
 
     def delete(self, table: str, /, **key: KeyValue) -> None:
-        """Delete a row: ``delete("orders", id="a")``. An absent row is accepted; errors are those of ``put``."""
+        """Delete a row: ``delete("orders", id="a")``. The row may be absent. Errors are those of ``put``."""
         self._running_tables.delete(table, key)
 
     @property
@@ -277,7 +279,7 @@ class LocalTablestore:
 
     @property
     def control(self) -> Control:
-        """The control of the server beyond the protocol. Needs the server running."""
+        """The control of the server beyond the protocol. Only available while the server runs."""
         self._require_here()
         return self._running(self._control)
 

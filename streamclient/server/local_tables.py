@@ -1,6 +1,7 @@
 """Tables and rows of a local Tablestore from plain Python values.
 
-Everything here is carried out in the engine, like a request, but not over HTTP: no fault, counter or observer meets it.
+The engine carries out each call like a request, but not over HTTP. So no fault strikes the call, no counter counts it,
+and no observer sees it.
 """
 
 from __future__ import annotations
@@ -37,14 +38,14 @@ _tables = checks.Check(
 _key_type = checks.Check("int, str or bytes", lambda kind: any(kind is each for each in _TYPES))
 
 BAD_REQUEST = 400
-"""The status of refusals whose request can never work."""
+"""The HTTP status of a refusal of a request that can never work."""
 
 
 def new_tables(tables: Mapping[str, KeyTypes] | None) -> dict[str, Any]:
     """Return the CreateTable request of each table of ``tables``; each has a stream.
 
     Raises:
-        ConfigurationError: there cannot be such a table.
+        ConfigurationError: such a table is impossible.
     """
     _tables.require("tables", tables)
     return {name: _new_table(name, key) for name, key in (tables or {}).items()}
@@ -82,7 +83,7 @@ class LocalTables:
         self._engine = engine
 
     def create(self, requests: Mapping[str, Any]) -> None:
-        """Create the tables of ``new_tables``; tables that exist with the same key stay as they are."""
+        """Create the tables of ``new_tables``. A table that exists with the same key stays unchanged."""
         for name, request in requests.items():
             try:
                 self._engine.answer("CreateTable", b"", request)
@@ -102,7 +103,10 @@ class LocalTables:
         self._write("PutRow", table, "row", Row(key, _cells(columns)))
 
     def update(self, table: str, values: Mapping[str, ColumnValue], remove: Sequence[str]) -> None:
-        """Set the attribute columns of ``values`` in the row with the key in ``values``; remove those of ``remove``."""
+        """Set the attribute columns of ``values`` in the row with the key in ``values``.
+
+        Remove the columns ``remove``.
+        """
         key, columns = self._split(table, values)
         checks.names.require("remove", remove)
         if wrong := (columns.keys() | dict(key).keys()) & set(remove):
@@ -113,7 +117,7 @@ class LocalTables:
         self._write("UpdateRow", table, "row_change", Row(key, (*_cells(columns), *removed)))
 
     def delete(self, table: str, values: Mapping[str, ColumnValue]) -> None:
-        """Delete the row whose key is ``values``; an absent row is accepted."""
+        """Delete the row whose key is ``values``. The row may be absent."""
         key, columns = self._split(table, values)
         if columns:
             described = _described(self._key_of(table))

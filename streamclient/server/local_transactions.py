@@ -2,10 +2,10 @@
 
 Laws:
 
-- A transaction holds its partition key from its start to its end: only it writes there, and all others read the
-  committed rows. Its own reads see its own writes.
-- A transaction ends by commit, by abort, when its time is over, with its table, or with the server. Only a commit has
-  an effect.
+- A transaction holds its partition key from its start to its end. Only this transaction writes rows with that key;
+  other requests read the committed rows. The reads of the transaction see its own writes.
+- A transaction ends when it is committed or aborted, when its time is over, when its table is deleted, or when the
+  server stops. Only a commit has an effect.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _Lock = tuple[int, bytes]
 
 
 def new_transaction_id(table_name: str) -> str:
-    """Return a random id that cannot be guessed; it has a checksum, by which damage to the id is detected."""
+    """Return a random id that cannot be guessed. The id has a checksum, which reveals damage."""
     data = table_name.encode() + uuid.uuid4().bytes
     return base64.b64encode(data + binascii.crc32(data).to_bytes(_CHECK_BYTES, "big")).decode()
 
@@ -47,7 +47,7 @@ def table_of_transaction(transaction_id: str) -> str:
     """Return the table that a transaction id names.
 
     Raises:
-        ServiceError: the text is not a transaction id; the id of an ended transaction still is.
+        ServiceError: the text is not a transaction id. The id of a transaction that has ended is accepted.
     """
     try:
         data = base64.b64decode(transaction_id, validate=True)
@@ -60,7 +60,7 @@ def table_of_transaction(transaction_id: str) -> str:
 
 
 def partition_key_text(value: KeyValue | KeyBound) -> str:
-    """Return a partition key as the service's texts show it."""
+    """Return a partition key in the form that the service's texts use."""
     if isinstance(value, KeyBound):
         return value.name
     return value.hex() if isinstance(value, bytes) else str(value)
@@ -99,15 +99,16 @@ def _lock(table: Table, partition_key: KeyValue | KeyBound) -> _Lock:
 
 
 class Transactions:
-    """The open transactions of one server, oldest first. Kept in memory only."""
+    """The open transactions of one server, oldest first. They are kept only in memory."""
 
     def __init__(self, lifetime_seconds: int, most_open: int, most_bytes: int) -> None:
         self._lifetime_micros = lifetime_seconds * MICROS_PER_SECOND
         self._most_open = most_open
         self._most_bytes = most_bytes
         self.held_bytes: int = 0
-        """The memory in bytes of all planned writes of open transactions."""
-        # Oldest first. A plain dictionary walks over all deleted first entries to find the next.
+        """The memory, in bytes, of all planned writes of open transactions."""
+        # The oldest comes first. A plain dictionary would walk over all entries that were deleted at the front to find
+        # the next.
         self._open: OrderedDict[str, Transaction] = OrderedDict()
         self._locks: dict[_Lock, Transaction] = {}
 
@@ -153,7 +154,7 @@ class Transactions:
 
     @property
     def are_open(self) -> bool:
-        """Return whether any transaction is open; a timed-out one counts until a request names it."""
+        """Return whether any transaction is open. One whose time is over counts until a request names it."""
         return bool(self._open)
 
     def is_locked(self, table: Table, partition_key: KeyValue | KeyBound, now_micros: int) -> bool:

@@ -1,4 +1,4 @@
-"""Requests and answers as observers receive them: tests that check the server's side, and the console."""
+"""Requests and answers for observers: tests that examine the server's side, and the console."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ class Exchange:
     """One request that was executed or refused, and its answer."""
 
     caller: str
-    """The security token (``sts_token``) of the client; empty without one. The server accepts any token, so tests use
-    it to tell apart clients that share the key pair."""
+    """The security token (``sts_token``) of the client; empty without a token. The server accepts any token, so tests
+    give each client a token to distinguish clients that share the key pair."""
     operation: str
     tables: tuple[str, ...]
     request: bytes
@@ -22,7 +22,7 @@ class Exchange:
     answer: bytes
     """The body: the operation's answer with status 200, an Error message otherwise."""
     rows: int = 0
-    """The number of rows or stream records in the answer, and of rows that the request asked to write."""
+    """The number of rows or stream records in the answer, and the number of rows that the request asked to write."""
     seconds: float = 0.0
     """The seconds of the execution, without the wait for an injected fault."""
 

@@ -23,7 +23,7 @@ def own_table(request: Any) -> tuple[str, ...]:
 
 
 def no_tables(request: Any) -> tuple[str, ...]:
-    """Return no tables, for requests that name none."""
+    """Return no tables, for requests that do not name tables."""
     return ()
 
 
@@ -33,7 +33,7 @@ def no_rows(message: Any) -> int:
 
 
 def no_units(answer: Any) -> Units:
-    """Return no units, for answers that state none."""
+    """Return no units, for answers that do not state units."""
     return NO_UNITS
 
 
@@ -44,14 +44,14 @@ def message_as_it_is(message: Any, limits: Limits) -> Any:
 
 @frozen
 class Counted:
-    """An answer with what the counters ask of it, where counting in the message would cost more."""
+    """An answer with the numbers that the counters need of it. Used if counting in the message would cost more."""
 
     answer: Any
     """The answer's message, or its serialized form where building the message would cost more."""
     rows_read: int
-    """The number of its rows or stream records."""
+    """The number of rows or stream records in the answer."""
     units: Units
-    """The capacity units that it states."""
+    """The capacity units that the answer states."""
 
 
 @frozen(kw_only=True)
@@ -61,18 +61,19 @@ class ServedOperation:
     messages: schema.Operation
     """The messages and the name of the operation; the name is the request path without the first slash."""
     act: Callable[[ServerState, Any], Any]
-    """Executes a validated request under the engine's lock. It returns the response message, or its bytes where
-    building the message would cost more; both may be ``Counted``."""
+    """Executes a validated request under the engine's lock. It returns the response message, or the message's bytes if
+    building the message would cost more. Both may be ``Counted``."""
     validate: Callable[[Any, Limits], Any] = message_as_it_is
-    """Validates a request before any state is met: returns it in the form for ``act``, or raises ``ServiceError``."""
+    """Validates a request before any state is read. It returns the request in the form for ``act``, or raises
+    ``ServiceError``."""
     tables: Callable[[Any], tuple[str, ...]] = no_tables
     """Returns the tables that a request message names, in its order."""
     rows_written: Callable[[Any], int] = no_rows
     """Returns the number of rows that a request message asks to write."""
     rows_read: Callable[[Any], int] = no_rows
-    """Returns the number of rows in a response message, where ``act`` does not count them."""
+    """Returns the number of rows in a response message. Used if ``act`` does not count the rows."""
     units: Callable[[Any], Units] = no_units
-    """Returns the capacity units that a response message states, where ``act`` does not count them."""
+    """Returns the capacity units that a response message states. Used if ``act`` does not count the units."""
 
     @property
     def name(self) -> str:

@@ -13,7 +13,8 @@ from streamclient.server.server_limits import MESSAGE_FIELDS
 from streamclient.wire import bounded, schema
 
 _ROW_FIELDS = {"BatchWriteRow": ("rows",), "BatchGetRow": ("primary_key", "token")}
-"""Per operation, the repeated fields of a table that hold one element per row; optional ones may be shorter."""
+"""For each operation, the repeated fields of a table that have one element per row. An optional field may
+have fewer elements."""
 
 
 @frozen
@@ -29,8 +30,8 @@ def execute_partially(
 ) -> bytes:
     """Execute a batch without the rows that are to fail, and answer with errors in their places.
 
-    ``message`` is the text of the row errors. If all rows fail, nothing is executed. A malformed body goes to
-    ``execute`` unchanged, which then refuses it; errors of ``execute`` pass through.
+    ``message`` is the text of the row errors. If all rows fail, nothing is executed. A malformed body is passed to
+    ``execute`` unchanged, and ``execute`` refuses it. Errors of ``execute`` are raised unchanged.
     """
     messages = schema.OPERATIONS[operation]
     try:

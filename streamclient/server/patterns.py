@@ -1,11 +1,11 @@
-"""Regular expressions of filters, matched in time linear in the text, whatever the expression.
+"""Regular expressions of filters. A match takes time linear in the length of the text, whatever the expression is.
 
 The time of a match is proportional to the length of the text times the size of the compiled expression, and 256
-characters can make that size very large. So a match costs this product, and compiling an expression has a cost, too
-(``streamclient.server.work``).
+characters can make that size very large. So a match is charged this product, and compiling an expression is charged,
+too (``streamclient.server.work``).
 
-RE2 supports neither back references nor look-around, which cannot be matched in linear time; expressions with them are
-refused as unreadable. The service documents Perl's syntax, and RE2 has all other parts of it.
+RE2 does not support back references and look-around, because they cannot be matched in linear time. Expressions that
+use them are refused as unreadable. The service documents Perl's syntax, and RE2 has all other parts of it.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ PATTERN_GROUPS = 32
 of groups."""
 
 _PROGRAM_BYTES = 1024 * 1024
-"""The memory, in bytes, for one compiled expression. Repetitions of large classes, such as ``\\pL{1000}``, need more,
-and seconds."""
+"""The memory, in bytes, for one compiled expression. Repetitions of large classes, such as ``\\pL{1000}``, need more
+memory, and take seconds."""
 
 _MAKING_WORK = 20_000
-"""The cost of compiling any expression: that of a short one, about half a millisecond."""
+"""The cost of compiling even the shortest expression: about half a millisecond."""
 
 _MAKING_WORK_PER_INSTRUCTION = 200
-"""The additional cost of each instruction, about 5 µs, for nested repetitions that are unrolled."""
+"""The additional cost of each instruction, about 5 µs. It matters for nested repetitions, which RE2 unrolls."""
 
 
 @frozen
@@ -44,7 +44,7 @@ class Pattern:
     """The number of instructions: the larger of those for forward and for backward matching."""
 
     def first(self, text: str) -> str | None:
-        """Return the first group of the first match, or the match if there is no group; ``None`` without a match."""
+        """Return the first group of the first match. Without groups, return the match; without a match, ``None``."""
         size = len(text) if text.isascii() else len(text.encode())
         work.pay(
             self.program_size * size,
@@ -88,7 +88,7 @@ def compile_pattern(text: str) -> Pattern:
 
 @cache
 def _engine() -> tuple[Any, Any]:
-    """Load RE2 with the first filter that needs it, so that the server starts at once."""
+    """Load RE2 when the first filter needs it, so that the server starts quickly."""
     import re2  # noqa: PLC0415
 
     options = re2.Options()

@@ -1,7 +1,7 @@
-"""Requests in the form that every SDK sends: read and answered at once, without a task.
+"""Requests in the form that every SDK sends. They are read and answered directly, without a task of the event loop.
 
-The form is ``POST /Operation HTTP/1.1``, plain headers, each at most once, and a body of known length. aiohttp gets all
-other requests unchanged, wrong or only unusual, with the rest of their connection.
+The form is ``POST /Operation HTTP/1.1``, plain headers, each at most once, and a body of known length. All other
+requests, whether wrong or only unusual, go to aiohttp unchanged, with the rest of their connection.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ SERVER_SOFTWARE = "streamclient"
 """The server's name in every answer."""
 
 _HEAD = re.compile(
-    # Letters only: this excludes the paths of the admin surface and paths that need decoding.
+    # Letters only. This excludes the paths of the admin surface, and paths that need decoding.
     rb"POST (/[A-Za-z]+(?:/[A-Za-z]+)?) HTTP/1\.1"
     rb"((?:\r\n[A-Za-z][A-Za-z0-9-]*: ?[\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?)+)\r\n\r\n"
 )
 _HEADER = re.compile(r"\r\n([^:]+): ?([^\r]+)")
 _MOST_HEAD_BYTES = 4_096
-"""The largest head that is accepted here: below all limits of aiohttp, so that aiohttp still sees the heads that it
-refuses."""
+"""The largest head that this module accepts. It is below all limits of aiohttp, so aiohttp gets every head that it has
+to refuse."""
 
 _LENGTH = re.compile(r"[0-9]{1,8}")
 
 _ELSEWHERE = frozenset({"connection", "expect", "te", "trailer", "transfer-encoding", "upgrade"})
-"""Headers that change how HTTP itself goes on. ``Connection: keep-alive`` does not."""
+"""Headers that change how HTTP itself continues. ``Connection: keep-alive`` does not."""
 
 
 @frozen
@@ -64,11 +64,14 @@ class PlainHttp:
 
     @property
     def is_open(self) -> bool:
-        """Whether requests can be answered at once; injected faults make some of them wait."""
+        """Whether requests can be answered without waiting; an injected fault may make a request wait."""
         return self._service.faults.is_empty
 
     def head_of(self, data: bytes) -> RequestHead | None:
-        """Return the head of the plain request that begins ``data``; ``None`` if it is not plain or not complete."""
+        """Return the head of the request with which ``data`` begins.
+
+        Return ``None`` if it is not plain or not complete.
+        """
         match = _HEAD.match(data, 0, _MOST_HEAD_BYTES)
         if match is None:
             return None
@@ -91,7 +94,7 @@ class PlainHttp:
         return self._response(self._service.execute(admitted))
 
     def failure(self, error: ServiceError) -> bytes:
-        """Return the answer to a request that the service did not get."""
+        """Return the answer to a request that never reached the service."""
         return self._response(self._service.refuse("", {}, error))
 
     def _response(self, answer: Answer) -> bytes:

@@ -1,9 +1,9 @@
 """All refusals of the local Tablestore, as values: code, words, and where both come from.
 
 The documentation's page of refusals is made from this table, and a test provokes each of its rows. A handler raises a
-row with the values of its words: ``raise refusals.TABLE_NAME(name=name)``. Where nothing is known of the service's
-words, they are ours, in its tone. Its spelling is kept, mistakes included. The list of error codes ends every text with
-a full stop; suites show that some texts have none.
+row with the values for its words: ``raise refusals.TABLE_NAME(name=name)``. If the service's words are unknown, the
+words are this package's own, in the service's tone. The service's spelling is kept, mistakes included. The list of
+error codes ends every text with a full stop, but test suites show that some texts have none.
 """
 
 from __future__ import annotations
@@ -44,7 +44,10 @@ def _missing(words: str, source: RefusalSource) -> ServiceRefusal:
 
 
 def _busy(words: str) -> ServiceRefusal:
-    """Return 503 ``OTSServerBusy``: the request can succeed once others have freed something. Clients retry."""
+    """Return 503 ``OTSServerBusy``: the request can succeed later, once other requests have freed resources.
+
+    Clients retry.
+    """
     return ServiceRefusal(503, "OTSServerBusy", f"Server is busy: {words}.", CODE)
 
 
@@ -84,7 +87,8 @@ ACCESS_KEY: Final = _auth("The AccessKeyID does not exist.", DOCUMENTED)
 SIGNATURE: Final = _auth("Signature mismatch.", DOCUMENTED)
 INSTANCE: Final = _auth("The instance is not found.", DOCUMENTED)
 TUNNEL_INSTANCE: Final = ServiceRefusal(403, "OTSPermissionDenied", "Instance not found.", SEEN)
-"""The same on the paths of tunnels, as the provider of Terraform meets it; the rest of the text is not known."""
+"""The refusal of an unknown instance on the paths of tunnels, as the provider of Terraform receives it. The rest of its
+text is unknown."""
 COMPRESSION: Final = _invalid("Unsupported request compress type: {kind}.", OWN)
 COMPRESSED_BODY: Final = _invalid("Cannot decompress the request data.", OWN)
 COMPRESSED_SIZE: Final = _invalid(
@@ -129,7 +133,7 @@ NOT_A_NUMBER: Final = _invalid("NaN can't be set to double value.", DOCUMENTED)
 INFINITE: Final = _invalid("Infinity can't be set to double value.", DOCUMENTED)
 TIMESTAMP: Final = _invalid("Timestamp must be in range [0, INT64_MAX/1000).", SUITE)
 CELL_DATA: Final = _invalid("Cell data broken, {error}.", DOCUMENTED)
-"""The first words are the service's; the reason is ours."""
+"""The first words are the service's; the reason is this package's."""
 
 # --- tables --------------------------------------------------------------------------------------------------------
 
@@ -137,7 +141,7 @@ TABLE_MISSING: Final = _missing("Requested table does not exist.", SUITE)
 TABLE_EXISTS: Final = ServiceRefusal(409, "OTSObjectAlreadyExist", "Requested table already exists.", SUITE)
 TABLES_FULL: Final = _full("Number of tables exceeds the quota:{limit}.", SUITE)
 INDEXES: Final = _invalid("The local Tablestore does not support secondary indexes (index_metas in CreateTable).", OWN)
-"""A code that no client retries: some retry an unknown code for minutes, or for ever."""
+"""No client retries this code. Some clients retry an unknown code for minutes, or for ever."""
 GENERATED_TWICE: Final = _invalid("AUTO_INCREMENT primary key count must <= 1", SUITE)
 GENERATED_FIRST: Final = _invalid("First primary key can't be auto increment, table: {table}.", DOCUMENTED)
 GENERATED_TYPE: Final = _invalid("AUTO_INCREMENT primary key must be integer.", DOCUMENTED)
@@ -165,7 +169,7 @@ UPDATE_EMPTY: Final = _invalid("No parameter is specified in the request of Upda
 FULL_ROW_FIXED: Final = _invalid(
     "The table options of UpdateTable cannot contain updateFullRow: it is fixed at creation.", CODE
 )
-"""A suite expects the words ``contain updateFullRow`` in it."""
+"""A test suite expects the words ``contain updateFullRow`` in the text."""
 PARTITIONS: Final = _invalid("The count of partitions cannot be greater than {limit}", SUITE)
 PARTITION_NUMBER: Final = _invalid("The value of partition range can not be INT64_MIN or INT64_MAX.", SUITE)
 PARTITION_EMPTY: Final = _invalid("The value of partition range can not be empty {type}.", SUITE)
@@ -289,7 +293,7 @@ TRANSACTIONS_OFF: Final = _invalid(
 )
 TRANSACTION_ID: Final = _invalid("TransactionID is invalid.", SUITE)
 TRANSACTION_OVER: Final = ServiceRefusal(404, "OTSSessionNotExist", "Session not exist or may be timeout.", SUITE)
-"""The suite expects code and words; the status is ours."""
+"""The test suite expects this code and these words; the status is this package's choice."""
 TRANSACTION_SCOPE: Final = ServiceRefusal(
     400,
     "OTSDataOutOfRange",
@@ -321,7 +325,7 @@ STREAM_MISSING: Final = _missing("Requested stream does not exist.", OWN)
 SHARD_MISSING: Final = _missing("Requested shard does not exist.", OWN)
 STREAM_ID: Final = _invalid("Invalid stream id: it is empty.", OWN)
 STREAM_ID_LENGTH: Final = _invalid("Invalid stream id: it is too long or its length is wrong.", OWN)
-"""The iterator was cut, or its stream has a very long name."""
+"""Either the iterator was cut, or its stream has a very long name."""
 SHARD_ID: Final = _invalid("Invalid shard id: it is empty.", OWN)
 SHARD_LIMIT: Final = _invalid("The shard limit must be greater than 0.", OWN)
 SHARD_TOKEN: Final = _invalid("Invalid token: it was not issued by this server.", OWN)
@@ -330,7 +334,7 @@ ITERATOR: Final = _invalid("Invalid shard iterator: {reason}.", OWN)
 TRIMMED: Final = ServiceRefusal(
     404, "OTSTrimmedDataAccess", "Requested stream data is already trimmed or does not exist.", DOCUMENTED
 )
-"""A new iterator of the oldest position helps."""
+"""After this refusal, a new iterator of the oldest position helps."""
 
 # --- tunnels -------------------------------------------------------------------------------------------------------
 
@@ -339,7 +343,7 @@ TUNNEL_TYPE: Final = _invalid("Invalid tunnel type: {given}.", CODE)
 TUNNELS_FULL: Final = _full("Number of tunnels exceeds the max: {limit}.", OWN)
 TUNNEL_EXISTS: Final = ServiceRefusal(409, "OTSTunnelExist", "The tunnel '{name}' already exists.", CODE)
 TUNNEL_MISSING: Final = _invalid("tunnel not exist: '{name}'.", SEEN)
-"""The provider of Terraform looks for the first three words; the rest is ours."""
+"""The provider of Terraform looks for the first three words; the rest is this package's."""
 TUNNEL_TABLE_MISSING: Final = _invalid("The table '{name}' does not exist.", CODE)
 TUNNEL_EXPIRED: Final = ServiceRefusal(
     400, "OTSTunnelExpired", "The incremental log of tunnel '{tunnel}' is expired.", CODE
@@ -350,7 +354,7 @@ TUNNEL_LOG_LOST: Final = ServiceRefusal(
     "OTSTrimmedDataAccess Requested stream data is already trimmed or does not exist. {request}",
     SEEN,
 )
-"""The service writes the table service's error, as text, into its own error."""
+"""The service writes the error of the table service, as text, into its own error."""
 START_FLAG: Final = _invalid("Invalid start offset flag: {given}.", CODE)
 START_OFFSET: Final = _invalid(
     "The start offset {given} is outside of the log: [{oldest}, {newest}] microseconds.", CODE

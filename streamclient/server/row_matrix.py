@@ -30,8 +30,8 @@ def encode_matrix(
 ) -> bytes:
     """Encode rows of one table as a block with these columns; absent values become null.
 
-    ``key_names`` is the table's key. ``entire_keys`` says whether ``key_columns`` is the whole key because the request
-    wanted it whole.
+    ``key_names`` is the table's key. ``entire_keys`` says whether the request wanted the whole key, so that
+    ``key_columns`` is the whole key.
     """
     positions = [key_names.index(name) for name in key_columns]
     data: list[bytes] = []

@@ -46,17 +46,17 @@ class Selection:
 
     @property
     def fits_matrix(self) -> bool:
-        """Whether rows can be returned as a matrix, that is, with named columns and one version of each."""
+        """Whether rows can be returned as a matrix. A matrix has named columns, with one version each."""
         return bool(self.columns_to_get) and self.max_versions == 1
 
     @property
     def takes_all(self) -> bool:
-        """Whether each row is returned unchanged if none of its columns has two versions."""
+        """Whether a row is returned unchanged if none of its columns has two versions."""
         return self.row_filter is None and not self.is_partial
 
     @property
     def is_partial(self) -> bool:
-        """Whether the selection leaves out columns, or versions by their time."""
+        """Whether the selection leaves out columns, or leaves out versions by their time."""
         return bool(
             self.columns_to_get
             or self.time_range
@@ -67,7 +67,7 @@ class Selection:
 
 
 class RowReader:
-    """Reads rows of one table by one selection; work that does not depend on the row is done once."""
+    """Reads rows of one table by one selection. Work that does not depend on the row is done only once."""
 
     def __init__(self, table: Table, selection: Selection) -> None:
         self._table = table
@@ -81,7 +81,7 @@ class RowReader:
         self._limit = limit if selection.max_versions is None else min(limit, selection.max_versions)
 
     def read(self, row: StoredRow) -> tuple[StoredRow | None, int]:
-        """Return the selected part of a live row, or ``None`` if it is left out, and the bytes to charge.
+        """Return the selected part of a live row, and the bytes to charge. The part is ``None`` if the row is left out.
 
         A row is left out if the filter rejects it, or if columns are named and the row has none of them. The filter
         sees the key and the selected columns with all their versions of the selected time. The charge covers the key
@@ -124,13 +124,16 @@ class RowReader:
 
 
 def find_row(table: Table, rows: Rows, key: Key, now_micros: int) -> StoredRow | None:
-    """Return the row with a whole key, as readers see it now."""
+    """Return the row with a whole key, as readers see the row now."""
     encoded = encode_key(cast(KeyValue, value) for _, value in key)
     return alive(rows.get(encoded), table.key_names, table.expired_before_millis(now_micros))
 
 
 def read_found(table: Table, row: StoredRow | None, selection: Selection) -> tuple[bytes, int]:
-    """Return the selected part of a row as a PlainBuffer frame, empty for none, and the read capacity used."""
+    """Return the selected part of a row as a PlainBuffer frame, and the read capacity used.
+
+    The frame is empty for no row.
+    """
     if row is None:
         return b"", 1
     part, size_bytes = RowReader(table, selection).read(row)

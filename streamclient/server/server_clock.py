@@ -2,13 +2,13 @@
 
 Laws:
 
-- While the server runs, its time never goes back. If the machine's time goes back, the server's goes on at half the
-  pace until the machine's has caught up.
-- While the server runs, it follows no step of the machine's time ahead by more than ``LONGEST_STEP_MICROS``: retention
-  and time to live would otherwise delete fresh data. It comes back with the machine's clock, or follows it from the
-  next start on, which believes the machine.
-- A start goes on from the last commit if that is at most ``LARGEST_LEAD_MICROS`` ahead of the machine's time; otherwise
-  an earlier clock was wrong, and the server comes back to the machine's time.
+- While the server runs, its time never goes back. If the machine's time goes back, the server's time goes on at half
+  the pace, until the machine's time has caught up.
+- While the server runs, it does not follow a step of the machine's time ahead by more than ``LONGEST_STEP_MICROS``:
+  otherwise retention and time to live would delete fresh data. The two times agree again when the machine's clock is
+  set back, or after the next start of the server, which takes the machine's time.
+- At a start, the server goes on from the time of the last commit, if that time is at most ``LARGEST_LEAD_MICROS`` ahead
+  of the machine's time. Otherwise an earlier clock was wrong, and the server takes the machine's time.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ from streamclient.base.times import MICROS_PER_HOUR, MICROS_PER_SECOND, now_micr
 _log = logs.logger(__name__)
 
 LATEST_MICROS = 9_214_646_399_000_000
-"""The end of the year 2261, in microseconds since 1970. The clock goes no further, because answers about tunnels tell
-times in nanoseconds, in 64 bits with a sign, which end in April 2262."""
+"""The end of the year 2261, in microseconds since 1970. The clock goes no further, because answers about tunnels have
+times in nanoseconds, in 64 bits with a sign. Such times end in April 2262."""
 
 LARGEST_LEAD_MICROS = 2 * MICROS_PER_HOUR
-"""The largest lead after a start, in microseconds: more than an hour of daylight saving that was set twice, and caught
-up within half a working day. The shortest retention of a stream is an hour: a larger lead would delete records that
-were just written."""
+"""The largest lead of the server's time after a start, in microseconds. It is more than the hour by which a clock is
+wrong if daylight saving was set twice, and the machine's time catches up within half a working day. The shortest
+retention of a stream is an hour, so a larger lead would delete records that were just written."""
 
 LONGEST_STEP_MICROS = 24 * MICROS_PER_HOUR
-"""The largest step ahead that is followed, in microseconds. It is the shortest time to live and the usual retention, so
-such a step deletes no fresh data. A virtual machine that slept overnight needs a smaller step."""
+"""The largest step ahead that the server follows, in microseconds. It equals the shortest time to live and the usual
+retention, so such a step deletes no fresh data. A virtual machine that slept overnight makes a smaller step."""
 
 _CHECK_MICROS = MICROS_PER_HOUR
 """The microseconds between two comparisons of the machine's time with the steady clock."""
 
 _CATCH_UP_DIVISOR = 2
-"""While the machine's time catches up, the server's time goes at the machine's pace divided by this number."""
+"""The server's time goes at the machine's pace divided by this number, while the machine's time catches up."""
 
 
 _BOOT_CLOCK: int | None = getattr(time, "CLOCK_BOOTTIME", None)
@@ -58,8 +58,8 @@ class Clock:
     ) -> None:
         """Use the machine's clocks by default.
 
-        With ``wall_micros`` and no ``steady_micros``, all steps ahead are followed, and after a step back the time
-        stops until the clock has caught up.
+        With ``wall_micros`` and without ``steady_micros``, the clock follows every step ahead, and after a step back
+        its time stands still until ``wall_micros`` has caught up.
         """
         if wall_micros is None:
             wall_micros, steady_micros = now_micros, steady_micros or _steady_micros
@@ -70,11 +70,12 @@ class Clock:
         self._offset_micros = 0
         self._latest_micros = 0
         self._ahead_since: tuple[int, int] | None = None
-        """While the machine's time catches up: the time when its step back was noticed, and the steady clock's time."""
+        """Set while the machine's time catches up: the time when its step back was noticed, and the steady clock's time
+        then."""
         self._checked_at = (wall_micros(), self._steady_micros()) if self._is_checked else (0, 0)
         """The machine's time and the steady clock's time at their last comparison."""
         self._not_followed_micros = 0
-        """The sum of the machine's steps ahead that are not followed, in microseconds."""
+        """The sum of the machine's steps ahead that the clock does not follow, in microseconds."""
 
     @property
     def offset_micros(self) -> int:
@@ -84,8 +85,8 @@ class Clock:
     def now_micros(self) -> int:
         """Return the present time.
 
-        It is the machine's time. While that is before an earlier answer, the time goes on from that answer at half the
-        pace.
+        It is the machine's time. If the machine's time is before an earlier answer, the time goes on from that answer
+        at half the pace.
         """
         with self._lock:
             now = min(self._wall_micros() + self._offset_micros, LATEST_MICROS)
@@ -101,7 +102,7 @@ class Clock:
             return self._latest_micros
 
     def _wall_micros(self) -> int:
-        """Return the machine's time without the steps ahead that are not followed."""
+        """Return the machine's time without the steps ahead that the clock does not follow."""
         wall = self._machine_micros()
         if self._is_checked and (self._not_followed_micros or abs(wall - self._checked_at[0]) > _CHECK_MICROS):
             self._check(wall, self._steady_micros())
@@ -143,7 +144,8 @@ class Clock:
     def resume(self, offset_micros: int, latest_micros: int) -> bool:
         """Continue from the last time of an earlier run on the same data, unless this clock is already further ahead.
 
-        Return whether the clock came back instead: the earlier time was so far ahead that its clock was wrong.
+        Return ``True`` if the clock takes the machine's time instead, because the earlier time is so far ahead that it
+        was wrong.
         """
         with self._lock:
             self._offset_micros = max(self._offset_micros, offset_micros)

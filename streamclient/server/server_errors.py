@@ -1,4 +1,4 @@
-"""The errors of the local Tablestore: a refusal as a value, its answer, and the two errors of its start."""
+"""The errors of the local Tablestore: a refusal as a value, the answer made of it, and the two errors of a start."""
 
 from __future__ import annotations
 
@@ -18,37 +18,40 @@ class ServiceError(Exception):
 
 
 class DataDirectoryError(Exception):
-    """The data directory cannot be used: held by another server, not ours, or of an unknown format."""
+    """The data directory cannot be used: another server holds it, another program made it, or its format is unknown."""
 
 
 class RefusalSource(Enum):
     """The origin of the code and the words of a refusal, in the words of the page of refusals."""
 
     SUITE = "official suite"
-    """A test of an official client, made to run against the service, expects them."""
+    """A test of an official client, which is made to run against the service, expects this code and these words."""
     SEEN = "seen"
-    """A third party's client or test met them at the service."""
+    """A client or test of a third party met this code and these words at the service."""
     DOCUMENTED = "documented"
-    """The product's list of error codes has them."""
+    """The product's list of error codes has this code and these words."""
     CODE = "code documented, words ours"
     """The product's list of error codes has the code for this case, or for all cases of its kind."""
     OWN = "ours"
-    """Nothing is known of the service's answer, or the service has no such case."""
+    """The service's answer is unknown, or the service has no such case."""
 
     @property
     def is_confirmed(self) -> bool:
-        """Whether the service itself was seen to answer so."""
+        """Whether the service itself was seen to give this answer."""
         return self in (RefusalSource.SUITE, RefusalSource.SEEN)
 
 
 @frozen
 class ServiceRefusal:
-    """One way in which the server refuses. ``refusals`` lists them all; a handler raises what the refusal returns."""
+    """One way in which the server refuses.
+
+    ``refusals`` lists all of them. A handler raises the error that a call returns.
+    """
 
     http_status: int
     code: str
     words: str
-    """The text, with the names of what the request or the table puts there in braces."""
+    """The text. Names in braces stand for values of the request or the table."""
     source: RefusalSource
 
     def __call__(self, **given: object) -> ServiceError:

@@ -1,4 +1,4 @@
-"""The service's limits, in one value, so that a test can lower a limit and meet it quickly."""
+"""The service's limits, in one value. A test can lower a limit, and reach it quickly."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ MEGABYTE = 1024 * 1024
 INT64_MAX = 2**63 - 1
 
 CELL_TIMESTAMP_MAX_MILLIS = INT64_MAX // 1000
-"""The upper bound of cell timestamps: the service keeps them in microseconds, in 64 bits."""
+"""The upper bound of cell timestamps. The service keeps timestamps in microseconds, in 64 bits."""
 
 MESSAGE_FIELDS = 30_000
 """The largest number of elements of repeated fields in one message, including messages inside it. The largest batches
-that the service accepts have a few thousand; five megabytes of empty elements would be millions of objects."""
+that the service accepts have a few thousand elements. Five megabytes of empty elements would become millions of
+objects."""
 
 
 @frozen
@@ -32,13 +33,13 @@ class Limits:
     row_bytes: int = 4 * MEGABYTE
     """The largest size of the data of one write."""
     stored_row_bytes: int = 16 * MEGABYTE
-    """The largest size of a row with all its versions, which may exceed the limit of one write after many updates. The
-    service's number is not documented; this one bounds the answer to every read of one row."""
+    """The largest size of a row with all its versions. After many updates it may exceed the limit of one write. The
+    service's number is not documented; this number bounds the answer to a read of one row."""
     batch_write_rows: int = 200
     batch_write_bytes: int = 4 * MEGABYTE
     batch_get_rows: int = 100
     batch_get_bytes: int = 16 * MEGABYTE
-    """The largest size of the rows of one BatchGetRow, each counted as often as it is requested. The first row is
+    """The largest size of the rows of one BatchGetRow. A row counts as often as it is requested. The first row is
     always read. The service's number is not documented."""
     range_rows: int = 5000
     range_bytes: int = 4 * MEGABYTE
@@ -58,29 +59,30 @@ class Limits:
     stream_page_records_most: int = 5000
     """The largest number of records in one answer; clients request up to 1,000."""
     stream_page_bytes: int = 4 * MEGABYTE
-    """The largest size of the records in one answer; at least one record is returned, however large."""
+    """The largest size of the records in one answer. At least one record is returned, whatever its size."""
     stream_page_shards: int = 100
     """The number of shards in one answer when the request gives no limit."""
     stream_page_shards_most: int = 1000
-    """The largest number of shards in one answer; the listing has pages."""
+    """The largest number of shards in one answer. A longer listing has several pages."""
     transaction_bytes: int = 4 * MEGABYTE
     transaction_seconds: int = 60
     """The seconds after which a local transaction ends by itself."""
     open_transactions: int = 10_000
-    """The largest number of open transactions of the server. The service's number is not documented; this one bounds
-    memory."""
+    """The largest number of open transactions of the server. The service's number is not documented; this number bounds
+    the server's memory."""
     open_transaction_bytes: int = 256 * MEGABYTE
     """The largest size of the data of all open transactions together."""
     tunnel_base_channel_bytes: int = 16 * MEGABYTE
-    """The approximate size of one channel of a tunnel's full data; the service does not document its own size."""
+    """The approximate size of one channel of a tunnel's full data; the size at the service is not documented."""
     tunnel_page_records: int = 1000
-    """The largest number of records of incremental data in one answer: above the 500 at which clients read on without a
-    pause."""
+    """The largest number of records of incremental data in one answer: above 500, because from 500 records on clients
+    read again without a pause."""
     tunnels: int = 1_000
-    """The largest number of tunnels of the instance. The service's number is not documented; this one only bounds
+    """The largest number of tunnels of the instance. The service's number is not documented; this number only bounds
     memory."""
     tunnel_sessions: int = 1_000
-    """The largest number of clients of one tunnel at a time; as for ``tunnels``, the number only bounds memory."""
+    """The largest number of clients of one tunnel at the same time. As for ``tunnels``, this number only bounds
+    memory."""
     splits_per_request: int = 10_000
     """The largest number of split points in one answer, so that a tiny split size cannot make a huge answer."""
     put: PutLimits = field(init=False)
@@ -104,4 +106,4 @@ TIME_TO_LIVE_MIN_SECONDS = SECONDS_PER_DAY
 """The shortest time to live other than "for ever": one day."""
 
 DEVIATION_MAX_SECONDS = INT64_MAX // MICROS_PER_SECOND
-"""The largest deviation of a cell's timestamp from the clock; kept in microseconds, in 64 bits."""
+"""The largest deviation of a cell's timestamp from the clock. It is kept in microseconds, in 64 bits."""

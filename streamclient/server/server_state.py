@@ -1,7 +1,7 @@
-"""The whole state of one server: tables, streams, and the changes not yet committed.
+"""The whole state of one server: tables, streams, and changes that are not committed yet.
 
-Every change of a table, row, stream or shard passes through here, and each method notes the changes for the storage.
-The engine calls ``commit`` before it answers. One thread at a time.
+Every change of a table, row, stream or shard is made by a method of ``ServerState``, which also notes the change for
+the storage. The engine calls ``commit`` before it answers. Used by one thread at a time.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ CLOCK_LATEST = "clock_latest_micros"
 """The setting that keeps the time of the last commit: after a restart, time goes on from there."""
 
 CLOCK_AHEAD = "clock_ahead_micros"
-"""The setting that keeps the highest issued time while the clock is before it. That time comes from a wrong clock or
-from an AUTO_INCREMENT value; new versions are still the newest."""
+"""The setting that keeps the highest issued time as long as the clock is before that time. The time comes from a wrong
+clock or from an AUTO_INCREMENT value. New versions are dated after it, so that they are the newest."""
 
 RECORD_COUNT = "record_count"
-"""The setting that keeps the number of retained stream records. A missing record in the middle of a shard shows by its
-position; missing last records show by this count."""
+"""The setting that keeps the number of retained stream records. If a record in the middle of a shard is missing, the
+positions reveal that; if the last records are missing, this count reveals it."""
 
 
 class ServerState:
@@ -80,12 +80,12 @@ class ServerState:
             limits.transaction_seconds, limits.open_transactions, limits.open_transaction_bytes
         )
         self.last_number: int = 0
-        """The highest number of a table, stream or shard; no two of them share a number."""
+        """The highest number of a table, stream or shard. Each number is used only once."""
         self.last_creation_micros: int = 0
         self.last_generated = 0
-        """The highest AUTO_INCREMENT value of any table. The value derives from the time, and may run ahead of it."""
+        """The highest AUTO_INCREMENT value of any table. The value is made from the time, but may be ahead of it."""
         self.ahead_micros = self._stored_ahead_micros = 0
-        """The latest time that versions may have, in microseconds; the clock may be before that time once it has come
+        """The latest time, in microseconds, that versions may have. The clock may be before that time, if it was set
         back."""
         self.stored_offset_micros: int = 0
         self.record_count: int = 0
@@ -127,18 +127,14 @@ class ServerState:
         return self._streams_by_table.get(table.definition.number)
 
     def transaction(self, transaction_id: str | None) -> Transaction | None:
-        """Return the open transaction; ``None`` for a request without a transaction.
-
-        Raises:
-            ServiceError: the transaction ended, or its time is over.
-        """
+        """Return the open transaction that a request names; ``None`` if the request names no transaction."""
         return None if transaction_id is None else self.transactions.find(transaction_id, self.clock.now_micros())
 
     def rows_seen(self, table: Table, transaction_id: str | None, *keys: Key) -> Rows:
-        """Return the rows that a read of these keys or bounds sees: the committed rows, or its transaction's view.
+        """Return the rows that a read of these keys or bounds sees: the committed rows, or its transaction's.
 
         Raises:
-            ServiceError: the transaction ended, or the keys are not its own.
+            ServiceError: the transaction ended, or it does not hold these keys.
         """
         transaction = self.transaction(transaction_id)
         if transaction is None:
@@ -176,7 +172,7 @@ class ServerState:
         return self.last_number
 
     def creation_micros(self) -> int:
-        """Return the present time, but a different one for each call, because ids are made of it."""
+        """Return the present time in microseconds. Each call returns a different time, because ids are made of it."""
         self.last_creation_micros = max(self.clock.now_micros(), self.last_creation_micros + 1)
         return self.last_creation_micros
 
@@ -250,7 +246,7 @@ class ServerState:
     # Streams
 
     def switch_on(self, table: Table, *, expiration_hours: int, origin_columns: tuple[str, ...] = ()) -> Stream:
-        """Give a table without stream a new one, with one open shard for each of its partitions."""
+        """Give a table without a stream a new stream, with one open shard for each of the table's partitions."""
         created = self.creation_micros()
         definition = table.definition
         stream = Stream(
@@ -277,7 +273,7 @@ class ServerState:
         self._streams_by_table[stream.definition.table_number] = stream
 
     def switch_off(self, table: Table) -> None:
-        """Drop the table's stream with all its records, if there is one."""
+        """Drop the table's stream, if it has one, with all records."""
         stream = self._streams_by_table.pop(table.definition.number, None)
         if stream is not None:
             del self.streams[stream.stream_id]
@@ -351,7 +347,7 @@ class ServerState:
         self._write_down(stream, shard)
 
     def split(self, table: Table, stream: Stream, parent: ShardLog, boundary: bytes) -> tuple[ShardLog, ShardLog]:
-        """Close an open shard and open two for its range, cut at an encoded key strictly inside it."""
+        """Close an open shard, and open two shards for its range, which is cut at an encoded key strictly inside it."""
         old = parent.definition
         self._close(stream, parent)
         boundaries = tuple(sorted((*table.definition.boundaries, boundary)))
@@ -363,7 +359,7 @@ class ServerState:
         return lower, upper
 
     def merge(self, table: Table, stream: Stream, lower: ShardLog, upper: ShardLog) -> ShardLog:
-        """Close two open shards with adjoining ranges and open one for both."""
+        """Close two open shards with adjoining ranges, and open one shard for both ranges."""
         boundary = upper.definition.begin
         self._close(stream, lower)
         self._close(stream, upper)

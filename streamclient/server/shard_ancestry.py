@@ -1,4 +1,4 @@
-"""The control surface's view of shards: list, split, merge and trim them. Python values only."""
+"""Shards as operators see and control them: list, split, merge and trim. Python values only."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from streamclient.server.stored_tables import TYPE_NAMES, Table, value_type_name
 
 @frozen
 class ShardView:
-    """A shard from an operator's view."""
+    """A shard as an operator sees it."""
 
     shard_id: str
     parent_ids: tuple[str, ...]
-    """The ids of the parents: none, one after a split, two after a merge."""
+    """The ids of the parents: none for a first shard, one after a split, two after a merge."""
     is_open: bool
     key_range: str
     """The half-open range of keys, as text."""
@@ -95,7 +95,7 @@ def _row_count(table: Table, shard: ShardLog) -> int:
 def split_shard(
     state: ServerState, table_name: str, shard_id: str | None, at: Sequence[KeyValue] | None
 ) -> tuple[str, str]:
-    """Split the shard, or the one that owns ``at``, or the one with the most rows."""
+    """Split the named shard, or the shard that owns ``at``, or the shard with the most rows."""
     stream = stream_of(state, table_name)
     table = state.table(table_name)
     boundary = None if at is None else _boundary(table, at)
@@ -125,7 +125,10 @@ def _boundary(table: Table, at: Sequence[KeyValue]) -> bytes:
 
 
 def _median(table: Table, shard: ShardLog) -> bytes:
-    """Return the median row's key: only its first column if that cuts the shard, so that partition keys stay whole."""
+    """Return the median row's key.
+
+    Return only its first column if that divides the shard: partition keys then stay whole.
+    """
     count = _row_count(table, shard)
     if count < 2:
         raise refusals.CONTROL_SPLIT_ROWS(shard=shard.shard_id, count=count)
@@ -151,7 +154,7 @@ def merge_shards(state: ServerState, table_name: str, shard_a: str, shard_b: str
 def trim(
     state: ServerState, table_name: str, shard_id: str | None, before_micros: int | None, keep_last: int | None
 ) -> int:
-    """Delete records of one shard or of all."""
+    """Delete records of one shard, or of all shards."""
     stream = stream_of(state, table_name)
     if keep_last is not None and keep_last < 0:
         raise refusals.CONTROL_KEEP(given=keep_last)

@@ -1,4 +1,4 @@
-"""Positions that cut a table into parts of about equal size."""
+"""Keys that divide a table into parts of about equal size."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from streamclient.server.stored_tables import Table
 def split_points(table: Table, split_bytes: int, limit: int) -> list[bytes]:
     """Return at most ``limit`` encoded keys, or leading columns, that begin parts of at least ``split_bytes``.
 
-    A run of rows that ends before the next cut counts by its known size, so that only few rows of a large table are
-    read. Expired rows count until they are deleted.
+    If a run of rows ends before the next cut, its known size is used, so only few rows of a large table are read.
+    Expired rows count until they are deleted.
     """
     points: list[bytes] = []
     size, stamp_bytes = 0, table.stamp_bytes
@@ -35,7 +35,7 @@ def split_points(table: Table, split_bytes: int, limit: int) -> list[bytes]:
 
 
 def _cut(key: bytes, last: bytes | None) -> bytes:
-    """Return a cut between two partition keys if possible, else between two rows."""
+    """Return a cut between two partition keys if possible, otherwise between two rows."""
     partition_key = _partition_key(key)
     return key if last is not None and _partition_key(last) == partition_key else partition_key
 

@@ -1,18 +1,18 @@
 """Storage in a directory: one SQLite file, held by one server at a time.
 
-Two locks exclude other servers. The first is on a file of its own beside the database (``streamclient.base.locks``): it
-lasts until this process ends, even if the process opens and closes the database's file elsewhere. The second is
-SQLite's own, on the database: it also covers hard links, but as a POSIX lock it ends when any code in this process
-opens and closes the file, for example to copy the directory.
+Two locks exclude other servers. The first lock is on a separate file beside the database (``streamclient.base.locks``).
+It lasts until this process ends, even if other code in the process opens and closes the database's file. The second
+lock is SQLite's own, on the database. It also covers hard links. But it is a POSIX lock, so it ends when any code in
+this process opens and closes the file, for example to copy the directory.
 
 A new database is made under another name and renamed when it is complete. So an empty file, or a journal without its
 database, means lost content, and the server refuses to start over it.
 
-Every row has a checksum over all of it, so that a damaged row is reported when it is read, and never served.
+Every row has a checksum over all of its values, so a damaged row is reported when it is read, and never served.
 
-Every commit is one SQLite transaction in WAL mode. With ``synchronous=NORMAL`` a commit is in the operating system's
-hands when it returns: it survives any end of this process. Only a crash of the whole machine may lose the last commits,
-and then only whole commits, the latest first. See the page ``server-storage`` of the decisions.
+Every commit is one SQLite transaction in WAL mode. With ``synchronous=NORMAL`` the operating system has the data of a
+commit when the commit returns, so the commit survives any end of this process. Only a crash of the whole machine may
+lose the last commits. It loses whole commits, the latest first. See the page ``server-storage`` of the decisions.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ _NEW_SUFFIX = ".new"
 _JOURNAL_SUFFIX = "-wal"
 
 _APPLICATION_ID = 0x53434C54
-"""The application id in SQLite's header, the letters SCLT: it marks the file as ours."""
+"""The application id in SQLite's header, the letters SCLT. It marks the file as one of this server."""
 _FORMAT_VERSION = 3
 
 _VACUUM_AFTER = 1_000
@@ -69,7 +69,7 @@ _VACUUM_AFTER = 1_000
 
 @frozen
 class _Kind:
-    """One SQLite table: the change that its rows hold, with its fields in the order of the columns, and a checksum."""
+    """One SQLite table: the type of change that its rows hold. The columns are the type's fields, and a checksum."""
 
     name: str
     change: type[Any]
@@ -88,7 +88,7 @@ class _Kind:
 
     @property
     def put(self) -> str:
-        """The statement that stores a row, replacing an earlier one where that is allowed."""
+        """The statement that stores a row. It replaces an earlier row if that is allowed."""
         # A position that is used twice is a defect, and must not overwrite a record.
         verb = "INSERT" if self.change is AppendRecord else "INSERT OR REPLACE"
         return f"{verb} INTO {self.name} VALUES ({', '.join('?' * (len(fields(self.change)) + 1))})"
@@ -129,7 +129,7 @@ _KINDS = (
 )
 
 _SHARDS_BY_STREAM = "CREATE INDEX shards_by_stream ON shards (stream_number)"
-"""Makes dropping one stream independent of the shards of other streams."""
+"""An index for dropping a stream in a time that does not depend on the shards of other streams."""
 
 _PUT: Mapping[type[Change], str] = MappingProxyType({kind.change: kind.put for kind in _KINDS})
 
@@ -151,11 +151,11 @@ _DELETE: Mapping[type[Change], tuple[str, ...]] = MappingProxyType(
         DropTunnel: ("DELETE FROM tunnel_parts WHERE tunnel_id = ?",),
     }
 )
-"""The statements of the other changes; each takes the change's fields."""
+"""The statements of the other changes. Each takes the fields of the change."""
 
 
 def checksum(kind: str, values: Sequence[Any]) -> int:
-    """Return the checksum of a row, including its key: a row that moved to another key is damaged too.
+    """Return the checksum of a row, including its key. So a row that moved to another key counts as damaged, too.
 
     Raises:
         TypeError: a value has a type that is never stored.
@@ -182,12 +182,13 @@ class SqliteStorage:
         """Open or create the file, and lock it.
 
         Raises:
-            DataDirectoryError: another server holds the file, the file cannot be used, or its content is not ours.
+            DataDirectoryError: another server holds the file, the file cannot be used, or another program made its
+                content.
         """
         self._path = directory / DATABASE_FILE
         try:
             directory.mkdir(parents=True, exist_ok=True)
-            file = self._path.resolve()  # a link leads to the same file, so to the same lock
+            file = self._path.resolve()  # A link leads to the same file, and so to the same lock.
             self._lock = HeldLock(file.with_name(LOCK_FILE))
         except LockHeldError as error:
             raise DataDirectoryError(_in_use(directory, f" ({error.holder})")) from error
@@ -291,9 +292,9 @@ class SqliteStorage:
         _OPEN.discard(self)
 
     def leave_to_parent(self) -> None:
-        """Never close the database in this forked child: SQLite would delete the parent's journal."""
+        """Never close the database in this forked child, because SQLite would then delete the parent's journal."""
         self._is_open = False
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._database))  # not even as garbage, at the child's end
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._database))  # not even by garbage collection
 
 
 _OPEN: weakref.WeakSet[SqliteStorage] = weakref.WeakSet()
@@ -327,7 +328,7 @@ def _key_text(key: Any) -> str:
 
 
 def _require_whole(file: Path) -> None:
-    """Create the database if no part of it exists; refuse the remains of a lost one."""
+    """Create the database if no part of it exists. Refuse the remains of a database whose content is lost."""
     journal = file.with_name(f"{file.name}{_JOURNAL_SUFFIX}")
     if file.exists():
         if file.stat().st_size == 0:
@@ -345,7 +346,7 @@ def _require_whole(file: Path) -> None:
 
 
 def _create(file: Path) -> None:
-    """Create an empty database. Whatever ends this process, the file is either complete or absent."""
+    """Create an empty database. However this process ends, the file is either complete or absent."""
     new = file.with_name(f"{file.name}{_NEW_SUFFIX}")
     try:
         new.unlink(missing_ok=True)
@@ -367,8 +368,8 @@ def _create(file: Path) -> None:
 
 
 def _open_database(path: Path) -> sqlite3.Connection:
-    # Transactions are begun by hand, so that one commit is one transaction; calls come one at a time, under a lock.
-    # No time-out: another server holds the file until its process ends.
+    # This class begins transactions itself, so that one commit is one transaction. Calls come one at a time, under a
+    # lock. There is no time-out, because another server holds the file until its process ends.
     try:
         database = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=0)
     except sqlite3.DatabaseError as error:

@@ -1,10 +1,10 @@
 """Rows with versions, and a table's rows in key order.
 
-A row from a put is kept as the put's bytes. If a stream record holds the whole row, the row is kept in that record, so
-that a million rows and their records need little more memory than the records.
+A row from a put is kept as the put's bytes. If a stream record holds the whole row, the row is kept only as a part of
+that record. So a million rows and their records need little more memory than the records alone.
 
-A stored row never changes: a write makes a new row and replaces the old one. The visible row at a moment depends on the
-table's time to live, so readers always go through ``alive``.
+A stored row never changes: a write makes a new row, which replaces the old row. The time to live of the table decides
+which part of a row is visible at a moment, so readers always call ``alive``.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ KeyNames = tuple[str, ...]
 
 _NUMBER_BYTES = 8
 VERSION_BYTES = 8
-"""The bytes that a version's timestamp adds to a row's size, where timestamps count."""
+"""The bytes that a version's timestamp adds to the size of a row, if timestamps count."""
 
 
 _SIZES = tuple(range(4_096))
-"""Shared integers for common sizes: a separate integer would take 32 bytes in every row."""
+"""Shared integers for common sizes. A separate integer would take 32 bytes in every row."""
 
 
 def value_size(value: ColumnValue) -> int:
@@ -53,7 +53,7 @@ _Parts = tuple[tuple[KeyValue, ...], Columns]
 
 
 class StoredRow:
-    """One row with all stored versions. Treat it as frozen; other forms than the kept one are made on demand.
+    """One row with all stored versions. Treat it as frozen. It is kept in one form; other forms are made on demand.
 
     ``size_bytes`` is the size of names and values. Some tables also count the timestamps of the ``version_count``
     versions. ``is_single`` says that no column has two versions.
@@ -74,7 +74,7 @@ class StoredRow:
     ) -> None:
         self._source = source
         self._data = data
-        """A PlainBuffer row without header, or the stream record that holds it."""
+        """A PlainBuffer row without a header, or the stream record that holds the row."""
         self.written_millis: int = written_millis
         self.size_bytes: int = _SIZES[size_bytes] if size_bytes < len(_SIZES) else size_bytes
         self.version_count: int = version_count
@@ -85,7 +85,7 @@ class StoredRow:
     def oldest_millis(self) -> int:
         """The timestamp of the oldest version, or of the last write of a row without columns.
 
-        It is computed on demand.
+        The value is computed on demand.
         """
         if self._oldest_millis is None:
             oldest = (versions[-1][0] for versions in self.columns.values())
@@ -94,12 +94,12 @@ class StoredRow:
 
     @property
     def key(self) -> tuple[KeyValue, ...]:
-        """Values of the key columns."""
+        """The values of the key columns."""
         return self.parts()[0]
 
     @property
     def columns(self) -> Columns:
-        """The versions by column. Each access reads them from kept bytes again: keep the result."""
+        """The versions by column. Each access reads them from the kept bytes again, so keep the result."""
         return self.parts()[1]
 
     def parts(self) -> _Parts:
@@ -116,17 +116,17 @@ class StoredRow:
         return self._data
 
     def body(self, names: KeyNames) -> bytes:
-        """Return all versions as a PlainBuffer row without header."""
+        """Return all versions as a PlainBuffer row without a header."""
         return row_of(self.form(names))
 
     def form(self, names: KeyNames) -> bytes:
-        """Return the row as ``stored_form`` does, also for a row that is kept as values."""
+        """Return the row as ``stored_form`` does, even if the row is kept as values."""
         if self._data is None and isinstance(self._source, tuple):
             self._data = row_of_parts(names, *self._source)
         return self.stored_form()
 
     def keep_in(self, record: bytes) -> None:
-        """Keep this row as a part of the stream record that holds all of it."""
+        """Keep this row only as a part of the stream record that holds all of it."""
         self._data, self._source = record, None
 
 
@@ -153,7 +153,7 @@ def make_row(names: KeyNames, key: tuple[KeyValue, ...], columns: Columns, writt
 def changed_row(
     before: StoredRow, old: Columns, columns: Columns, changed: Iterable[str], written_millis: int
 ) -> StoredRow:
-    """Return the row after a change of the columns ``changed``; no other column is read."""
+    """Return the row after a change of the columns ``changed``. No other column is read."""
     size, count = before.size_bytes, before.version_count
     for name in changed:
         now, then = columns.get(name, ()), old.get(name, ())
@@ -165,7 +165,7 @@ def changed_row(
 
 
 def _in_common(some: tuple[Version, ...], others: tuple[Version, ...]) -> int:
-    """Return how many leading versions both have in common; it compares the objects, without reading values."""
+    """Return how many leading versions two tuples share. The function compares the objects, and reads no values."""
     return next(compress(count(), map(is_not, some, others)), min(len(some), len(others)))
 
 
@@ -186,7 +186,7 @@ def _sized(key: tuple[KeyValue, ...], columns: Columns, written_millis: int, siz
 
 
 def decode_body(body: bytes, written_millis: int) -> StoredRow:
-    """Read the row whose ``body`` was stored. It is read whole, so that damage shows now."""
+    """Return the row whose ``body`` was stored. The whole body is read here, so that damage is noticed early."""
     row = decode_row(HEADER + body)
     key, columns = parts_of(row)
     whole = make_row(tuple(name for name, _ in row.primary_key), key, columns, written_millis)
@@ -195,7 +195,7 @@ def decode_body(body: bytes, written_millis: int) -> StoredRow:
 
 
 class Versions:
-    """The versions of one column while a write changes them: each step is cheap, however many versions there are.
+    """The versions of one column while a write changes them. Each step is cheap, however many versions there are.
 
     Nearly all writes put one version into the sorted tuple. From the second step on, heaps find the newest and the
     oldest.
@@ -211,7 +211,10 @@ class Versions:
         self._newest: list[int] = []
 
     def put(self, timestamp_millis: int, value: ColumnValue) -> None:
-        """Put a version, replacing one with the same timestamp; drop the oldest if there are too many."""
+        """Put a version; it replaces a version with the same timestamp.
+
+        Drop the oldest version if there are too many.
+        """
         if self._listed is not None and not self._is_changed:
             self._is_changed = True
             self._listed = _with_version(self._listed, timestamp_millis, value)[: self._max_versions]
@@ -222,7 +225,7 @@ class Versions:
             heappush(self._newest, -timestamp_millis)
         self._values[timestamp_millis] = value
         while self._max_versions is not None and len(self._values) > self._max_versions:
-            self._values.pop(heappop(self._oldest), None)  # absent if it was deleted before
+            self._values.pop(heappop(self._oldest), None)  # This version is absent if it was deleted before.
 
     def delete(self, timestamp_millis: int) -> None:
         """Delete the version with that timestamp, if it exists."""
@@ -285,7 +288,7 @@ class Rows(Protocol):
     """Rows of one table by encoded key, in key order."""
 
     def get(self, key: bytes) -> StoredRow | None:
-        """Return the row, expired or not."""
+        """Return the row, even if it has expired."""
 
     def ascending(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, StoredRow]]:
         """Return rows with start <= key < end."""
@@ -305,7 +308,7 @@ class RowStore:
         return len(self._rows)
 
     def get(self, key: bytes) -> StoredRow | None:
-        """Return the stored row, expired or not."""
+        """Return the stored row, even if it has expired."""
         return self._rows.get(key)
 
     def put(self, key: bytes, row: StoredRow) -> None:
@@ -338,15 +341,15 @@ class RowStore:
         return self._keys.runs
 
     def ascending(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, StoredRow]]:
-        """Return rows with start <= key < end. Do not write while iterating."""
+        """Return rows with start <= key < end. Do not write while you iterate."""
         return ((key, self._rows[key]) for key in self._keys.ascending(start, end))
 
     def descending(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, StoredRow]]:
-        """Return rows with start >= key > end, from the greatest down. Do not write while iterating."""
+        """Return rows with start >= key > end, from the greatest down. Do not write while you iterate."""
         return ((key, self._rows[key]) for key in self._keys.descending(start, end))
 
     def count(self, start: bytes, end: bytes | None) -> int:
-        """Return how many rows have start <= key < end; no end means up to the last."""
+        """Return how many rows have start <= key < end; without an end, count all rows from ``start`` on."""
         return self._keys.count(start, end)
 
     def key_at(self, start: bytes, offset: int) -> bytes:

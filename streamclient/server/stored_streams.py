@@ -2,13 +2,14 @@
 
 Laws:
 
-- A shard owns a range of keys while it is open; the ranges of a stream's open shards cover all keys once.
+- A shard owns a range of keys while it is open. The ranges of a stream's open shards contain each key exactly once.
 - Positions in a shard count up by one and are never used twice; an iterator is a position.
-- Sequence timestamps rise with every request, across all shards of the stream; only rows of one batch share one.
+- Sequence timestamps rise with every request, across all shards of the stream. Only rows of one batch share a
+  timestamp.
 - A shard that closes never grows again, and its children start later: with a greater epoch and later timestamps.
 - Records are deleted only by retention, by an explicit trim, or with the stream itself.
-- The cost of a request does not grow with past data: ``wake_micros`` says when a shard is due for a check, and only due
-  shards are checked.
+- The cost of a request does not grow with old data: ``wake_micros`` says when a shard must be checked, and only shards
+  whose time has come are checked.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _NUMBER_BYTES, _CHECK_BYTES = 4, 2
 
 @frozen
 class StreamDefinition:
-    """The fixed properties of a stream, and the generation of its iterators."""
+    """The fixed properties of a stream, and the present generation of its iterators."""
 
     stream_id: str
     number: int
@@ -48,7 +49,7 @@ class StreamDefinition:
     """The number of times that all iterators were invalidated."""
 
     def to_json(self) -> str:
-        """Return the stored form."""
+        """Return the form that the storage keeps."""
         return json.dumps(attrs.asdict(self))
 
     @classmethod
@@ -80,7 +81,7 @@ class RecordRun:
     """The size of the rows in bytes, from which capacity units are computed."""
 
     def before(self, count: int) -> list[bytes]:
-        """Return the first ``count`` records, each as an element of the answer."""
+        """Return the first ``count`` records, each as an element of an answer."""
         return self.elements if count >= len(self.elements) else self.elements[:count]
 
 
@@ -92,9 +93,9 @@ class ShardDefinition:
     number: int
     epoch: int
     begin: bytes
-    """The encoded first key of its range, inclusive; empty for the lowest."""
+    """The encoded first key of the range, inclusive; empty for the lowest range."""
     end: bytes | None
-    """The encoded end of its range, exclusive; ``None`` for the highest."""
+    """The encoded end of the range, exclusive; ``None`` for the highest range."""
     parent_id: str | None = None
     parent_sibling_id: str | None = None
 
@@ -106,8 +107,8 @@ _FORGOTTEN = b""
 def shard_id_for(stream: StreamDefinition, number: int) -> str:
     """Return a shard id in the service's form: a UUID and the stream's creation time.
 
-    The UUID is random except for its end, which holds the shard's number. So the server can tell a forgotten shard from
-    one that never existed, and knows its order, without remembering it.
+    The UUID is random except for its end, which contains the shard's number. So without remembering a deleted shard,
+    the server can distinguish it from a shard that never existed, and knows its order.
     """
     head = uuid.UUID(bytes=os.urandom(16), version=4).bytes[: -_NUMBER_BYTES - _CHECK_BYTES]
     head += number.to_bytes(_NUMBER_BYTES, "big")
@@ -140,10 +141,10 @@ class ShardLog:
         self.first_position: int = 0
         self.last_timestamp_micros: int = 0
         self.is_shown = True
-        """Whether the stream's listing contains the shard."""
+        """Whether the stream's listing contains the shard at present."""
         self.is_awaited = False
-        """Whether the stream's heap of later checks contains the shard."""
-        # Parallel lists instead of objects, which would often take more memory than their records.
+        """Whether the stream's heap of later checks contains the shard at present."""
+        # Use parallel lists. Objects would often take more memory than their records.
         self._elements: list[bytes] = []
         self._timestamps = array("q")
         self._sizes = array("q")
@@ -157,7 +158,7 @@ class ShardLog:
 
     @property
     def is_open(self) -> bool:
-        """Whether the shard still takes records."""
+        """Whether the shard still accepts records."""
         return self.closed_micros is None
 
     @property
@@ -193,12 +194,18 @@ class ShardLog:
         return position
 
     def position_at(self, timestamp_micros: int) -> int:
-        """Return the position of the first retained record at or after a time; without one, the next position."""
+        """Return the position of the first retained record at or after a time.
+
+        Without such a record, return the next position.
+        """
         place = bisect_left(self._timestamps, timestamp_micros, lo=self._forgotten)
         return self.first_position + place - self._forgotten
 
     def page(self, position: int, limit: int, limit_bytes: int) -> RecordRun:
-        """Return records from ``position`` on: at most ``limit``, and ``limit_bytes`` unless the first is larger."""
+        """Return at most ``limit`` records from ``position`` on, in at most ``limit_bytes``.
+
+        The first record may be larger.
+        """
         start = position - self.first_position + self._forgotten
         elements = self._elements[start : start + limit]
         if sum(map(len, elements)) > limit_bytes:
@@ -210,7 +217,7 @@ class ShardLog:
     def forget_before(self, position: int) -> int:
         """Drop the records before ``position``; return their number.
 
-        The lists are shortened when half of them is deleted, so that dropping one record of many is cheap.
+        The lists are shortened when half of their entries are deleted, so dropping one record of many is cheap.
         """
         count = max(0, min(position, self.next_position) - self.first_position)
         if count:
@@ -235,10 +242,10 @@ class ShardLog:
         return self.next_position == 0 and self.closed_micros >= cutoff_micros
 
     def wake_micros(self, retention_micros: int) -> int | None:
-        """Return the time that, once it is past retention, makes this shard due; ``None`` while nothing can expire.
+        """Return a time: once it is past retention, this shard must be checked.
 
-        A closed shard leaves the listing first, and is forgotten one retention later: until then, a reader at the
-        shard's end can still learn that the shard ended.
+        Return ``None`` while nothing can expire. A closed shard first leaves the listing, and is forgotten one
+        retention later. Until then, a reader at the shard's end can still learn that the shard ended.
         """
         if self.record_count:
             return self._timestamps[self._forgotten]
@@ -247,7 +254,7 @@ class ShardLog:
         return self.closed_micros if self.is_shown and not self.next_position else self.closed_micros + retention_micros
 
     def to_json(self) -> str:
-        """Return the stored form of the shard; records are stored on their own."""
+        """Return the form that the storage keeps, without the records, which are stored separately."""
         definition = self.definition
         document = attrs.asdict(definition)
         document["begin"] = definition.begin.hex()
@@ -274,7 +281,7 @@ class ShardLog:
 
 
 class Stream:
-    """All shards of one stream, in order of creation: parents are before their children."""
+    """All shards of one stream, in order of creation: parents come before their children."""
 
     def __init__(self, definition: StreamDefinition) -> None:
         self.definition = definition
@@ -282,11 +289,11 @@ class Stream:
         self.open_shards: list[ShardLog] = []
         """The shards that take records, by key range from the lowest."""
         self.last_timestamp_micros: int = 0
-        """The latest sequence timestamp of all shards, including deleted ones."""
+        """The latest sequence timestamp of all shards, including deleted shards."""
         self._listed: list[ShardLog] = []
         """The shards that DescribeStream shows, by number."""
         self._awaited: list[tuple[int, int, ShardLog]] = []
-        """A heap of shards by the time that makes them due; the number decides between equal times."""
+        """A heap of shards, ordered by the time when they must be checked, then by number."""
 
     @property
     def stream_id(self) -> str:
@@ -307,7 +314,7 @@ class Stream:
         return shard_id in self.shards or number_of(self.definition, shard_id) is not None
 
     def add(self, shard: ShardLog) -> None:
-        """Add a shard, new or restored with its records. Shards come in order of their numbers."""
+        """Add a shard, new or restored with its records. Shards must be added in the order of their numbers."""
         self.shards[shard.shard_id] = shard
         self._listed.append(shard)
         self.last_timestamp_micros = max(self.last_timestamp_micros, shard.last_timestamp_micros)
@@ -316,34 +323,34 @@ class Stream:
         self._closed_or_restored(shard)
 
     def close(self, shard: ShardLog, now_micros: int) -> None:
-        """Close an open shard: it takes no more records."""
+        """Close an open shard, which then accepts no more records."""
         shard.closed_micros = self.next_timestamp(now_micros)
         del self.open_shards[bisect_left(self.open_shards, _begin(shard), key=_begin)]
         self._closed_or_restored(shard)
 
     def _closed_or_restored(self, shard: ShardLog) -> None:
-        self.unlist(shard, cutoff_micros=0)  # if its records are all gone; its expiry is awaited
+        self.unlist(shard, cutoff_micros=0)  # If all of its records are gone, only its expiry is awaited.
         self.await_expiry(shard)
 
     def forget(self, shard: ShardLog) -> None:
-        """Forget a shard whose closing is long past."""
+        """Forget a shard that closed long ago."""
         del self.shards[shard.shard_id]
 
     def unlist(self, shard: ShardLog, cutoff_micros: int) -> None:
-        """Remove a shard from the listing if that is due, so that pages of the listing need not skip it."""
+        """Remove a shard from the listing if its time has come, so that pages of the listing need not skip it."""
         if shard.is_shown and not shard.is_listed(cutoff_micros):
             shard.is_shown = False
             del self._listed[bisect_left(self._listed, shard.definition.number, key=_number)]
 
     def await_expiry(self, shard: ShardLog) -> None:
-        """Schedule the check of a shard for the time when its data may expire; once until that check."""
+        """Schedule a check of the shard for the time when its data may expire. Until then, further calls do nothing."""
         wake_micros = shard.wake_micros(self.retention_micros)
         if wake_micros is not None and not shard.is_awaited:
             shard.is_awaited = True
             heappush(self._awaited, (wake_micros, shard.definition.number, shard))
 
     def next_due(self, cutoff_micros: int) -> ShardLog | None:
-        """Return a shard that is due, each time another one; ``None`` if no more is due."""
+        """Return a shard that must be checked now, another shard at each call; ``None`` if there is no more."""
         if not self._awaited or self._awaited[0][0] >= cutoff_micros:
             return None
         shard = heappop(self._awaited)[2]
@@ -351,7 +358,10 @@ class Stream:
         return shard
 
     def next_timestamp(self, now_micros: int) -> int:
-        """Return the next request's sequence timestamp: the clock, but later than all earlier timestamps."""
+        """Return the next request's sequence timestamp.
+
+        It is the clock's time, or later if earlier timestamps require that.
+        """
         return max(now_micros, self.last_timestamp_micros + 1)
 
     def append(self, shard: ShardLog, timestamp_micros: int, size_bytes: int, element: bytes) -> int:
@@ -363,11 +373,11 @@ class Stream:
         return position
 
     def listed(self) -> list[ShardLog]:
-        """Return the listed shards, parents before children, of a stream without expired records."""
+        """Return the listed shards, parents before children. The stream must have no expired records."""
         return self.created_since(0)
 
     def page(self, start_shard_id: str | None, limit: int) -> list[ShardLog]:
-        """Return at most ``limit`` listed shards from ``start_shard_id`` on, even if that one is no longer listed."""
+        """Return at most ``limit`` listed shards from ``start_shard_id`` on, even if that shard is no longer listed."""
         number = 0 if start_shard_id is None else number_of(self.definition, start_shard_id) or 0
         first = bisect_left(self._listed, number, key=_number)
         return self._listed[first : first + limit]

@@ -1,4 +1,4 @@
-"""A table: its definition, its rows, and the key ranges that its stream's shards follow."""
+"""A table: its definition, its rows, and the ranges of keys that the shards of its stream follow."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from streamclient.wire.puts import key_column_form
 from streamclient.wire.schema import PrimaryKeyType
 
 Key = tuple[tuple[str, KeyValue | KeyBound], ...]
-"""The names and values of a key, of leading columns of a key, or of a bound, as a request gives them."""
+"""The names and values of a key, of leading columns of a key, or of a bound, as they are in a request."""
 
 TYPE_NAMES = {
     PrimaryKeyType.INTEGER: "VT_INTEGER",
     PrimaryKeyType.STRING: "VT_STRING",
     PrimaryKeyType.BINARY: "VT_BLOB",
 }
-"""The types as the service's error texts write them."""
+"""The types, in the words of the service's error texts."""
 
 _VALUE_TYPES = {
     PrimaryKeyType.INTEGER: tags.TYPE_INTEGER,
     PrimaryKeyType.STRING: tags.TYPE_STRING,
     PrimaryKeyType.BINARY: tags.TYPE_BLOB,
 }
-"""The types as rows write them."""
+"""The types, in the form that rows use."""
 
 
 @frozen
@@ -61,13 +61,16 @@ class TableOptions:
 
     @property
     def counts_timestamps(self) -> bool:
-        """Whether the size of a row counts the timestamps of its versions: not for one version that never expires."""
+        """Whether the size of a row counts the timestamps of its versions.
+
+        If the table keeps one version that never expires, the size does not count its timestamp.
+        """
         return self.max_versions > 1 or self.time_to_live_seconds >= 0
 
 
 @frozen
 class Encryption:
-    """Server-side encryption as requested; echoed, not applied."""
+    """Server-side encryption as requested. The server returns the settings, but does not encrypt."""
 
     enable: bool = False
     key_type: int | None = None
@@ -83,7 +86,7 @@ class ServedTable:
 
     name: str
     number: int
-    """The table's number. It is never used twice, so that a new table under an old name does not get the old rows."""
+    """The table's number. A number is never used twice, so a new table with an old name does not get the old rows."""
     key: tuple[KeyColumn, ...]
     created_micros: int
     defined_columns: tuple[tuple[str, int], ...] = ()
@@ -95,7 +98,7 @@ class ServedTable:
     last_decrease_seconds: int | None = None
     encryption: Encryption = Encryption()
     boundaries: tuple[bytes, ...] = ()
-    """The encoded first keys of partitions, ascending, without the first partition's."""
+    """The encoded first keys of the partitions, ascending, without the first partition's."""
     local_transactions: bool = True
     """Whether the table was created for local transactions; see ``allows_transactions``."""
     key_names: KeyNames = field(init=False)
@@ -124,11 +127,11 @@ class ServedTable:
 
     @property
     def allows_transactions(self) -> bool:
-        """Whether transactions can be started; never in a table with generated keys."""
+        """Whether transactions can be started. They never can in a table with generated keys."""
         return self.local_transactions and not self.generates_keys
 
     def to_json(self) -> str:
-        """Return the stored form."""
+        """Return the form that the storage keeps."""
         document = attrs.asdict(self, filter=lambda attribute, _: attribute.init)
         document["boundaries"] = [boundary.hex() for boundary in self.boundaries]
         return json.dumps(document)
@@ -197,7 +200,7 @@ def value_type_name(value: KeyValue | KeyBound) -> str:
 def _check_type(column: KeyColumn, value: KeyValue | KeyBound) -> None:
     """Raise unless the value has the column's type.
 
-    Callers judge bounds, because only they know whether bounds may occur.
+    A bound is left to the caller, because only the caller knows whether bounds may occur.
     """
     if isinstance(value, KeyBound):
         if value is KeyBound.AUTO_INCREMENT and not column.auto_increment:
@@ -209,7 +212,7 @@ def _check_type(column: KeyColumn, value: KeyValue | KeyBound) -> None:
 
 
 def check_key(definition: ServedTable, key: Key) -> None:
-    """Raise ``OTSInvalidPK`` unless the key has the table's columns: first number, then names in order, then types."""
+    """Raise ``OTSInvalidPK`` unless the key has the table's columns. Check their number, then names, then types."""
     if len(key) != len(definition.key):
         raise refusals.KEY_SIZE(given=len(key), expected=len(definition.key))
     check_leading_key(definition, key)

@@ -1,4 +1,4 @@
-"""Parts of answers that describe a table. Every number is set, because the Go and Node SDKs read all of them."""
+"""Parts of answers that describe a table. Every number is set, because the Go and Node SDKs read all numbers."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def throughput_details(definition: ServedTable) -> Any:
 
 
 def stream_details(stream: Stream | None) -> Any:
-    """Return the details of the stream, even if it does not exist: the Go SDK fails without them."""
+    """Return the details of the stream, even if the table has no stream: the Go SDK fails without the details."""
     if stream is None:
         return schema.StreamDetails(enable_stream=False)
     definition = stream.definition

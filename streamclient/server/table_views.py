@@ -1,4 +1,4 @@
-"""Tables, rows, changes and tunnels as an operator sees them, without a request. Python values only."""
+"""Tables, rows, changes and tunnels as an operator sees them, without requests. Python values only."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from streamclient.wire.record_decoding import default_codec
 
 @frozen
 class TableView:
-    """A table from an operator's view."""
+    """A table as an operator sees it."""
 
     name: str
     key: tuple[tuple[str, str], ...]
     """The key columns in key order, each with its type: INTEGER, STRING or BINARY."""
     row_count: int
-    """The number of stored rows; expired rows count until they are deleted."""
+    """The number of stored rows. Expired rows count until they are deleted."""
     retention_hours: int | None
     """The retention of the stream's records; ``None`` without a stream."""
     open_shard_count: int
@@ -61,7 +61,7 @@ class ChangesView:
 
     records: tuple[ChangeView, ...]
     positions: Mapping[str, int]
-    """The position of the next record by shard; give it to the next call."""
+    """For each shard the position of the next record. Give these positions to the next call."""
     skipped: int
     """The number of records that are newer than the given positions, and older than the returned records."""
 
@@ -88,14 +88,14 @@ class FoundChanges:
 
 @frozen
 class ShardSpan:
-    """A shard as a part of the key space, for a part of the time."""
+    """A shard: a range of keys during a span of time."""
 
     shard_id: str
     parent_ids: tuple[str, ...]
     begin: bytes
-    """The encoded first key, inclusive; empty for the lowest. Encoded keys are ordered like the keys."""
+    """The encoded first key, inclusive; empty for the lowest shard. Encoded keys are ordered like the keys."""
     end: bytes | None
-    """The encoded end, exclusive; ``None`` for the highest."""
+    """The encoded end, exclusive; ``None`` for the highest shard."""
     opened_micros: int | None
     """The time of the opening; ``None`` if the parents are forgotten."""
     closed_micros: int | None
@@ -112,16 +112,16 @@ class ChannelView:
     kind: str
     status: str
     client_id: str
-    """The session that holds the channel; empty without one."""
+    """The session that holds the channel; empty if no session holds it."""
     record_count: int
     """The number of consumed records."""
     consumed_micros: int
-    """The time of the checkpoint in the log; 0 before the first checkpoint, and for full data."""
+    """The time in the log that the checkpoint has reached; 0 before the first checkpoint, and for full data."""
 
 
 @frozen
 class TunnelView:
-    """A tunnel as the last request about it left it. A finished channel is not listed, only counted."""
+    """A tunnel as the last request about it left it. Finished channels are not listed, only counted."""
 
     tunnel_id: str
     name: str
@@ -161,7 +161,7 @@ def view_rows(state: ServerState, table_name: str, after: bytes | None, most: in
     table = state.table(table_name)
     expired_before = table.expired_before_millis(state.clock.now_micros())
     found: list[RowView] = []
-    # The smallest key after another one is that key and a zero byte.
+    # The smallest key after a key is that key followed by a zero byte.
     for encoded, stored in table.rows.ascending(b"" if after is None else after + b"\0", HIGHEST_KEY):
         row = alive(stored, table.key_names, expired_before)
         if row is None:
@@ -196,7 +196,7 @@ def find_changes(state: ServerState, table_name: str, after: Mapping[str, int] |
 def _backwards(shard: ShardLog, count: int) -> Iterator[tuple[str, int, int, bytes]]:
     """Yield the last ``count`` records, newest first."""
     for position in range(shard.next_position - 1, shard.next_position - 1 - count, -1):
-        run = shard.page(position, 1, 1)  # the first record is returned, whatever its size
+        run = shard.page(position, 1, 1)  # The first record is returned, whatever its size is.
         yield shard.shard_id, position, run.timestamps[0], run.elements[0]
 
 
@@ -225,7 +225,10 @@ def _span(stream: Stream, shard: ShardLog) -> ShardSpan:
 
 
 def _opened_micros(stream: Stream, parents: tuple[str, ...]) -> int | None:
-    """Return when the parents closed: a child opens at that moment. A first shard opens with its stream."""
+    """Return the time when the parents closed, because a child opens at that moment.
+
+    A first shard opens with its stream.
+    """
     if not parents:
         return stream.definition.created_micros
     closed = [parent.closed_micros for parent_id in parents if (parent := stream.shards.get(parent_id)) is not None]

@@ -1,4 +1,4 @@
-"""Execution of one request's writes to one table: rows are stored and records appended, or both are planned.
+"""Execution of one request's writes to one table. Rows are stored and records appended, or both are only planned.
 
 Rows and records change under the same lock: the order of records is the order of commits.
 """
@@ -45,7 +45,7 @@ class WriteResult:
 
 
 class WriteBatch:
-    """The rows of one request for one table: they share their time and, in the stream, epoch and timestamp.
+    """The rows of one request for one table. They share their time and, in the stream, their epoch and timestamp.
 
     With a transaction, which must be open and of this table, the writes are planned into it; nothing else changes.
     """
@@ -73,7 +73,9 @@ class WriteBatch:
         return self._take(self._plan(rows, self._state.last_generated, write))
 
     def execute_all(self, writes: Sequence[AnyWrite]) -> list[WriteResult]:
-        """Execute the writes of all rows, each after those before it, or none.
+        """Execute the writes of all rows in their order, each on the result of earlier writes.
+
+        Execute all or no writes.
 
         Raises:
             ServiceError: the first refusal of a row. Nothing was changed.
@@ -90,7 +92,7 @@ class WriteBatch:
         plan = plan_write(
             self._table, rows, last_generated, write, self._now_micros, ahead_micros=self._state.ahead_micros
         )
-        if plan.made is not None and plan.after is not None:  # a put is at most as large as its request
+        if plan.made is not None and plan.after is not None:  # A put is at most as large as its request.
             limit, size = self._state.limits.stored_row_bytes, self._table.size_of(plan.after)
             if size > limit:
                 raise refusals.ROW_SIZE(limit=limit, size=size)
@@ -178,7 +180,7 @@ class WriteBatch:
 
 
 def _read_units(table: Table, plan: WritePlan) -> int:
-    """Return the read units: a row condition reads the key, a column condition reads the row."""
+    """Return the read units. A row condition reads the key; a column condition reads the row."""
     condition = plan.write.condition
     if condition.is_trivial:
         return 0

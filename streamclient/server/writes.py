@@ -1,7 +1,7 @@
 """The decision of one row write: from the condition to the new row and its record.
 
-Nothing changes here. ``write_batch`` applies plans; a ``Draft`` holds plans that depend on each other, in an atomic
-batch or a local transaction.
+This module changes nothing. ``write_batch`` applies the plans. In an atomic batch or a local transaction, plans depend
+on each other, and a ``Draft`` holds them.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ class RowWrite:
     return_type: ReturnType = ReturnType.NONE
     return_columns: tuple[str, ...] = ()
     size_bytes: int = field(init=False)
-    """The size in bytes from which capacity units are computed; a key column that the server has yet to generate counts
-    as an integer."""
+    """The size in bytes from which capacity units are computed. A key column that the server will generate counts as an
+    integer."""
 
     @size_bytes.default
     def _size_bytes(self) -> int:
@@ -68,7 +68,7 @@ class RowWrite:
 
     @property
     def encoded_key(self) -> bytes:
-        """The key in its sortable form; only for a write that does not generate its key."""
+        """The key in its sortable form. Use it only if the write does not generate its key."""
         return encode_key(value for _, value in self.key)
 
     @property
@@ -86,8 +86,8 @@ class RowWrite:
 class PlainPut:
     """A validated ``RowWrite`` that puts stored values, at most one per column, and returns nothing.
 
-    Nearly all writes are of this kind. They are not decoded: the compiled reader has checked the request's bytes, and
-    writes the row and its record from them.
+    Nearly all writes are of this kind, and are not decoded: the compiled reader has checked the request's bytes, and
+    makes the row and its record of these bytes.
     """
 
     __slots__ = ("condition", "encoded_key", "put", "request_bytes", "size_bytes")
@@ -106,13 +106,13 @@ class PlainPut:
 
     @property
     def key(self) -> Key:
-        """The names and values of the key; made at each access."""
+        """The names and values of the key. Each access makes them again."""
         key: Key = self.put.key
         return key
 
     @property
     def cells(self) -> tuple[Cell, ...]:
-        """The other cells, in the request's order; made at each access."""
+        """The other cells, in the request's order. Each access makes them again."""
         return decode_row(self.put.frame).cells
 
 
@@ -136,18 +136,21 @@ class WritePlan:
     before: StoredRow | None
     after: StoredRow | None
     made: tuple[Cell, ...] | None = None
-    """The cells to record; ``None`` for the whole row."""
+    """The cells for the stream record; ``None`` for the whole row."""
     generated: int | None = None
     """The AUTO_INCREMENT value, if this write generates one."""
 
     @property
     def key(self) -> tuple[KeyValue, ...]:
-        """The key's values, including a generated one."""
+        """The key's values, including a generated value."""
         return _key_values(self.write, self.generated)
 
     @property
     def recorded(self) -> tuple[Cell, ...]:
-        """The cells of the stream record: puts with timestamps, deletions; increments as puts of their result."""
+        """The cells of the stream record: puts with timestamps, and deletions.
+
+        An increment becomes the put of its result.
+        """
         if self.made is not None or self.after is None:
             return self.made or ()
         return all_cells(self.after.columns)
@@ -158,7 +161,7 @@ def _key_values(write: AnyWrite, generated: int | None) -> tuple[KeyValue, ...]:
 
 
 def _check_generated(write: AnyWrite) -> None:
-    """Check a write to a table with an AUTO_INCREMENT key column, as far as that is independent of the row."""
+    """Check a write to a table with an AUTO_INCREMENT key column, as far as the check does not depend on the row."""
     expectation = write.condition.expectation
     if write.generates_key:
         if write.kind is OperationType.DELETE:
@@ -172,7 +175,7 @@ def _check_generated(write: AnyWrite) -> None:
 
 
 def _check_defined_types(definition: ServedTable, cells: tuple[Cell, ...]) -> None:
-    """Refuse values of another type than their declared attribute column's."""
+    """Refuse values whose type is not that of their declared attribute column."""
     for cell in cells:
         expected = definition.defined_types.get(cell.name)
         if expected is None or cell.value is None:
@@ -195,7 +198,7 @@ def _check_timestamps(options: TableOptions, cells: tuple[Cell, ...], now_millis
 
 
 def check_write(definition: ServedTable, write: AnyWrite, now_micros: int) -> None:
-    """Raise ``ServiceError`` unless the write fits the table, whatever rows it holds."""
+    """Raise ``ServiceError`` unless the write fits the table. The rows of the table do not matter."""
     if not isinstance(write, PlainPut) or not write.put.has_form(definition.key_form):
         check_key(definition, write.key)
     if definition.generates_keys:
@@ -212,7 +215,7 @@ def check_write(definition: ServedTable, write: AnyWrite, now_micros: int) -> No
 def plan_write(
     table: Table, rows: Rows, last_generated: int, write: AnyWrite, now_micros: int, *, ahead_micros: int = 0
 ) -> WritePlan:
-    """Decide the effect of a write, which fits the table, on these rows.
+    """Decide which effect a write has on these rows. The write must fit the table.
 
     A wrong clock may have dated versions up to ``ahead_micros``; a new version is newer than they are.
 
@@ -235,7 +238,7 @@ def plan_write(
 
 
 def _names_generated_key(definition: ServedTable, write: AnyWrite) -> bool:
-    """Return whether a put or update names a key that only the service generates, so that its row must exist."""
+    """Return whether a put or update names a generated key. Only the service generates keys, so the row must exist."""
     return definition.generates_keys and write.kind is not OperationType.DELETE and not write.generates_key
 
 
@@ -314,7 +317,10 @@ def _update(
 
 
 def _newest_date(versions: Versions, now_millis: int, ahead_millis: int) -> int:
-    """Return the present time, or a later one if a wrong clock dated a version: the new version is the newest."""
+    """Return the present time.
+
+    If a wrong clock has dated a version, return a later time: the new version must be the newest.
+    """
     newest = versions.newest()
     if newest is None or not now_millis <= newest[0] <= ahead_millis:
         return now_millis
@@ -322,7 +328,7 @@ def _newest_date(versions: Versions, now_millis: int, ahead_millis: int) -> int:
 
 
 def _incremented(cell: Cell, versions: Versions, now_millis: int) -> Cell:
-    """Return an increment as the put of its result, never older than the version that it increments."""
+    """Return an increment as the put of its result, which is never older than the version that it increments."""
     timestamp, current = versions.newest() or (0, 0)
     if isinstance(current, bool) or not isinstance(current, int):
         raise refusals.INCREMENT_COLUMN(name=cell.name)

@@ -1,4 +1,4 @@
-"""Tablestore on the official SDK: an instance, its keys and limits, and the stream operations that the SDK lacks."""
+"""Tablestore through the official SDK: an instance, its keys and limits, and stream operations that the SDK lacks."""
 
 from __future__ import annotations
 
@@ -62,7 +62,8 @@ _HOMES = {
     "with_integrity": "integrity",
     "with_limits": "connection_limits",
 }
-"""Each public name and its module, loaded when first used: the values of a stream need no SDK, its operations do."""
+"""Each public name and the module that defines it. A module is loaded when its name is first used, because only some of
+the modules need the SDK."""
 
 
 __getattr__ = loader(__name__, _HOMES)

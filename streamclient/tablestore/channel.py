@@ -25,35 +25,37 @@ from streamclient.tablestore.connection_limits import (
 from streamclient.wire.signature import read_head
 
 READ_BYTES = 16_384
-"""The bytes to read when the length of an answer is unknown: a head with all of a small body, or a TLS record."""
+"""The number of bytes to read when the length of an answer is unknown: a head and all of a small body, or a TLS
+record."""
 
 HEAD_BYTES = 2_048
-"""How many of the first bytes of a long answer are searched for the end of the head; the service's heads have 400
-bytes."""
+"""The end of a long answer's head is searched within this number of first bytes. The service's heads have 400 bytes."""
 
 RESTED_SECONDS = 1.0
-"""The longest rest after which a connection is used again without a check: a service keeps idle connections for
+"""The longest rest after which a connection is used again without a check. A service keeps idle connections for
 seconds."""
 
 MOST_HEADERS = 100
-"""The most headers that an answer may have, as in ``http.client``."""
+"""The largest number of headers of an answer, as in ``http.client``."""
 
 INTERIM = range(100, 200)
-"""Statuses that announce another answer."""
+"""HTTP statuses of interim answers, after which another answer comes."""
 
 BODYLESS = frozenset({204, 304})
 """Statuses whose answers end with the head, even if the head announces a body."""
 
 PIECE_BYTES = 8 * MEBIBYTE
-"""The most bytes that one read requests, and for which it allocates memory before any arrive: twice a whole page."""
+"""The largest number of bytes that one read requests, and for which it allocates memory before they arrive: twice a
+whole page."""
 
 SILENCE_SECONDS = 3.0
 """The silence after which a connection that has rested counts as dead, and the read that was sent on it is sent again
-on a new connection. By then TCP has sent the request five times. A service that was only slow gets the same read
+on a new connection. By then TCP has sent the request five times. If the service was only slow, it gets the same read
 twice."""
 
 _SHOWN = 40
-"""The most characters of a malformed number that a message quotes; such a number may be as long as a head."""
+"""The largest number of characters of a malformed number that a message quotes. Such a number may be as long as a
+head."""
 
 _HEXADECIMAL = frozenset(hexdigits)
 
@@ -67,27 +69,28 @@ class HttpAnswer:
     """Headers by name in lower case, without spaces around the value; the last value of a repeated header."""
     body: bytes
     has_end: bool
-    """Whether a length or chunks announced the body's end; otherwise the connection ended for an unknown reason."""
+    """Whether the body's end was announced, by a length or by chunks. Otherwise the end of the connection ended the
+    body, for an unknown reason."""
 
 
 class SilentError(TimeoutError):
-    """A rested connection did not answer soon; its request may be sent again over another connection."""
+    """A connection that had rested did not answer soon. Its request may be sent again over another connection."""
 
 
 class HttpChannel:
     """One socket, which carries one exchange at a time."""
 
     def __init__(self, channel: socket.socket, wait_seconds: float, attempt_seconds: float) -> None:
-        """Bound each wait by ``wait_seconds``; the errors of late exchanges name ``attempt_seconds``."""
+        """Bound each wait by ``wait_seconds``. Errors of exchanges that take too long name ``attempt_seconds``."""
         self._channel = channel
         self._usual_wait, self._attempt_seconds = wait_seconds, attempt_seconds
         self._ahead = b""
-        """Bytes that were received and not used yet."""
+        """Bytes that were received and are not used yet."""
         self._all = _waits_in_the_kernel(channel, wait_seconds)
         self._wait_seconds = wait_seconds
         self._deadline = inf
         self._heads_left = 0
-        """The bytes that may still arrive as heads and around chunks."""
+        """The number of bytes that may still arrive as heads and around chunks."""
         self._is_much_expected = False
         self._has_input_within = _input_waiter(channel)
         self.is_new: bool = True
@@ -95,17 +98,17 @@ class HttpChannel:
 
     @property
     def is_dropped(self) -> bool:
-        """Whether the socket has unexpected input: usually the end of the connection."""
+        """Whether the socket has unexpected input, which usually means the end of the connection."""
         return self._has_input_within(0)
 
     def exchange(self, message: bytes, deadline: float, *, is_doubted: bool) -> tuple[HttpAnswer, bool]:
         """Send ``message``; return the answer and whether the connection may be used again.
 
-        A connection that ``is_doubted`` must answer within ``SILENCE_SECONDS``.
+        If ``is_doubted``, the connection must answer within ``SILENCE_SECONDS``.
         """
         self._deadline, self._heads_left = deadline, HEADS_BYTES_MAX
         try:
-            if self.is_new:  # connecting has taken a part of the time
+            if self.is_new:  # connecting has used a part of the time
                 self._hurry()
                 self.is_new = False
             sent = self._channel.send(message)
@@ -114,7 +117,7 @@ class HttpChannel:
             if is_doubted and not self._has_input_within(SILENCE_SECONDS):
                 raise SilentError(f"a rested connection did not answer within {SILENCE_SECONDS:g} s")
             answer = self._answer()
-        except BlockingIOError as error:  # the kernel's word for a time-out of its own
+        except BlockingIOError as error:  # the kernel's error for its own time-out
             waited = self._wait_seconds
             self._hurry()
             raise TimeoutError(f"timed out: nothing came for {waited:.3g} s") from error
@@ -124,14 +127,14 @@ class HttpChannel:
         return answer
 
     def close(self) -> None:
-        """Close the socket; harmless if it is closed."""
+        """Close the socket; a second call is harmless."""
         self._channel.close()
 
     def _hurry(self) -> None:
         """Let the next wait end by the deadline.
 
         The first wait of an exchange over a kept connection ends by the deadline anyway. So the usual answer, which
-        arrives at once and whole, needs no look at the clock.
+        arrives in one piece, needs no look at the clock.
         """
         left = self._deadline - time.monotonic()
         if left <= 0:
@@ -201,9 +204,9 @@ class HttpChannel:
         return version, int(rest[:3]), {name.lower(): value.strip() for name, _, value in parts}
 
     def _lines(self) -> list[str]:
-        """Read the head of an answer, or the trailer of a chunked one, without the empty line that ends it."""
+        """Read the head of an answer, or the trailer of a chunked answer, without the empty line at its end."""
         head, end, after = self._ahead.partition(b"\r\n\r\n")
-        if head and end and len(head) <= self._heads_left:  # the head arrived at once, as it mostly does
+        if head and end and len(head) <= self._heads_left:  # the head arrived in one piece, as it mostly does
             self._ahead = after
             self._heads_left -= len(head)
             lines = head.decode("latin-1").split("\r\n")
@@ -214,7 +217,10 @@ class HttpChannel:
         return lines
 
     def _beginning(self) -> bytes:
-        """Read the first bytes; if a long answer is expected, only its head, so that the body comes in one piece."""
+        """Read the first bytes.
+
+        If a long answer is expected, read only its head, so that the body comes in one piece.
+        """
         size = READ_BYTES
         if self._is_much_expected:
             head, end, _ = self._channel.recv(HEAD_BYTES, socket.MSG_PEEK).partition(b"\r\n\r\n")
@@ -273,8 +279,8 @@ class HttpChannel:
 
 
 def _input_waiter(channel: socket.socket) -> Callable[[float], bool]:
-    """Return a function that waits for input, at most the seconds that it is given, and returns whether input came."""
-    if not hasattr(select, "poll"):  # Windows, whose select takes sockets of any number
+    """Return a function that waits for input, for a given time at most, and returns whether input came."""
+    if not hasattr(select, "poll"):  # Windows; its select accepts sockets with any number
         return lambda seconds: channel.fileno() < 0 or bool(select.select([channel], [], [], seconds)[0])
     poll = select.poll()
     poll.register(channel, select.POLLIN)
@@ -282,10 +288,10 @@ def _input_waiter(channel: socket.socket) -> Callable[[float], bool]:
 
 
 def _waits_in_the_kernel(channel: socket.socket, seconds: float) -> int:
-    """Let the kernel keep the socket's time-out; return ``MSG_WAITALL`` if it does, else 0.
+    """Let the kernel keep the socket's time-out. Return ``MSG_WAITALL`` if the kernel can do so, else 0.
 
-    That saves a call before each read, and with the flag one call reads a whole body. Python keeps the time-out where
-    the kernel cannot, over TLS, and on Windows, which would take the seconds for milliseconds.
+    This saves a call before each read, and with the flag one call reads a whole body. Python keeps the time-out if the
+    kernel cannot, over TLS, and on Windows, which would read the seconds as milliseconds.
     """
     if not isinstance(channel, ssl.SSLSocket) and os.name == "posix":
         try:
@@ -300,7 +306,7 @@ def _waits_in_the_kernel(channel: socket.socket, seconds: float) -> int:
 
 
 def _set_kernel_time_out(channel: socket.socket, seconds: float) -> None:
-    """Set the time-out of each wait. An infinite one sets no limit, for which the kernel's number is 0."""
+    """Set the time-out of each wait. Without a limit the time-out is infinite; the kernel's number for that is 0."""
     whole = 0 if seconds == inf else max(1, round(seconds * 1_000_000))
     limit = struct.pack("@ll", *divmod(whole, 1_000_000))  # a struct timeval
     for direction in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
@@ -309,7 +315,7 @@ def _set_kernel_time_out(channel: socket.socket, seconds: float) -> None:
 
 def _length(text: str) -> int:
     try:
-        if text.isascii() and text.isdigit():  # Python would also accept signs, spaces and underscores
+        if text.isascii() and text.isdigit():  # Python would accept signs, spaces and underscores, too.
             return int(text)
     except ValueError:  # more digits than Python reads
         pass

@@ -1,4 +1,4 @@
-"""Credentials from a client's provider, which may be the user's own and may fail for a while."""
+"""Credentials from a client's provider. The provider may be the user's own, and may fail for a while."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ def credentials_of(provider: Any) -> Any:
     """Return the credentials that a client's provider gives.
 
     Raises:
-        DependencyException: the provider raised, for example because its server is away; the same call may succeed
-            later.
+        DependencyException: the provider raised, for example because its server does not answer; the same call may
+            succeed later.
     """
     try:
         return done("get_credentials", provider.get_credentials())
@@ -26,7 +26,7 @@ def credentials_of(provider: Any) -> Any:
 
 
 class PatientProvider:
-    """A provider, for calls that the SDK sends by itself, whose errors say that the same call may succeed later."""
+    """Wraps a provider for calls that the SDK sends itself. Its errors say that the same call may succeed later."""
 
     def __init__(self, provider: Any) -> None:
         self._provider = provider

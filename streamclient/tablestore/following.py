@@ -1,7 +1,7 @@
-"""A stream followed without leases: every change of every shard, parents before children, for one reader that watches.
+"""A stream followed without leases: every change of every shard, parents before children, for one reader.
 
-The follower stores no position and is unknown to other readers, so a reader that stops begins anew. Use workers for
-lasting work.
+A follower stores no position and is unknown to other readers, so a reader that stops has to begin again. Use workers
+for lasting work.
 """
 
 from __future__ import annotations
@@ -25,21 +25,22 @@ from streamclient.records import StreamRecord, place_of
 from streamclient.tablestore.stream_api import RecordPage, StreamApi
 
 LIST_SECONDS = 5.0
-"""The time between two listings of the shards. A shard that seems to have ended without listed children is looked up at
-once."""
+"""The time between two listings of the shards. If a shard seems to have ended and no children are listed, the shards
+are listed immediately."""
 
 SHORTEST_MILLIS = 100
-"""The least time between two reads of a shard without changes; a person who watches does not notice it."""
+"""The shortest time between two reads of a shard without changes. A person who watches does not notice it."""
 
 IDLE_SECONDS = 0.5
 """The pause after a failed read."""
 
 LONGEST_DOUBT_SECONDS = 20.0
-"""The longest pause before a shard whose page could not be true is read again; the first pause is ``IDLE_SECONDS``."""
+"""The longest pause before a shard is read again after a page that could not be true. The first pause is
+``IDLE_SECONDS``."""
 
 QUIET_DOUBTS = 4
-"""The number of consecutive doubtful pages after which they are reported, and again at each doubling: most heal at
-once."""
+"""The number of consecutive doubtful pages after which they are reported. They are reported again at each doubling;
+most shards recover before the first report."""
 
 RECORDS_PER_READ = 100
 
@@ -54,7 +55,7 @@ class FollowedRecord:
 
 @frozen
 class _Doubt:
-    """Consecutive pages of a shard that could not be true."""
+    """Consecutive pages of one shard that could not be true."""
 
     count: int
     until: float
@@ -63,14 +64,14 @@ class _Doubt:
 
 @frozen
 class LostRecords:
-    """The stream forgot records before they were read; reading goes on at the oldest record left."""
+    """The stream dropped records before they were read. Reading continues at the oldest record left."""
 
     shard_id: str
 
 
 @frozen
 class Interruption:
-    """The service did not answer, or its answer cannot be true; the follower goes on trying."""
+    """The service did not answer, or its answer cannot be true. The follower goes on trying."""
 
     error: DependencyException
 
@@ -84,8 +85,8 @@ class StreamFollower:
     Args:
         streams: the operations that read the stream.
         stream_id: the stream.
-        since_micros: the time, in microseconds since 1970, at or after which the first records were written; ``None``
-            begins at the oldest record that is kept. Shards that open later are read from their beginning.
+        since_micros: begin with records written at or after this time, in microseconds since 1970; ``None`` begins at
+            the oldest record that is kept. Shards that open later are read from their beginning.
         shard_ids: the shards to read, regardless of their parents; all by default.
     """
 
@@ -113,22 +114,23 @@ class StreamFollower:
         self._ends = ListedEnds()
         self._tree = ShardTree()
         self._candidates: deque[str] = deque()
-        """Shards that are not read yet, and are to be examined because they may begin by now."""
+        """Shards that are not read yet, but may begin by now and must be checked."""
         self._trails: dict[str, ReadTrail] = {}
-        """For each shard that is read: the last record that was yielded, and the way back to it."""
+        """For each shard that is read: the last yielded record, and the positions from which that record can be found
+        again."""
         self._doubts: dict[str, _Doubt] = {}
         self._table_pace = WorkerPace(ClientConfig(worker_idle_time_millis=SHORTEST_MILLIS)).table()
         self._paces: dict[str, ShardPace] = {}
         self._due: dict[str, float] = {}
-        """The next read of each shard that had nothing new, by the monotonic clock."""
+        """The time of the next read of each shard that had no new records, by the monotonic clock."""
         self._reports: list[Interruption] = []
         """Interruptions that are still to be yielded between the changes."""
         self._circles: Collection[tuple[str, ...]] = ()
 
     def changes(self) -> Iterator[Followed]:
-        """Yield changes until stopped: in the order of each shard, a child's after all of its parents' changes.
+        """Yield changes until stopped, in the order of each shard, a child's changes after those of its parents.
 
-        With ``shard_ids`` it also ends when all of these shards are closed and read to their ends.
+        With ``shard_ids`` the method also ends when all of these shards are closed and read to their ends.
 
         Raises:
             DependencyException: a read failed for good. A passing failure is an ``Interruption`` among the changes.
@@ -154,13 +156,16 @@ class StreamFollower:
                     self._stop.wait(self._seconds_to_next())
 
     def _seconds_to_next(self) -> float:
-        """Return the time until a shard is read, or the shards are listed."""
+        """Return the time until a shard must be read, or the shards must be listed."""
         doubts = (doubt.until for doubt in self._doubts.values())
         quiet = (due for shard_id, due in self._due.items() if shard_id not in self._doubts)
         return max(0.0, min(self._listed_at + LIST_SECONDS, *doubts, *quiet) - self._monotonic())
 
     def _round(self) -> Iterator[Followed]:
-        """Yield the changes of one page of each shard that may be read; then look for new shards, if it is time."""
+        """Yield the changes of one page of each shard that may be read.
+
+        Then list the shards, if it is time for that.
+        """
         for shard_id in self._open_shards():
             doubt = self._doubts.get(shard_id)
             due = self._due.get(shard_id, 0.0) if doubt is None else doubt.until
@@ -176,11 +181,11 @@ class StreamFollower:
 
     @property
     def known(self) -> Collection[str]:
-        """The shards of the last listing, and those that are still read."""
+        """The shards of the last listing, and shards that are still read."""
         return self._shards.keys()
 
     def _list(self) -> None:
-        """List the shards, and forget those that left the listing. Shards that are still read, or were named, stay."""
+        """List the shards, and forget shards that left the listing. Shards that are still read, or were named, stay."""
         described = self._streams.describe_stream(self._stream_id)
         in_reading = {shard_id: shard for shard_id, shard in self._shards.items() if shard_id in self._positions}
         self._shards = {**in_reading, **{shard.shard_id: shard for shard in described.shards}}
@@ -201,7 +206,7 @@ class StreamFollower:
         self._circles = circles
 
     def _open_shards(self) -> list[str]:
-        """Look up the beginnings of shards that may begin; return all shards to read now."""
+        """Look up the beginnings of shards that may begin; return all shards that can be read now."""
         while self._candidates:
             shard_id = self._candidates[0]
             is_new = shard_id not in self._positions and shard_id not in self._ended
@@ -244,7 +249,7 @@ class StreamFollower:
             self._in_doubt(shard_id, judged.why, trail)
             return
         if following.is_shard_end and not self._ends.confirms(shard_id, began, self._list):
-            if not self._ends.has_child(shard_id):  # a child appeared after the page was read: read the page again
+            if not self._ends.has_child(shard_id):  # a child appeared after the page was read
                 self._in_doubt(shard_id, NOT_SHOWN)
             return
         if judged.taken == len(records) > 0 and not following.is_shard_end:
@@ -260,7 +265,7 @@ class StreamFollower:
             yield FollowedRecord(shard_id, record)
 
     def _read_again(self, shard_id: str, began: float) -> None:
-        """Read the shard again after the shortest pause, in doubt or not."""
+        """Read the shard again after the shortest pause, whether it is in doubt or not."""
         due = began + SHORTEST_MILLIS / 1_000
         if shard_id in self._doubts:
             self._doubts[shard_id] = evolve(self._doubts[shard_id], until=due)
@@ -286,7 +291,10 @@ class StreamFollower:
             self._due[shard_id] = began + pace.interval(began)
 
     def _in_doubt(self, shard_id: str, why: str, trail: ReadTrail | None = None) -> None:
-        """Drop a doubtful page; read again after a pause, at the same position or at the one that ``trail`` chooses."""
+        """Drop a doubtful page.
+
+        Read again after a pause, at the same position or at a position that ``trail`` chooses.
+        """
         if trail is not None:
             self._positions[shard_id] = trail.turn(self._positions[shard_id])
         before = self._doubts.get(shard_id)

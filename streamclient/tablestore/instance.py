@@ -1,7 +1,7 @@
 """The instance and its keys: from options, from the environment, or the local server's defaults.
 
-Every command takes the same options and reads the same variables of the environment. Every client that this package
-makes for a person is made here. Without options and variables it is a client for ``streamclient server``.
+Every command takes the same options and reads the same variables of the environment. This module makes every client
+that the package makes for a person. Without options and variables, the client is for ``streamclient server``.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tablestore import OTSClient
 
 LOCAL_ENDPOINT = "http://127.0.0.1:8180"
-"""The default endpoint of ``streamclient server``; the next three constants are defaults of that server too."""
+"""The default endpoint of ``streamclient server``. The next three constants are defaults of that server, too."""
 LOCAL_INSTANCE = "local"
 LOCAL_ACCESS_KEY_ID = "local-access-key-id"
 LOCAL_ACCESS_KEY_SECRET = "local-access-key-secret"
@@ -45,16 +45,12 @@ CONNECTION_SETTINGS = tuple(
         ("region", "region, for which requests are signed with V4", checks.text, ""),
     )
 )
-"""The settings of a connection. Files and Spark require all but the last two, or of a local server the endpoint alone;
-only commands and ``connect`` use that server's endpoint by default, too."""
+"""The settings of a connection. Files and Spark require all but the last two; for a local server the endpoint suffices.
+Only commands and ``connect`` also have a default for the endpoint, that of the local server."""
 
 
 def chosen(setting: Setting, given: str | None, environment: Mapping[str, str] = os.environ) -> str:
-    """Return the given value, else the value in the environment, else the default.
-
-    Raises:
-        ConfigurationError: the value is missing or empty; the message names the option and the variable.
-    """
+    """Return the given value; without it, the value in the environment; without that, the default."""
     value = given if given is not None else environment.get(setting.variable, setting.default)
     if value is None or (not value and setting.default != ""):
         option = setting.name.replace("_", "-")
@@ -74,24 +70,20 @@ class Connection:
     sts_token: str = field(default="", repr=False, validator=checks.any_text)
     """The security token of temporary keys; empty for permanent keys."""
     region: str = field(default="", validator=checks.any_text)
-    """The region for which requests are signed with V4; empty for the older signature."""
+    """The region for which requests are signed with signature V4; empty for the older signature."""
 
     @classmethod
     def of_environment(cls, environment: Mapping[str, str] = os.environ) -> Connection:
-        """Make the connection from the environment; a variable that is not set gives the local server's default.
-
-        Raises:
-            ConfigurationError: a variable is set and empty.
-        """
+        """Make the connection from the environment. A variable that is not set gets the default of the local server."""
         return cls(**{setting.name: chosen(setting, None, environment) for setting in CONNECTION_SETTINGS})
 
     def client(self, **options: Any) -> OTSClient:
-        """Make a client of the official SDK, without a call; ``options`` go to ``OTSClient`` as they are.
+        """Make a client of the official SDK, without a call; ``options`` are passed to ``OTSClient`` unchanged.
 
         Raises:
             ConfigurationError: the SDK cannot work with these values, for example because the endpoint is not a URL.
         """
-        # Imported here: the SDK takes a third of a second, which --help should not cost.
+        # The import is here because the SDK takes a third of a second to load, which --help should not cost.
         from tablestore import OTSClient  # noqa: PLC0415
 
         given = {"sts_token": self.sts_token or None, "region": self.region or None, **options}
@@ -119,11 +111,11 @@ class Connection:
 def connect(**options: Any) -> OTSClient:
     """Make a client for the instance in the environment, by default for ``streamclient server`` on this machine.
 
-    It reads ``TABLESTORE_ENDPOINT``, ``TABLESTORE_INSTANCE``, ``TABLESTORE_ACCESS_KEY_ID``,
+    The function reads ``TABLESTORE_ENDPOINT``, ``TABLESTORE_INSTANCE``, ``TABLESTORE_ACCESS_KEY_ID``,
     ``TABLESTORE_ACCESS_KEY_SECRET``, ``TABLESTORE_STS_TOKEN`` and ``TABLESTORE_REGION``, as every command does, and
-    makes no call. ``options`` go to ``OTSClient`` as they are.
+    makes no call. ``options`` are passed to ``OTSClient`` unchanged.
 
     Raises:
-        ConfigurationError: a variable is set and empty, or the SDK cannot work with one.
+        ConfigurationError: a variable is set and empty, or the SDK cannot work with a variable's value.
     """
     return Connection.of_environment().client(**options)

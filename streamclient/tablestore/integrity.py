@@ -13,35 +13,35 @@ if TYPE_CHECKING:
     from tablestore import OTSClient
 
 _ATTRIBUTE = "_streamclient_integrity"
-"""The attribute of the client that holds the choice; every copy made for leases, tables or counting keeps the
-attribute."""
+"""The attribute of a client that holds the choice. Every copy that is made for leases, tables or counting keeps it."""
 
 
 class Integrity(Enum):
-    """The check of the bytes of a page of records, beside the checksums of its rows, which are always verified.
+    """The check of a page's bytes, in addition to the checksums of the page's rows, which are always verified.
 
     The checksums cover key, columns and operation. They do not cover a record's sequence, nor the bytes around the
-    records, for example the next iterator. A page without a next iterator ends its shard, and a page that was cut lacks
-    the iterator too, so such a page is compared with its digest under every choice.
+    records, for example the next iterator. A page without a next iterator ends its shard. A page that was cut lacks
+    that iterator, too. So a page without a next iterator is always compared with its digest, whatever was chosen.
     """
 
     MD5 = "md5"
-    """The digest of all bytes of the page, which the service sends with the page. The default."""
+    """The digest of all bytes of the page, which the service sends with the page. This is the default."""
 
     TLS = "tls"
-    """The connection: TLS refuses bytes that were changed on the way. No digest is computed, unless the page cannot be
-    read. It needs an endpoint with ``https://``. Changes by a proxy that ends the connection are not noticed."""
+    """The TLS connection, which refuses bytes that were changed on the way. No digest is computed, unless the page
+    cannot be read. The endpoint must begin with ``https://``. If a proxy ends the connection, changes by the proxy are
+    not noticed."""
 
     CHECKSUMS = "checksums"
-    """The rows' checksums alone, without digest or TLS. The Java SDK's default over plain HTTP; for networks that are
-    trusted like memory."""
+    """The rows' checksums alone, without digest or TLS. This is the Java SDK's default over plain HTTP. Choose it only
+    for networks that you trust as you trust memory."""
 
 
 def with_integrity(client: OTSClient, integrity: Integrity | str) -> OTSClient:
-    """Return a copy of ``client``, on the same connections, for readers of pages of records: workers and tunnels.
+    """Return a copy of ``client``, on the same connections, for readers of record pages: workers and tunnels.
 
-    ``integrity`` may also be given by its name. The given client is not changed. The digests of all other answers and
-    of requests are always computed: these answers are small and have no other checksum, and the answer to a write of
+    ``integrity`` may also be given by its name. The given client is not changed. The digests of requests and of all
+    other answers are always computed. Such answers are small and have no other checksum, and the answer to a write of
     the status table decides which worker owns a lease.
 
     Raises:
@@ -71,7 +71,7 @@ def checked_client(client: Any) -> OTSClient:
     Raises:
         ConfigurationError: ``client`` is not such a client.
     """
-    # Imported here: the SDK takes a third of a second, which importing this module should not cost.
+    # The import is here because the SDK takes a third of a second to load, which importing this module should not cost.
     from tablestore import AsyncOTSClient, OTSClient  # noqa: PLC0415
 
     if isinstance(client, AsyncOTSClient):

@@ -1,10 +1,10 @@
-"""HTTP exchanges over kept connections, with as little CPU as Python needs.
+"""HTTP exchanges over kept connections, with as little CPU time as Python needs.
 
-A thousand idle shards cause two hundred empty answers a second, so the cost of one exchange decides their cost. The
-SDK's own way through urllib3, and ``http.client``, spend most of it on header objects that no caller reads. This module
-understands the answers that the service, or a gateway before it, gives to a POST: with a length, in chunks, up to the
-end of the connection, or after interim answers. It refuses any other answer. All answers are bounded in bytes and in
-time; an answer beyond a bound is a network error that names the bound.
+A thousand idle shards cause two hundred empty answers a second, so their cost is the cost of single exchanges. The
+SDK's own way through urllib3, and ``http.client``, spend most of an exchange on header objects that no caller reads.
+This module understands the answers that the service, or a gateway before it, gives to a POST: with a length, in chunks,
+up to the end of the connection, or after interim answers. It refuses any other answer. Every answer is bounded in bytes
+and in time. An answer beyond a bound is a network error that names the bound.
 
 A connection belongs to the process that made it. A forked child begins without connections.
 """
@@ -31,8 +31,8 @@ from streamclient.tablestore.connection_limits import ATTEMPT_WAITS, REST_SECOND
 __all__ = ["HttpAnswer", "KeptConnections", "tell_of_forks"]
 
 KEEPALIVE_SECONDS = 30
-"""The silence after which the kernel probes the peer; later probes follow in thirds of this time. So boxes on the way
-remember the connection, and a dead one ends after a minute, also during the wait for an answer."""
+"""The silence after which the kernel probes the peer; later probes follow in thirds of this time. So devices on the way
+remember the connection, and a dead connection ends after a minute, even during the wait for an answer."""
 
 
 class _ForkedHolder(Protocol):
@@ -62,9 +62,9 @@ if hasattr(os, "register_at_fork"):  # not on Windows, which does not fork
 class KeptConnections:
     """Connections to one host, each used by one exchange at a time and kept for the next. Thread-safe.
 
-    Each exchange that runs at the same time as others has a connection of its own; at most ``most_idle`` are kept
-    afterwards. If no connection can be made, nothing was sent, and the errors are those of ``urllib3``. Other errors
-    are those of ``http.client`` and ``socket``.
+    Exchanges that run at the same time have a connection each; afterwards at most ``most_idle`` connections are kept.
+    If no connection can be made, nothing was sent, and the error is one of ``urllib3``. Other errors are those of
+    ``http.client`` and ``socket``.
     """
 
     def __init__(
@@ -77,10 +77,11 @@ class KeptConnections:
         rest_seconds: float = REST_SECONDS,
         attempt_seconds: float | None = None,
     ) -> None:
-        """Prepare connections to ``origin``: ``http://HOST[:PORT]``, or ``https://...`` with ``tls``. Connects later.
+        """Prepare connections to ``origin``: ``http://HOST[:PORT]``, or ``https://...`` with ``tls``.
 
-        ``timeout_seconds`` bounds each wait; ``attempt_seconds`` bounds one exchange with all its waits, by default a
-        multiple of ``timeout_seconds``. A connection that was unused for more than ``rest_seconds`` is not used again.
+        This makes no connection yet. ``timeout_seconds`` bounds each wait; ``attempt_seconds`` bounds one exchange with
+        all its waits, by default a multiple of ``timeout_seconds``. A connection that was unused for more than
+        ``rest_seconds`` is not used again.
 
         Raises:
             ConfigurationError: ``origin`` is not the address of a host and port.
@@ -99,7 +100,7 @@ class KeptConnections:
         tell_of_forks(self)
 
     def post(self, target: str, lines: str, body: bytes, *, is_repeatable: bool) -> HttpAnswer:
-        """Send one request; return the answer. A dead kept connection is replaced once if the request is repeatable.
+        """Send one request; return the answer. If a kept connection is dead, a repeatable request is sent once more.
 
         ``lines`` are the headers except host and length, each with its line end.
         """
@@ -119,11 +120,11 @@ class KeptConnections:
         return self._exchange(self._connect(deadline), message, deadline)
 
     def close(self) -> None:
-        """Close the idle connections. Running exchanges end undisturbed, and later exchanges connect anew."""
+        """Close the idle connections. Running exchanges end undisturbed, and later exchanges make new connections."""
         _close_all(self._idle)
 
     def leave_to_parent(self) -> None:
-        """Close this process's copies of its parent's sockets, even of those that the parent is using.
+        """Close this process's copies of its parent's sockets, including sockets that the parent is using.
 
         The parent keeps its own sockets: closing a copy ends no connection, and sends nothing, not even over TLS.
         """
@@ -141,7 +142,7 @@ class KeptConnections:
         except BaseException as error:
             connection.close()
             if isinstance(error, TimeoutError) and not is_new:
-                self.close()  # the cause of one silent connection has probably hit all that rested with it
+                self.close()  # the cause of one silent connection has probably hit all connections that rested with it
             raise
         idle = self._idle
         if not is_kept or len(idle) >= (idle.maxlen or 1):
@@ -150,7 +151,7 @@ class KeptConnections:
         idle.append(connection)
         try:
             if connection.used_at - idle[0].used_at > self._rest_seconds:
-                idle.popleft().close()  # it rested longest; one per exchange is enough
+                idle.popleft().close()  # This connection rested longest. One for each exchange is enough.
         except IndexError:  # other threads took all connections meanwhile
             pass
         return answer
@@ -158,8 +159,8 @@ class KeptConnections:
     def _kept(self, now: float, is_repeatable: bool) -> HttpChannel | None:
         """Return the idle connection that was used last, or ``None``.
 
-        So superfluous connections rest, and are closed. A connection for a request that must not be repeated is always
-        checked first, because the service may have closed the connection.
+        In this way superfluous connections rest, and are closed in time. If the request must not be repeated, the
+        connection is always checked first, because the service may have closed it.
         """
         while True:
             try:
@@ -186,7 +187,7 @@ class KeptConnections:
         return connection
 
     def _reached(self, deadline: float) -> socket.socket:
-        """Return a socket that is connected to the first address of the host that accepts it."""
+        """Return a socket that is connected to the first of the host's addresses that accepts the connection."""
         try:
             addresses = socket.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM)
         except (socket.gaierror, UnicodeError) as error:
@@ -224,7 +225,7 @@ def _keep_alive(plain: socket.socket) -> None:
         "TCP_KEEPINTVL": KEEPALIVE_SECONDS // 3,
         "TCP_KEEPCNT": 3,
     }.items():
-        if hasattr(socket, name):  # systems have different options
+        if hasattr(socket, name):  # operating systems have different options
             plain.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 

@@ -19,34 +19,34 @@ _log = logs.logger(__name__)
 _outages = OutageLog(_log)
 
 KEEPS_FOR_EVER = -1
-"""The time to live of our tables. With any other, rows disappear that are still needed."""
+"""The time to live of this package's tables. With any other value, rows disappear that are still needed."""
 
 ONE_VERSION = 1
-"""The versions kept per cell; no reader needs an older one."""
+"""The number of versions kept per cell. No reader needs an older version."""
 
 UNKNOWN_SECONDS = 60.0
-"""The seconds after our own CreateTable for which the service may not know the table yet. It says that a new table may
-take a minute."""
+"""The time after this package's CreateTable for which the service may not know the table yet. According to the service,
+a new table may take a minute."""
 
 SILENT_SECONDS = 5.0
-"""The seconds of waiting after which the log names the table. A new table may take a minute, so the log names it before
-it is ready. One look at a replication's progress waits as long."""
+"""The seconds of waiting after which the log names the table. A new table may take a minute, so the log usually names a
+new table before it is ready. A look at the progress of a replication waits as long."""
 
 
 @frozen
 class TablePurpose:
-    """The purpose of a table, with its words in messages."""
+    """The purpose of a table, with the words that messages use for it."""
 
     noun: str
     """The word for such a table."""
     role: str
-    """The use of the table, which a table with another key cannot serve: the verb after 'cannot'."""
+    """The verb after 'cannot' in a message: the use of the table, which a table with another key cannot serve."""
     content: str
     """The information that is lost if the table's rows are lost."""
     key: tuple[tuple[str, str], ...]
     """The names and types of the table's key columns."""
     is_updated: bool = False
-    """Whether rows are changed by UpdateRow, which a table may forbid."""
+    """Whether the package changes rows by UpdateRow, which a table may forbid."""
 
     def check(self, name: str, description: Any) -> None:
         """Raise ``ConfigurationError`` if a table, as the SDK describes it, does not serve the purpose."""
@@ -72,7 +72,7 @@ class TablePurpose:
 
 @define(eq=False)
 class OwnTable:
-    """One table with its purpose; other code reads and writes the rows. Thread-safe; no call is repeated."""
+    """One table with its purpose; other code reads and writes the rows. Thread-safe. No call is repeated."""
 
     client: OTSClient
     name: str
@@ -86,15 +86,15 @@ class OwnTable:
     look_millis: int = 100
     """The time between two reads that try whether the table answers, in milliseconds."""
     created_at: float | None = None
-    """The time of our own CreateTable, by ``clock``, whether it was answered or not; ``None`` without one."""
+    """The time of this object's CreateTable, by ``clock``, with or without an answer; ``None`` before that."""
     problem: StreamClientError | None = None
-    """The last error of creating the table, or of waiting for its answer; ``None`` once that succeeded."""
+    """The last error of creating the table, or of waiting for it; ``None`` once that succeeded."""
 
     def create_if_absent(self) -> bool:
-        """Create the table unless it exists, which is checked first; return whether this call created it.
+        """Create the table unless it exists; return whether this call created it.
 
-        CreateTable fails with a quota error once the instance has its limit of tables, even if the name exists (Java:
-        ``LeaseManager.createLeaseTableIfNotExists``), so it is sent only if the name does not exist.
+        CreateTable fails with a quota error once the instance has its limit of tables, even if the name exists. So the
+        call first checks whether the table exists, as Java's ``LeaseManager.createLeaseTableIfNotExists`` does.
 
         Raises:
             ConfigurationError: a table of that name exists and does not serve the purpose.
@@ -147,9 +147,9 @@ class OwnTable:
         return True
 
     def wait_until_ready(self, probe: Sequence[tuple[str, object]]) -> StreamClientError | None:
-        """Read the row ``probe``, which never exists, until the table answers; return the error if it does not in time.
+        """Read the row ``probe``, which never exists, until the table answers.
 
-        The log names a table that keeps the caller waiting.
+        Return the last error if the time is over before. The log names a table that keeps the caller waiting.
         """
         began = self.clock()
         longest = self.ready_millis / 1000
@@ -179,7 +179,7 @@ class OwnTable:
         return None
 
     def _may_pass(self, failure: DependencyException) -> bool:
-        """Return whether waiting may help: after a passing error, or while the service may not know our new table."""
+        """Return whether waiting may help, after a passing error or while the service may not know the new table."""
         is_new = self.created_at is not None and self.clock() - self.created_at < UNKNOWN_SECONDS
         return failure.kind is not ErrorKind.PERMANENT or (is_new and failure.code == OBJECT_NOT_EXIST)
 

@@ -1,7 +1,7 @@
-"""Ranges of rows, page by page, for all readers; a page that does not move on is refused.
+"""Ranges of rows, page by page, for all readers. A page that does not advance is refused.
 
 ``scan`` reads rows of a status table or a parking store as the SDK gives them. ``TableScan`` reads rows of any other
-table, with every name as it is stored.
+table, with every name exactly as it is stored.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from streamclient.wire.rows import KeyBound
 from streamclient.wire.service_errors import classify
 
 MOST_PAGES = 100_000
-"""The most pages of a scan. A page of a status table or a parking store holds up to 5,000 rows, so more pages mean that
-the rows do not end."""
+"""The largest number of pages of a scan. A page of a status table or a parking store holds up to 5,000 rows, so more
+pages mean that the rows do not end."""
 
 Call = Callable[[Callable[[], Any]], Any]
-"""A function that makes one call, either unchanged or with its errors translated."""
+"""A function that makes one call. It may raise the call's errors unchanged, or translated."""
 
 Bounds: TypeAlias = tuple[tuple[str, KeyValue | KeyBound], ...]
 """A key, or a position between keys, by columns."""
@@ -40,7 +40,7 @@ Bound: TypeAlias = Sequence[KeyValue | KeyBound] | None
 """A key, or a position between keys, perhaps without the last columns; ``None`` is the table's beginning or end."""
 
 Page: TypeAlias = tuple[tuple[KeyValue, ...] | None, list[Row]]
-"""The key at which reading continues, ``None`` at the end; and the rows."""
+"""The key at which reading continues, ``None`` at the end, and the rows."""
 
 _Start = TypeVar("_Start")
 _Rows = TypeVar("_Rows", bound=Sequence[Any])
@@ -72,7 +72,7 @@ class TableScan:
     key: Sequence[str]
     """The names of the key columns."""
     max_versions: int = 1
-    """The most versions of each column."""
+    """The largest number of versions of each column."""
     columns: Sequence[str] = ()
     """The columns to read; empty for all. The service leaves out a row that has none of these columns."""
     row_filter: bytes | None = None
@@ -91,7 +91,7 @@ class TableScan:
         return cast(Iterator[Page], pages(read, start, limit))
 
     def rows(self, start: Bound = None, end: Bound = None, *, limit: int | None = None) -> Iterator[Row]:
-        """Yield the rows of ``pages``, one by one."""
+        """Yield each row of ``pages``."""
         return chain.from_iterable(rows for _, rows in self.pages(start, end, limit=limit))
 
     def page(self, start: Bound = None, end: Bound = None, *, limit: int | None = None) -> Page:
@@ -148,7 +148,7 @@ def scan(
 ) -> Iterator[Any]:
     """Yield at most ``limit`` rows from ``start`` on and before ``end``, as the SDK gives them.
 
-    Errors of ``call`` are raised as they are.
+    Errors of ``call`` are raised unchanged.
 
     Raises:
         DependencyException: a page does not move on; the call may be repeated.
@@ -180,8 +180,8 @@ def require_progress(
 ) -> None:
     """Refuse a page whose rows begin before its start, or whose next key is not after all of its rows.
 
-    The check costs three comparisons per page. Without it, a service that repeats a page would be read, and copied, for
-    ever.
+    The check costs three comparisons per page. Without the check, a service that repeats a page would be read, and
+    copied, for ever.
 
     Raises:
         DependencyException: the page does not move on; no part of it may be used, and the call may be repeated.
@@ -198,7 +198,7 @@ def require_progress(
 
 
 def key_order(key: Iterable[Any]) -> list[tuple[int, Any]]:
-    """Return the values of a key in a form that compares like the key: bounds around all values, text by its bytes."""
+    """Return the values of a key in a form that compares like the key: bounds around all values, texts by bytes."""
     return [_comparable(value) for value in key]
 
 
@@ -239,7 +239,7 @@ def _name(value: Any, names: dict[Any, str]) -> str:
 
 
 def record_of(row: Row) -> StreamRecord:
-    """Return a row as a record: a put with the row's own versions, without a position in the log."""
+    """Return a row as a record: a put with the versions of the row, and without a position in the stream."""
     columns = tuple(
         RecordColumn(cell.name, ColumnOperation.PUT, cast(ColumnValue, cell.value), cell.timestamp_millis)
         for cell in row.cells
@@ -271,7 +271,7 @@ def key_from(text: str) -> tuple[KeyValue, ...] | None:
 
 
 def key_of(row: Row) -> tuple[KeyValue, ...]:
-    """Return the key of a stored row, whose key columns are never bounds.
+    """Return the key of a stored row. The key columns of a stored row are never bounds.
 
     Raises:
         CodecError: a key column is a bound.

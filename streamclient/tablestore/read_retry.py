@@ -1,4 +1,4 @@
-"""Repetitions of stream reads: bounded in number and in time, and stopped at once on request."""
+"""Repetition of stream reads. The number and the duration are bounded, and a request to stop ends the repetition."""
 
 from __future__ import annotations
 
@@ -18,26 +18,28 @@ _log = logs.logger(__name__)
 _T = TypeVar("_T")
 
 _THROTTLED_FACTOR = 4
-"""The factor by which a pause after throttling is longer, because throttling passes more slowly than a lost connection.
+"""The factor by which a pause is longer after throttling, because throttling passes more slowly than a lost connection.
 The Python SDK waits 2.5 times as long and starts higher."""
 
 
 @checks.explains_names
 @frozen(kw_only=True)
 class ReadRetry:
-    """The number and the pauses of the repetitions of one stream read.
+    """The number of repetitions of one stream read, and the pauses before them.
 
     A read is repeated only after throttling, passing refusals and network errors. The pause doubles from
     ``shortest_pause_millis`` to ``longest_pause_millis`` and is shortened at random by up to a quarter. The repetitions
-    end after ``retries``, or earlier if the next pause would end later than ``total_millis`` after the first attempt.
+    end after ``retries``. They end earlier if the next pause would end later than ``total_millis`` after the first
+    attempt.
     """
 
     retries: int = field(default=10, validator=checks.not_negative)
-    """The most repetitions, by default as in the Java stream client; 0 tries once."""
+    """The largest number of repetitions, by default that of the Java stream client; 0 tries once."""
     shortest_pause_millis: int = field(default=50, validator=checks.not_negative)
     longest_pause_millis: int = field(default=1_000, validator=checks.not_negative)
     total_millis: int = field(default=30_000, validator=checks.not_negative)
-    """The latest start of an attempt, counted from the first; an attempt takes at most twice the socket time-out."""
+    """The latest start of an attempt, counted from the start of the first attempt. An attempt takes at most twice the
+    socket time-out."""
 
     def pause_seconds(self, failures: int, kind: ErrorKind, dice: random.Random) -> float:
         """Return the pause after ``failures`` consecutive failures, the last of which was of ``kind``."""
@@ -57,7 +59,7 @@ class Repeater:
         monotonic: Callable[[], float] = time.monotonic,
         dice: random.Random | None = None,
     ) -> None:
-        """Make a repeater. Setting ``stop`` ends every pause at once; the read raises the error before the pause."""
+        """Make a repeater. Setting ``stop`` ends every pause immediately; the read then raises its last error."""
         self._retry = retry
         self._stop = Event() if stop is None else stop
         self._monotonic = monotonic

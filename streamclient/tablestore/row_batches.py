@@ -1,11 +1,11 @@
-"""Rows written and read in batches: cut into requests that the service accepts, and judged by the answer of each row.
+"""Rows written and read in batches: cut into requests that the service accepts, with an answer for each row.
 
 Laws:
 
-* no request names a row twice. So the rows of a request may be repeated alone and in any order, and the changes of one
-  key keep their order;
+* no request names a row twice. So single rows of a request may be repeated in any order, and the changes of one key
+  keep their order;
 * a row without an answer may have been written, and does not count as a success;
-* one bad row can make the service refuse a whole request, so a permanent refusal is narrowed down to its rows.
+* one bad row can make the service refuse a whole request, so a permanent refusal is traced to the rows that cause it.
 """
 
 from __future__ import annotations
@@ -30,16 +30,17 @@ from streamclient.wire.schema import OperationType, RowExistenceExpectation
 from streamclient.wire.service_errors import classify, from_answer
 
 ROWS_PER_BATCH = 200
-"""The most rows that the service accepts in one BatchWriteRow."""
+"""The largest number of rows that the service accepts in one BatchWriteRow."""
 
 ROWS_PER_READ = 100
-"""The most rows that the service returns for one BatchGetRow."""
+"""The largest number of rows that the service returns for one BatchGetRow."""
 
 BYTES_PER_BATCH = 3 * 1024 * 1024
-"""The most bytes of encoded rows in a request. The service accepts 4 MB, so the bytes around the rows fit too."""
+"""The largest number of bytes of encoded rows in a request. The service accepts 4 MB, so the bytes around the rows also
+fit."""
 
 EncodedRow: TypeAlias = tuple[OperationType, bytes]
-"""The operation, and the row as the request encodes it; it is written without a condition."""
+"""The operation, and the row as the request encodes it. The row is written without a condition."""
 
 _IGNORE = schema.Condition(row_existence=RowExistenceExpectation.IGNORE)
 
@@ -54,7 +55,7 @@ def batches(
     most_rows: int = ROWS_PER_BATCH,
     most_bytes: int = BYTES_PER_BATCH,
 ) -> Iterator[list[_Row]]:
-    """Cut ``rows`` into batches, in order. A second row of a key begins a new batch, and a large row goes alone.
+    """Cut ``rows`` into batches, in order. A second row of a key begins a new batch; a large row has its own batch.
 
     Worked example: rows of the keys a b a c with room for ten rows give [a b] and [a c].
     """
@@ -74,7 +75,7 @@ def batches(
 
 
 def send_items(client: OTSClient, table: str, items: Sequence[Any]) -> list[StreamClientError | None]:
-    """Send the SDK's ``items`` in one request, once; return each item's error or ``None``, in order. Never raises."""
+    """Send the SDK's ``items`` once, in one request. Return each item's error or ``None``, in order; never raise."""
     request = BatchWriteRowRequest()
     request.add(TableInBatchWriteRowItem(table, list(items)))
     try:
@@ -91,7 +92,8 @@ def read_rows(
 ) -> list[Any | StreamClientError]:
     """Read the rows with some different ``keys``, at most ``ROWS_PER_READ``, with one BatchGetRow that is sent once.
 
-    Returns for each key, in order, the row as the SDK decodes it, ``None`` if it does not exist, or its error.
+    The result has for each key, in order, the row as the SDK decodes it, or ``None`` if the row does not exist, or the
+    row's error.
 
     Raises:
         StreamClientError: the request failed, or its answers do not fit the keys.
@@ -140,15 +142,15 @@ class Attempt(Generic[_Row]):
     left: Sequence[tuple[_Row, StreamClientError]]
     """The rows that failed for a passing reason; the next attempt sends them."""
     failures: int
-    """The number of consecutive attempts, up to this one, that left all their rows; 0 if this one settled a row."""
+    """The number of consecutive attempts, up to this one, that settled no row; 0 if this attempt settled a row."""
 
 
 def attempts(
     calls: SignedCalls, table: str, rows: Sequence[_Row], encoded: Callable[[_Row], EncodedRow]
 ) -> Iterator[Attempt[_Row]]:
-    """Write rows of different keys; make an attempt each time that the caller asks for the next, until no row is left.
+    """Write rows of different keys. The iterator makes one attempt at each step, until no row is left.
 
-    The caller pauses between attempts. To give up, it stops asking.
+    The caller pauses between attempts. To give up, the caller stops iterating.
     """
     failures = 0
     while rows:
@@ -167,7 +169,7 @@ def is_passing(error: StreamClientError) -> bool:
 
 
 def send_encoded(calls: SignedCalls, table: str, rows: Sequence[EncodedRow]) -> list[StreamClientError | None]:
-    """Send ``rows`` once; return each row's error or ``None``, in order. Never raises."""
+    """Send ``rows`` once. Return each row's error or ``None``, in order; never raise."""
     messages = [schema.RowInBatchWriteRowRequest(type=kind, row_change=row, condition=_IGNORE) for kind, row in rows]
     request = schema.BatchWriteRowRequest(tables=[schema.TableInBatchWriteRowRequest(table_name=table, rows=messages)])
     try:

@@ -1,7 +1,7 @@
 """One signed call with a user's own ``OTSClient``: its endpoint, credentials, signature and time-out.
 
-The client is read, never changed. The rules of the envelope are those of the Python SDK 6.4 (``protocol.py``,
-``auth.py``). This module makes the SDK's checks of an answer too, in the same order.
+The client is never changed. The rules for headers and signatures are those of the Python SDK 6.4 (``protocol.py``,
+``auth.py``). This module also makes the SDK's checks of an answer, in the same order.
 """
 
 from __future__ import annotations
@@ -49,16 +49,17 @@ MOST_SKEW_SECONDS = 15 * 60
 """The largest difference between an answer's date and this machine's clock, as in the SDK."""
 
 CACHED_DATES = 8
-"""How many parsed dates are kept: dates are whole seconds, and many calls are made within one second."""
+"""The number of parsed dates that are kept. Dates are whole seconds, and many calls are made within one second."""
 
 CACHED_ENVELOPES = 16
-"""How many request heads are kept: about as many as one or two clients need for their operations within one second."""
+"""The number of request heads that are kept. One or two clients need about as many for their operations within a
+second."""
 
 NEEDED_HEADERS = ("x-ots-contentmd5", "x-ots-requestid", "x-ots-date", "x-ots-contenttype")
 """The headers of every successful answer to a table or stream operation."""
 
 SUCCESS = 200
-"""The only status of the service's successes. An answer with another status below 300 was made on the way."""
+"""The only HTTP status of a success of the service. Another status below 300 comes from a system on the way."""
 
 _ALL_NEEDED = frozenset(NEEDED_HEADERS)
 _DIGEST_HEADER = "x-ots-contentmd5"
@@ -70,17 +71,18 @@ _SECONDS = len("2026-01-31T23:59:59")
 _SET_PER_CALL = ("x-ots-contentmd5", SIGNATURE_V2_HEADER, SIGNATURE_V4_HEADER)
 
 Exchange = Callable[[str, str, bytes, bool], HttpAnswer]
-"""A function of the path, the header lines, the body, and whether the request may be repeated."""
+"""A function that sends one request. It takes the path, the header lines, the body, and whether the request may be
+repeated."""
 
 SHOWN_BYTES = 100
-"""The most bytes of an unreadable refusal that a message quotes: enough to recognise a gateway's page."""
+"""The largest number of bytes of an unreadable refusal that a message quotes: enough to recognise a gateway's page."""
 
 AnswerT = TypeVar("AnswerT")
 PageT = TypeVar("PageT")
 
 
 class SignedCalls:
-    """Sends requests as the client itself would. Thread-safe; one attempt per call, no retries."""
+    """Sends requests as the client itself would. Thread-safe. Each call makes one attempt, without retries."""
 
     def __init__(self, client: Any) -> None:
         """Prepare calls, without connecting.
@@ -91,12 +93,13 @@ class SignedCalls:
         self.client: Any = checked_client(client)
         """The client whose settings these calls use."""
         self.checks_pages: bool = integrity_of(client) is Integrity.MD5
-        """Whether pages of records are compared with their digest before they are decoded, as all other answers are."""
+        """Whether pages of records are compared with their digest before they are decoded. All other answers always
+        are."""
         self._exchange = _exchange_of(client)
         self._keys: dict[tuple[str, str, str], str] = {}
 
     def call(self, operation: str, body: bytes, *, is_repeatable: bool) -> bytes:
-        """Send a table or stream operation; check the answer's envelope, and return the answer's body.
+        """Send a table or stream operation; check the answer's headers and signature, and return the answer's body.
 
         Raises:
             OTSServiceError: the service refused, with its code.
@@ -109,7 +112,7 @@ class SignedCalls:
         """Send a table or stream operation; return the answer as ``decode`` reads it. Errors are as in ``call``.
 
         Raises:
-            AnswerError: ``decode`` raised ``CodecError``; the answer arrived as it was sent.
+            AnswerError: ``decode`` raised ``CodecError`` for an answer that arrived as it was sent.
         """
         answer = self._answer(operation, body, is_repeatable=is_repeatable, checks_digest=True)
         try:
@@ -122,10 +125,10 @@ class SignedCalls:
     ) -> PageT:
         """Request a page of records; return it as ``decode`` reads it. The client's ``Integrity`` checks its bytes.
 
-        A page that cannot be read is always compared with its digest: the call may be repeated for a page that was
-        damaged on its way, but not for a page that the service itself has damaged. A page for which ``is_last`` is true
-        ends its shard for good, and looks like a page that was cut between two records. So it is always compared with
-        its digest too, and its end must have been announced.
+        A page that cannot be read is always compared with its digest. If the page was damaged on its way, the call may
+        be repeated; if the service itself has damaged the page, it may not. A page for which ``is_last`` is true ends
+        its shard for good, and looks like a page that was cut between two records. So such a page is also always
+        compared with its digest, and the end of its body must have been announced, by a length or by chunks.
 
         Raises:
             DisorderError: ``decode`` raised it, for bytes that arrived as they were sent.
@@ -171,7 +174,10 @@ class SignedCalls:
         *,
         is_repeatable: bool,
     ) -> Any:
-        """Send a message of our schema; return the answer as ``decode`` reads it. Errors: see ``read``."""
+        """Send a message of this package's schema; return the answer as ``decode`` reads it.
+
+        Errors are as in ``read``.
+        """
 
         def read(body: bytes) -> Any:
             return decode(schema.parse(schema.OPERATIONS[operation].response, body))
@@ -179,7 +185,10 @@ class SignedCalls:
         return self.read(operation, request.SerializeToString(), read, is_repeatable=is_repeatable)
 
     def send(self, path: str, body: bytes, *, is_repeatable: bool) -> HttpAnswer:
-        """Send ``body``; return the answer unchecked, for endpoints with another envelope, like those of tunnels."""
+        """Send ``body``; return the answer unchecked.
+
+        This is for endpoints with other headers, such as those of tunnels.
+        """
         lines, _ = self._signed(path, body, credentials_of(self.client.credentials_provider))
         return self._exchange(path, lines, body, is_repeatable)
 
@@ -188,7 +197,7 @@ class SignedCalls:
         client = self.client
         signer = client._signer
         kind = type(signer)
-        if kind is not SignV2 and kind is not SignV4:  # the user's own signer, which knows more than this module
+        if kind is not SignV2 and kind is not SignV4:  # the user's own signer, which may know more than this module
             context = RequestContext(credentials)
             made = client.protocol._make_request_headers(body, path, signer, context)
             return _lines_of(made), _text(signer.get_signing_key(context))
@@ -213,15 +222,15 @@ class SignedCalls:
         key = self._keys.get((secret, date, region))
         if key is None:
             key = derive_v4_key(secret, date, region)
-            self._keys = {(secret, date, region): key}  # one day and one pair of keys: no more are in use at once
+            self._keys = {(secret, date, region): key}  # one day and one pair of keys: no more are in use together
         return key
 
 
 class OwnConnection:
-    """Replaces the SDK's pool in a copy of a client, so that the SDK's own calls use our connections too.
+    """Replaces the SDK's pool in a copy of a client, so that the SDK's own calls also use this package's connections.
 
-    The SDK's pool lets urllib3 try a refused connection four times in a row and log each attempt, so an outage fills
-    thousands of lines. Errors are those of urllib3, as with the pool. Thread-safe.
+    With the SDK's pool, urllib3 tries a refused connection four times in a row and logs each attempt, so an outage
+    fills thousands of lines. Errors are those of urllib3, as with the pool. Thread-safe.
     """
 
     def __init__(self, exchange: Exchange) -> None:
@@ -230,7 +239,9 @@ class OwnConnection:
     def send_receive(
         self, url: str, request_headers: Mapping[str, str], request_body: bytes
     ) -> tuple[int, str, dict[str, str], bytes]:
-        """Send a request once, because it may be a write, and return its answer, like the SDK's ``ConnectionPool``.
+        """Send a request, and return its answer, like the SDK's ``ConnectionPool``.
+
+        The request is sent only once, because it may be a write.
 
         Raises:
             AnswerError: the SDK would use the answer, but it is not the service's, or may have been cut.
@@ -248,14 +259,14 @@ class OwnConnection:
 
 
 _REPLACEABLE = (ConnectionPool, OwnConnection)
-"""The classes of connections that may be replaced. A connection of another class is the user's own choice."""
+"""The classes of connections that may be replaced. A connection of any other class is the user's own choice."""
 
 
 def with_own_connection(client: Any) -> Any:
     """Return a copy of ``client`` with connections of its own, with the same time-out and number of kept connections.
 
-    The copy's errors distinguish an answer that cannot be used from a request that cannot be made. A client with a
-    connection of the user's own keeps that connection.
+    The copy's errors distinguish an answer that cannot be used from a request that cannot be made. If the client has a
+    connection of the user's own, the copy keeps that connection.
     """
     own = copy(client)
     own.credentials_provider = PatientProvider(client.credentials_provider)
@@ -266,7 +277,7 @@ def with_own_connection(client: Any) -> Any:
 
 
 def _exchange_of(client: Any) -> Exchange:
-    """Return an exchange over connections of our own, like those of the client, or over the user's own connection."""
+    """Return an exchange over connections of this package, set like the client's, or over the user's own connection."""
     timeout = client.socket_timeout
     is_number = isinstance(timeout, int | float) and not isinstance(timeout, bool)
     if type(client.connection) not in _REPLACEABLE or not (is_number or timeout is None):
@@ -288,10 +299,11 @@ def _exchange_of(client: Any) -> Exchange:
 
 
 class _OthersConnection:
-    """An ``Exchange`` over the connection in a client, with that connection's own limits.
+    """An ``Exchange`` over a user's own connection in a client, with that connection's own limits.
 
-    A connection that was used before a fork may have sockets that the parent uses too. So the child refuses it, and
-    makes the SDK's own pool anew. An unused connection must survive the fork by itself.
+    If a connection was used before a fork, it may have sockets that the parent uses, too. So the child refuses such a
+    connection. If the connection is the SDK's own pool, the child makes a new pool. A connection that was not used yet
+    must survive the fork by itself.
     """
 
     def __init__(self, client: Any) -> None:
@@ -338,7 +350,7 @@ def _tls(version: Any) -> ssl.SSLContext:
 def _envelope(
     path: str, now: int, sender: tuple[str, str, str | None], more: tuple[tuple[str, str], ...], user_agent: str
 ) -> tuple[str, str, str]:
-    """Return what all requests to ``path`` have in common while the clock shows the same second.
+    """Return the text that all requests to ``path`` share while the clock shows the same second.
 
     The result is the header lines, and the signed text before and after the digest. ``sender`` is access key id,
     instance and security token.
@@ -363,13 +375,13 @@ def _lines_of(headers: Mapping[str, str]) -> str:
 
 
 def headers_of(lines: str) -> dict[str, str]:
-    """Return the headers in the header lines of a request or answer."""
+    """Return the headers in the header lines of a request or an answer."""
     parts = (line.partition(": ") for line in lines.split("\r\n")[:-1])
     return {name: value for name, _, value in parts}
 
 
 def is_damaged(answer: HttpAnswer) -> bool:
-    """Return whether the body differs from the digest in the answer's headers, if they have one."""
+    """Return whether the body differs from the digest in the answer's headers; ``False`` if they have no digest."""
     digest = answer.headers.get(_DIGEST_HEADER)
     return digest is not None and digest != content_md5(answer.body)
 
@@ -393,7 +405,7 @@ def _require_end(answer: HttpAnswer) -> None:
 
 
 def _require_refusal(answer: HttpAnswer) -> None:
-    """Raise ``OTSClientError`` for a refusal of the service that may have been cut."""
+    """Raise ``OTSClientError`` for a refusal by the service that may have been cut."""
     if not answer.has_end and _DIGEST_HEADER not in answer.headers and is_services(answer.headers):
         _require_end(answer)
 
@@ -450,9 +462,9 @@ def _check_signature(path: str, headers: Mapping[str, str], given: str, key_id: 
 
 @lru_cache(maxsize=CACHED_DATES)
 def _seconds_of(date: str, end: str) -> float:
-    """Return the seconds since 1970 of ``date``, which has no fraction; ``end`` is the date's last character.
+    """Return ``date`` as seconds since 1970. The date has no fraction; ``end`` is its last character.
 
-    The date is read by hand, because ``strptime`` costs as much as the call.
+    The function does not use ``strptime``, which costs as much as the whole call.
     """
     try:
         year, month, day = int(date[:4]), int(date[5:7]), int(date[8:10])

@@ -17,7 +17,7 @@ from streamclient.records import StreamRecord
 
 @frozen
 class StreamSummary:
-    """One entry of ListStream."""
+    """A stream in the answer of ListStream."""
 
     stream_id: str
     table_name: str
@@ -33,7 +33,7 @@ class StreamStatus(Enum):
 
 @frozen
 class StreamDescription:
-    """A complete answer of DescribeStream, from all of its pages."""
+    """A complete answer of DescribeStream, joined from all of its pages."""
 
     stream_id: str
     table_name: str
@@ -48,7 +48,7 @@ class RecordPage:
     """One answer of GetStreamRecord."""
 
     records: Sequence[StreamRecord]
-    """The records, oldest first. A codec may make each record only when it is first read; ``place_of`` makes no
+    """The records, oldest first. A codec may make a record only when the record is first read; ``place_of`` makes no
     record."""
     next_position: Position
     """``Position.SHARD_END`` once the shard is closed and read to its end; otherwise the next iterator."""
@@ -57,11 +57,11 @@ class RecordPage:
     body_bytes: int = 0
     """The size of the response body."""
     read_units: int = 0
-    """The capacity units that the page has cost, as the service says; 0 if it does not say."""
+    """The capacity units that the page has cost, as the service reports them; 0 if it does not."""
 
 
 LONGEST_EXPIRATION_HOURS = 168
-"""The longest retention that the service accepts: seven days."""
+"""The longest retention, in hours, that the service accepts: seven days."""
 
 _column_names = checks.Check(
     "a tuple of column names",
@@ -103,13 +103,13 @@ class StreamDetails:
 class StreamApi(Protocol):
     """The stream operations. All are reads and safe to repeat; implementations are thread-safe.
 
-    Every method raises ``DependencyException`` for failed calls, after its own bounded retries of throttling, transient
-    and network errors, and of answers that cannot be read (``UnreadableAnswerError``). A page whose records are out of
-    order raises ``DisorderError``.
+    Every method first retries throttling, transient errors, network errors and answers that cannot be read
+    (``UnreadableAnswerError``); the retries are bounded. A call that still fails raises ``DependencyException``. A page
+    whose records are out of order raises ``DisorderError``.
     """
 
     def list_stream(self, table_name: str | None = None) -> Sequence[StreamSummary]:
-        """Return the streams of one table (none or one), or of the whole instance."""
+        """Return the streams of one table (at most one stream), or of the whole instance."""
 
     def describe_stream(self, stream_id: str) -> StreamDescription:
         """Return the stream with all its shards, from all pages."""
@@ -117,7 +117,7 @@ class StreamApi(Protocol):
     def get_shard_iterator(self, stream_id: str, shard_id: str, timestamp_micros: int | None = None) -> str:
         """Return the iterator of the oldest record, or of records written at or after a time.
 
-        It follows continuation tokens.
+        The method follows continuation tokens.
         """
 
     def get_stream_record(self, shard_iterator: str, limit: int | None = None) -> RecordPage:

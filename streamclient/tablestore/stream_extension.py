@@ -1,8 +1,8 @@
 """The stream setting of CreateTable and UpdateTable, added to the Tablestore SDK.
 
-We extend *copies* of a client and of its registries of encoders and decoders. The user's client, and every other
-client, stays as it was; the copy shares connections, credentials and signer with it. The stream operations do not go
-through the SDK: see ``streamclient.tablestore.signed_calls``.
+This module extends *copies* of a client and of its registries of encoders and decoders. The user's client, and every
+other client, stays unchanged; the copy shares connections, credentials and signer with the user's client. The stream
+operations do not use the SDK: see ``streamclient.tablestore.signed_calls``.
 """
 
 from __future__ import annotations
@@ -65,12 +65,15 @@ def _encoders(known: dict[str, Callable[..., Any]]) -> dict[str, Callable[..., A
 
 
 def _encode_message(message: Any) -> NativeEncodedBytes:
-    """Encode a message of our schema. The wrapper keeps the SDK from rendering it as text for its debug log."""
+    """Encode a message of this package's schema.
+
+    The wrapper keeps the SDK from writing the message to its debug log.
+    """
     return NativeEncodedBytes(message.SerializeToString())
 
 
 def _with_stream(encode: Callable[..., Any], request: Any) -> Callable[..., NativeEncodedBytes]:
-    """Return an encoder that reads the SDK's result with our schema, and adds the field that the SDK's schema lacks."""
+    """Return an encoder that reads the SDK's result, and adds the field that the SDK's schema lacks."""
 
     def encode_with_stream(stream_spec: Any, *args: Any, **kwargs: Any) -> NativeEncodedBytes:
         message = schema.parse(request, encode(*args, **kwargs).SerializeToString())
@@ -82,5 +85,5 @@ def _with_stream(encode: Callable[..., Any], request: Any) -> Callable[..., Nati
 
 
 def _keep_raw(body: bytes, request_id: str) -> tuple[bytes, None]:
-    """Return the answer undecoded; the SDK hands the first element to its caller, which is this package."""
+    """Return the answer undecoded. The SDK passes the first element to its caller, which is this package."""
     return body, None

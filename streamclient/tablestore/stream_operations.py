@@ -1,4 +1,4 @@
-"""The stream operations on a user's own ``OTSClient``."""
+"""The stream operations through a user's own ``OTSClient``."""
 
 from __future__ import annotations
 
@@ -37,11 +37,12 @@ _log = logs.logger(__name__)
 _T = TypeVar("_T")
 
 MOST_SHARD_PAGES = 10_000
-"""The most pages of a listing: a million shards at 100 per page, far above any real stream. More pages mean that the
-listing never ends."""
+"""The largest number of pages of a listing: a million shards at 100 per page, far above any real stream. More pages
+mean that the listing never ends."""
 
 MOST_CONTINUATIONS = 1_000
-"""The most continuations of one search for an iterator. Java's client and DataX have no bound, and may never return."""
+"""The largest number of continuations of one search for an iterator. Java's client and DataX have no such bound, and
+may never return."""
 
 _STATUSES = {
     schema.StreamStatusNumber.ENABLING: StreamStatus.ENABLING,
@@ -56,9 +57,9 @@ _page_size = checks.optional(checks.positive)
 class TablestoreStreamApi:
     """``StreamApi`` over HTTP, and tables with streams. Thread-safe; the given client is not changed.
 
-    Reads are repeated by ``retry``, never by the SDK's own policy. In one attempt each wait, to connect or for bytes,
-    takes at most the client's ``socket_timeout``, by default 50 s. The whole attempt takes at most twice as long, or
-    the limit of ``streamclient.tablestore.with_limits``. Changes of tables are sent once, or repeated by the client's
+    Reads are repeated by ``retry``, never by the SDK's own policy. Each wait in an attempt, to connect or for bytes,
+    takes at most the client's ``socket_timeout``, by default 50 s. The whole attempt takes at most twice as long, or as
+    long as ``streamclient.tablestore.with_limits`` allows. Changes of tables are sent once, or repeated by the client's
     own ``retry_policy``.
     """
 
@@ -73,8 +74,8 @@ class TablestoreStreamApi:
     ) -> None:
         """Prepare the operations.
 
-        Setting ``stop`` ends a pause between repetitions at once; the read then raises the error before the pause.
-        ``metrics`` counts read requests, and capacity units of pages; ``streamclient.metrics.labelled`` adds labels.
+        Setting ``stop`` ends a pause between repetitions immediately; the read then raises its last error. ``metrics``
+        counts read requests, and capacity units of pages; ``streamclient.metrics.labelled`` adds labels.
 
         Raises:
             ConfigurationError: the client is not a ``tablestore.OTSClient`` of the supported version.
@@ -91,7 +92,7 @@ class TablestoreStreamApi:
         self._metrics = NO_METRICS if metrics is None else metrics
 
     def list_stream(self, table_name: str | None = None) -> Sequence[StreamSummary]:
-        """Return the streams of one table (none or one), or of the whole instance."""
+        """Return the streams of one table (at most one stream), or of the whole instance."""
         response = self._read(schema.ListStreamRequest(table_name=table_name), schema.ListStreamResponse)
         return tuple(
             StreamSummary(stream.stream_id, stream.table_name, stream.creation_time) for stream in response.streams
@@ -100,7 +101,7 @@ class TablestoreStreamApi:
     def describe_stream(self, stream_id: str, *, shard_limit: int | None = None) -> StreamDescription:
         """Return the stream with all its shards, from all pages of at most ``shard_limit`` shards.
 
-        The listing is not a snapshot: a shard that appears twice is returned once, in its last form.
+        The listing is not a snapshot. A shard that appears twice in it is returned once, as it appeared last.
         """
         request = schema.DescribeStreamRequest(
             stream_id=stream_id, shard_limit=_page_size.require("shard_limit", shard_limit)
@@ -117,7 +118,7 @@ class TablestoreStreamApi:
         raise _endless(f"shards of {stream_id}", f"{MOST_SHARD_PAGES} pages")
 
     def get_shard_iterator(self, stream_id: str, shard_id: str, timestamp_micros: int | None = None) -> str:
-        """Return the iterator of the oldest record, or of records written at or after a time (it may begin earlier).
+        """Return the iterator of the oldest record, or of records from a time on. It may begin with earlier records.
 
         The service may answer a long search in parts; all parts are followed. A search that ends without an iterator
         returns the oldest position, so that no record can be missed.
@@ -181,8 +182,8 @@ class TablestoreStreamApi:
     ) -> StreamDetails:
         """Change a table, or switch its stream; return the stream as it is afterwards.
 
-        The retention of an enabled stream cannot be changed. Disabling drops its records; enabling again makes a new
-        stream with a new id.
+        The retention of an enabled stream cannot be changed. Disabling a stream drops its records; enabling it again
+        makes a new stream with a new id.
 
         Raises:
             DependencyException: the call failed; with ``kind`` AMBIGUOUS the change may have been applied.

@@ -40,7 +40,7 @@ class TableOptionsInForce:
     """The largest difference between a cell's timestamp and the server's clock."""
     allow_update: bool | None = None
     update_full_row: bool | None = None
-    """Whether the service makes all versions itself, as global tables need."""
+    """Whether the service sets all versions itself, which global tables need."""
 
 
 @frozen
@@ -56,7 +56,7 @@ class TableDescription:
     """The key column whose values the service generates."""
     index_names: tuple[str, ...] = ()
     creation_time_micros: int | None = None
-    """The time of creation; ``None`` on clusters that do not tell it."""
+    """The time of creation; ``None`` if the cluster does not report the time."""
 
 
 def specification_message(stream: StreamSpecification) -> Any:
@@ -137,6 +137,9 @@ def split_request(table: str, mebibytes: int) -> Any:
 
 
 def split_points(answer: Any) -> list[tuple[KeyValue, ...]]:
-    """Return the keys in the answer. A key may have only its first columns: the others then stand below all values."""
+    """Return the keys in the answer.
+
+    If a key has only its first columns, the other columns count as below all values.
+    """
     points = (decode_row(point).primary_key for point in answer.split_points)
     return [tuple(value for _, value in point if not isinstance(value, KeyBound)) for point in points]

@@ -1,11 +1,11 @@
 """The protobuf messages of the table, row and stream operations, as text.
 
-The union of the schemas of the Java SDK 5.17, the Go SDK 4.0 and the Python SDK 6.4, which differ by age. One message
-per line: ``Name: field=number type, ...``; ``!`` marks a required field, ``*`` a repeated one. Names of messages and
-packages never appear on the wire.
+The messages are the union of the schemas of the Java SDK 5.17, the Go SDK 4.0 and the Python SDK 6.4, which differ by
+age. Each line is one message: ``Name: field=number type, ...``. The mark ``!`` stands for a required field, the mark
+``*`` for a repeated field. Names of messages and packages never appear on the wire.
 
 Enumerations are declared ``int32``, which has the same encoding. A closed proto2 enumeration would drop an unknown
-value and read as its *first* value instead: an unknown action of a stream record would become PUT_ROW.
+value, and would then read as its *first* value. So an unknown action of a stream record would become PUT_ROW.
 """
 
 MESSAGES = """

@@ -1,7 +1,8 @@
-"""Reading PlainBuffer rows: bytes to values, every length and checksum verified.
+"""Reading of PlainBuffer rows: from bytes to values, with every length and checksum verified.
 
-Reading past the end raises ``IndexError`` or ``struct.error``: a slice can only be short if nothing follows it, and
-something always must. ``as_codec_error`` translates these errors, which keeps bounds checks out of the inner loop.
+Reading past the end raises ``IndexError`` or ``struct.error``: a slice is too short only if no byte follows it, and in
+a valid row a byte always follows. ``as_codec_error`` translates these errors. So the inner loop needs no checks of
+bounds.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ RawCell = tuple[str, "ColumnValue | KeyBound | None", int, "int | None"]
 """The name, value, operation number (0 is put) and timestamp."""
 
 ParsedRow = tuple[tuple[tuple[str, "KeyValue | KeyBound"], ...], list[RawCell], bool, "SequenceInfo | None", int, bool]
-"""The key, cells, delete marker, sequence information, the offset after the row, and whether the row is plain. In a
-plain row the key has no bound, and each cell puts a version that is not negative."""
+"""The key, the cells, the delete marker, the sequence information, the offset after the row, and whether the row is
+plain. In a plain row the key has no bound, and each cell puts a version that is not negative."""
 
 _u32 = struct.Struct("<I").unpack_from
 _i64 = struct.Struct("<q").unpack_from
@@ -71,7 +72,7 @@ READ_ERRORS = (IndexError, struct.error, UnicodeDecodeError)
 
 
 def as_codec_error(error: Exception, data: bytes, what: str) -> CodecError:
-    """Translate one of ``READ_ERRORS``: reading past the end, or text that is not UTF-8."""
+    """Make the ``CodecError`` for one of ``READ_ERRORS``: a read past the end, or text that is not UTF-8."""
     if isinstance(error, UnicodeDecodeError):
         return CodecError(f"text inside {what} is not UTF-8: {error}")
     return CodecError(f"the frame ends at byte {len(data)}, inside {what}: expected more bytes")
@@ -86,13 +87,16 @@ _cached_name = lru_cache(maxsize=tags.CACHED_NAMES)(_decode_name)
 
 @lru_cache(maxsize=tags.CACHED_STAMPS)
 def _stamp(raw: bytes) -> tuple[int, int]:
-    """Read a version with its tag: return the milliseconds, and their own checksum."""
+    """Read a version with its tag; return the milliseconds and the checksum of the version alone."""
     return _i64(raw, 1)[0], crc8(raw[1:])
 
 
 @lru_cache(maxsize=tags.CACHED_NAMES)
 def _usual_head(raw: bytes) -> tuple[str, int]:
-    """Read a cell up to the tag of its value: return its name and the checksum so far, or no name for other bytes."""
+    """Read a cell up to the tag of its value.
+
+    Return its name and the checksum so far; no name if the bytes are not as usual.
+    """
     _, name_tag, size = _cell_head(raw, 0)
     if name_tag != tags.TAG_CELL_NAME or size + 7 != len(raw) or raw[-1] != tags.TAG_CELL_VALUE:
         raise IndexError
@@ -123,7 +127,7 @@ def read_value(data: bytes, offset: int) -> tuple[ColumnValue | KeyBound, int]:
 
 
 def _read_any_cell(data: bytes, offset: int) -> tuple[str, ColumnValue | KeyBound | None, int, int | None, int, int]:
-    """Read any cell from its tag 03 on, or name its fault.
+    """Read any cell from its tag 03 on; raise an error that names its fault.
 
     Return the name, value, operation, timestamp, checksum, and the offset after the cell. On the wire the operation
     comes before the timestamp; the checksum covers the operation after the timestamp.
@@ -178,9 +182,9 @@ def _read_cells(  # noqa: PLR0912, PLR0915 -- a call for each cell would cost ha
 
     Return the cells, whether each is a put with a version, the offset after them, and the row's checksum so far.
 
-    Nearly all time is spent here. So the loop reads each cell as a value with an optional version, which is nearly
-    always right, in as few steps as Python allows, and checks this assumption at the end. If it was wrong, because the
-    cell is unusual or faulty, ``_read_any_cell`` reads the cell again.
+    Decoding spends nearly all of its time here. So the loop assumes that a cell is a value with an optional version,
+    which is nearly always right. It reads the cell in as few steps as Python allows, and checks the assumption at the
+    end. If the assumption was wrong, because the cell is unusual or faulty, ``_read_any_cell`` reads the cell again.
     """
     cells: list[RawCell] = []
     have_versions = True
@@ -271,7 +275,7 @@ def read_row(data: bytes, offset: int) -> ParsedRow:
 
 
 def _read_extension(data: bytes, offset: int) -> tuple[SequenceInfo, int]:
-    """Read the extension, whose usual form is fixed; skip other entries by their length, as the Java SDK does."""
+    """Read the extension, whose usual form is fixed. Skip other entries by their length, as the Java SDK does."""
     _, length, tag, size, epoch_tag, epoch, time_tag, timestamp, index_tag, row_index = _extension(data, offset)
     if (length, tag, size, epoch_tag, time_tag, index_tag) == _USUAL_EXTENSION and timestamp >= 0:
         return SequenceInfo(epoch, timestamp, row_index), offset + 5 + tags.EXTENSION_BYTES
@@ -296,7 +300,7 @@ def _read_extension(data: bytes, offset: int) -> tuple[SequenceInfo, int]:
 def _read_sequence(data: bytes, offset: int) -> SequenceInfo:
     """Read sequence information from its tag 0c on.
 
-    No checksum covers it, so its form must be exactly the known one.
+    No checksum covers it, so its form must be exactly the known form.
     """
     (length,) = _u32(data, offset + 1)
     epoch_tag, epoch, time_tag, timestamp, index_tag, row_index = _sequence(data, offset + 5)

@@ -27,12 +27,14 @@ TYPE_BLOB = 0x07
 SEQUENCE_BYTES = 19
 """The length of the sequence: three tags, u32 epoch, i64 timestamp, u32 row index."""
 EXTENSION_BYTES = 24
-"""The length of the sequence with its own tag and length; no other content was ever seen in an extension."""
+"""The length of the sequence with its own tag and length. No other content was ever seen in an extension."""
 
 CACHED_NAME_BYTES = 255
-"""The length of the longest column name that the service accepts; longer names are not cached, so the caches stay
+"""The length of the longest column name that the service accepts. Longer names are not cached, so the caches stay
 small."""
 CACHED_NAMES = 4096
-"""The largest number of cached names: enough for the columns of several wide tables; at most a few MB."""
+"""The largest number of cached names. It suffices for the columns of several wide tables, and takes at most a few
+MB."""
 CACHED_STAMPS = 1024
-"""The largest number of cached versions, one per write; repeated versions are usually of the same page."""
+"""The largest number of cached versions. Each write has one version, so repeated versions are usually in the same
+page."""

@@ -1,8 +1,8 @@
-"""The protobuf messages of the Tunnel Service, as text; notation as in the messages of the table operations.
+"""The protobuf messages of the Tunnel Service, as text, in the notation of ``_messages``.
 
-The union of the schemas of the Java SDK 5.17 and the Go SDK's tunnel package. Errors are read as ``TunnelError`` and
-sent as ``Error``, that is, without a tunnel id: the Java SDK reads every error as that of the table operations, where
-field 3 is a message, and would lose the error's code.
+The messages are the union of the schemas of the Java SDK 5.17 and the Go SDK's tunnel package. Errors are read as
+``TunnelError`` and sent as ``Error``, that is, without a tunnel id. The Java SDK reads every error with the schema of
+the table operations, where field 3 is a message. With a tunnel id it would lose the error's code.
 """
 
 MESSAGES = """

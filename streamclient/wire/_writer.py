@@ -1,4 +1,4 @@
-"""Writing PlainBuffer rows: values to bytes, with both checksums."""
+"""Writing of PlainBuffer rows: from values to bytes, with both checksums."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _sized = struct.Struct("<BI").pack
 _extension = struct.Struct("<BIBIBIBqBI").pack
 
 CHECKSUM_BYTES = 2
-"""The length of the end of a row: a tag, and the checksum, which covers the row without its sequence."""
+"""The length of a row's end: a tag, and the checksum, which covers the row without its sequence."""
 
 _ROW_KEY = bytes([tags.TAG_ROW_KEY])
 _ROW_DATA = bytes([tags.TAG_ROW_DATA])
@@ -35,7 +35,7 @@ def _blob(value: bytes | bytearray | memoryview) -> bytes:
     return _sized(tags.TYPE_BLOB, len(value)) + bytes(value)
 
 
-# bool comes before int: isinstance counts it as an int, but it is another type on the wire.
+# bool comes before int, because isinstance counts a bool as an int, and bool is another type on the wire.
 _WRITERS: dict[type, Callable[..., bytes]] = {
     bool: lambda value: bytes((tags.TYPE_BOOLEAN, value)),
     int: lambda value: _integer(tags.TYPE_INTEGER, value),
@@ -50,7 +50,7 @@ _WRITERS: dict[type, Callable[..., bytes]] = {
 def value_bytes(value: object) -> bytes:
     """Encode a value as type byte and payload, without tag and outer length."""
     writer = _WRITERS.get(type(value))
-    if writer is None:  # subclasses, such as an IntEnum
+    if writer is None:  # subclasses of these types, such as an IntEnum
         writer = next((write for kind, write in _WRITERS.items() if isinstance(value, kind)), None)
     if writer is None:
         raise CodecError(f"cannot encode {value!r}: expected int, float, bool, str, bytes, bytearray or a KeyBound")
@@ -119,9 +119,9 @@ def write_row(
     delete_marker: bool,
     sequence: SequenceInfo | None,
 ) -> None:
-    """Append one row, without header.
+    """Append one row, without a header.
 
-    The compiled codec writes the row or declines; a declined row is written here, or refused.
+    The compiled codec writes the row or declines. If it declines, this function writes the row or refuses it.
     """
     key, cells = tuple(primary_key), tuple(cells)
     row = None if NATIVE is None else NATIVE.row_of_cells(key, cells, delete_marker)
@@ -158,7 +158,7 @@ def _write_in_python(
 
 
 def write_row_value(parts: list[bytes], row: Row) -> None:
-    """Append one row, without header."""
+    """Append one row, without a header."""
     cells = ((cell.name, cell.value, int(cell.operation), cell.timestamp_millis) for cell in row.cells)
     write_row(parts, row.primary_key, cells, row.delete_marker, row.sequence)
 

@@ -1,7 +1,8 @@
-"""Untrusted messages, read with a bound on their content.
+"""Reading of untrusted messages, with a bound on their content.
 
-A field takes two bytes on the wire and a hundred in memory, and each pass over a message takes a microsecond per field.
-So a message with too many fields is refused before any pass, and a large one before it is parsed.
+A field may take two bytes on the wire and a hundred in memory, and each pass over a message takes a microsecond per
+field. So a message with too many fields is refused before any pass over it; a large message is even refused before it
+is parsed.
 """
 
 from __future__ import annotations
@@ -14,15 +15,14 @@ from google.protobuf.message import DecodeError
 from streamclient.errors import CodecError
 
 LARGE_BYTES = 2 * 1024 * 1024
-"""The size up to which a message is parsed without a check of its form. Any such message is parsed in a tenth of a
-second and takes at most 100 MB. Checking the form first would add a good part of the parsing time to a batch of many
-rows."""
+"""The size up to which a message is parsed before its fields are counted. Any such message is parsed in a tenth of a
+second and takes at most 100 MB. Counting first would make a batch of many rows clearly slower to parse."""
 
 _LEAST_FIELD_BYTES = 2
 
 _WIRE_VARINT, _WIRE_BYTES = 0, 2
 _WIRE_FIXED = {1: 8, 5: 4}
-"""The kinds of fields with a fixed length on the wire, and their lengths."""
+"""The kinds of fields that have a fixed length on the wire, and their lengths."""
 
 
 def read(message_class: Any, data: bytes, most: int) -> Any:
@@ -32,14 +32,14 @@ def read(message_class: Any, data: bytes, most: int) -> Any:
     ``most`` fields.
 
     Raises:
-        CodecError: the bytes are malformed, or hold more.
+        CodecError: the bytes are malformed, or hold more elements or fields.
     """
     if len(data) > LARGE_BYTES:
         require_few_fields(message_class, data, most)
     message = message_class()
     try:
         message.ParseFromString(data)
-    except (DecodeError, UnicodeDecodeError) as error:  # the second from the pure Python implementation of protobuf
+    except (DecodeError, UnicodeDecodeError) as error:  # the pure Python implementation of protobuf raises the second
         name = message_class.DESCRIPTOR.name
         raise CodecError(f"expected a {name} message, got {len(data)} bytes that are not one: {error}") from error
     if len(data) > _LEAST_FIELD_BYTES * most:
@@ -70,7 +70,7 @@ def _too_many(message: Any, most: int) -> CodecError:
 
 @cache
 def _counted_fields(descriptor: Any) -> tuple[tuple[str, bool, bool], ...]:
-    """Return the fields with any number of elements: name, whether it is repeated, whether it holds messages."""
+    """Return the fields that may have many elements: the name, whether it is repeated, whether it holds messages."""
     return tuple(
         (field.name, _is_repeated(field), field.message_type is not None)
         for field in descriptor.fields
@@ -95,11 +95,11 @@ def _is_repeated(field: Any) -> bool:
 def require_few_fields(message_class: Any, data: bytes, most: int) -> None:
     """Refuse a serialized message with more than ``most`` fields, including messages inside it.
 
-    Only the form is followed, as far as it is valid; the parser reports malformed bytes. Nothing after the last allowed
-    field is read.
+    The function follows the form of the message as far as the form is valid; the parser reports malformed bytes. It
+    reads nothing after the last allowed field.
 
     Raises:
-        CodecError: the message holds more.
+        CodecError: the message holds more fields.
     """
     count = 0
     waiting = [(message_class.DESCRIPTOR, 0, len(data))]
@@ -133,7 +133,7 @@ def _message_fields(descriptor: Any) -> dict[int, Any]:
 
 
 def _varint(data: bytes, offset: int, end: int) -> tuple[int, int]:
-    """Read a number; return it and the offset after it. An unfinished number is read as one that ends the message."""
+    """Read a number; return it and the offset after it. A number without an end counts as one that ends the message."""
     value = shift = 0
     while offset < end:
         byte = data[offset]

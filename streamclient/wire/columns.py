@@ -1,23 +1,24 @@
-"""The cells of a page by column, as an Arrow record batch: the readable twin of the compiled codec's batch.
+"""The cells of a page by column, as an Arrow record batch: what the compiled codec also makes, in readable Python.
 
 The layout, with ``T`` the type of a column:
 
 * ``record_type``: PUT, UPDATE or DELETE;
 * ``sequence_info``: struct of ``epoch``, ``timestamp_micros``, ``row_index``;
 * ``primary_key``: struct of the key columns, in key order;
-* ``columns``: struct with one struct per attribute column: ``operation``, ``value: T``, ``timestamp_millis``. Null
-  where the record does not have the column; only the value is null where the record deletes;
+* ``columns``: struct with one struct per attribute column: ``operation``, ``value: T``, ``timestamp_millis``. The
+  struct is null where the record does not have the column. Only the value is null where the record deletes the column;
 * ``other_cells``: list of the cells that ``columns`` cannot show, each with its name, its operation, its version, and
   its value in the one field of its type;
-* ``original_columns``: the previous cells in the same form; null where the stream delivers none.
+* ``original_columns``: the previous cells in the same form; null where the stream delivers no previous cells.
 
-Nothing is lost and nothing converted. If a record has several cells of one column, ``columns`` shows the put with the
-newest version, the first of equals; without a put, the first cell; the others are listed. A value of another type than
-its column's is listed whole, and its place in the column is null under the operation PUT.
+Nothing is lost, and nothing is converted. If a record has several cells of one column, ``columns`` shows the put with
+the newest version, and the first of them if several are equal. If no cell puts a value, ``columns`` shows the first
+cell. The other cells are in ``other_cells``. If a value has another type than its column, its cell is in
+``other_cells``, too, and the column shows null with the operation PUT.
 
 Without a schema, a column has the type of its first value in the page, and columns are in order of appearance. With a
-schema, the columns are those of the schema, and cells of other columns are listed. Cells of columns whose name holds a
-NUL are listed, too, because Arrow's interface cannot carry such a name.
+schema, the columns are those of the schema, and cells of other columns are in ``other_cells``. So are cells of columns
+whose name contains a NUL, because Arrow's interface cannot carry such a name.
 """
 
 from __future__ import annotations
@@ -50,11 +51,7 @@ _TYPES: Mapping[type, ColumnType] = {
 
 
 def checked_schema(schema: Mapping[str, ColumnType]) -> dict[str, ColumnType]:
-    """Return the schema if Arrow can hold it.
-
-    Raises:
-        ConfigurationError: a name contains a NUL, or a type is not one of the five that Tablestore stores.
-    """
+    """Return ``schema`` if Arrow can hold it."""
     for name, kind in schema.items():
         if "\0" in name or not isinstance(kind, ColumnType):
             raise ConfigurationError(f"expected names without NUL and a ColumnType for each, got {name!r}: {kind!r}")
@@ -64,7 +61,7 @@ def checked_schema(schema: Mapping[str, ColumnType]) -> dict[str, ColumnType]:
 def records_by_column(records: Sequence[StreamRecord], schema: Mapping[str, ColumnType] | None) -> Any:
     """Return ``records`` by column, as an object with ``__arrow_c_array__``, which every Arrow library accepts.
 
-    If ``records`` are a page, or a part of a page, no objects are made for the single records.
+    If ``records`` are a page, or a part of a page, the call makes no record objects.
 
     Raises:
         CodecError: the records are not of one table.
@@ -134,7 +131,7 @@ def value_batch(records: Sequence[StreamRecord], schema: Mapping[str, ColumnType
 
 
 def _found(records: Iterable[StreamRecord]) -> dict[str, ColumnType | None]:
-    """Return the columns in order of appearance, each with the type of its first value."""
+    """Return the columns in the order of their first appearance, each with the type of its first value."""
     types: dict[str, ColumnType | None] = {}
     for record in records:
         for cell in record.columns:
@@ -210,13 +207,13 @@ def _arrow_type(kind: ColumnType | None) -> Any:
 
 
 def _array(cells: Iterable[RecordColumn | None], kind: ColumnType | None) -> Any:
-    """Return the values of this type, and null in place of others."""
+    """Return the values of this type as an array, with null for all other values."""
     values = [cell.value if cell is not None and _TYPES.get(type(cell.value)) is kind else None for cell in cells]
     return _pyarrow().array(values, _arrow_type(kind))
 
 
 def _words(members: Sequence[Enum | None], kind: type[Enum]) -> Any:
-    """Encode members of an enumeration as indices into the list of all their values."""
+    """Return members of an enumeration as indices into the list of all values of the enumeration."""
     pa = _pyarrow()
     places = {member: place for place, member in enumerate(kind)}
     indices = pa.array([None if member is None else places[member] for member in members], pa.int8())
@@ -259,6 +256,6 @@ def _sequences(places: Sequence[SequenceInfo]) -> Any:
 
 def _struct(children: Mapping[str, Any], length: int) -> Any:
     pa = _pyarrow()
-    if not children:  # without arrays the length must be given
+    if not children:  # Without arrays, the length must be given.
         return pa.array([{}] * length, pa.struct([]))
     return pa.StructArray.from_arrays([*children.values()], [*children])

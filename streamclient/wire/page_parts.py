@@ -1,4 +1,4 @@
-"""A codec's result for one answer of the service: its records, and the next position."""
+"""The result that a codec returns for one answer of the service: the records, and the next position."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from streamclient.wire.plainbuffer import RowWrite
 
 
 class PageContent(Protocol):
-    """The content of a page, verified as a whole, in its codec's own form.
+    """The content of a page, completely verified, in the codec's own form.
 
     Records are named by their indices in the page; ``rows`` are indices, as a range or a tuple.
     """
@@ -24,13 +24,13 @@ class PageContent(Protocol):
 
     @property
     def disorder(self) -> int:
-        """Return the index of the first record that is not after the one before it; 0 if all are."""
+        """Return the index of the first record that is not after the previous record; 0 if all records are."""
 
     def record(self, row: int, /) -> StreamRecord:
-        """Return one record: an existing object that is still in use, or else a new one."""
+        """Return one record: the existing object if it is still in use, otherwise a new one."""
 
     def records(self, rows: Rows, /) -> Iterator[StreamRecord]:
-        """Return these records, each as from ``record``."""
+        """Return these records, each as ``record`` returns it."""
 
     def sequence(self, row: int, /) -> SequenceInfo:
         """Return the position of a record."""
@@ -39,7 +39,7 @@ class PageContent(Protocol):
         """Return the number of bytes of these records on the wire."""
 
     def writes(self, rows: Rows, /) -> list[RowWrite]:
-        """Return these records as the writes that repeat them."""
+        """Return these records as writes: each write repeats the effect of its record."""
 
     def arrow(self, schema: Mapping[str, ColumnType] | None, rows: Rows) -> Any:
         """Return the cells of these records by column."""
@@ -54,12 +54,12 @@ Rows = range | tuple[int, ...]
 class PageRecords(Sequence[StreamRecord]):
     """Records of one page, oldest first: a tuple whose items are made on access.
 
-    A slice is of this class too and makes no records; neither do the methods that a tuple lacks. Equality, hash,
-    ``repr`` and sums are those of the tuple of the same records, and a copy or a pickle is that tuple.
+    A slice is also of this class, and makes no records. The methods that a tuple lacks make no records, either.
+    Equality, hash, ``repr`` and sums are those of the tuple of the same records. A copy or a pickle is that tuple.
 
-    Each part of a page keeps the whole page in memory, as bytes. With a compiled codec it keeps no records: a record
-    that is no longer in use is made again at its next access, so make a list to read a page more than once. A record
-    does not keep the page in memory: once no part of the page is left, the record keeps only its own cells.
+    Each part of a page keeps the whole page in memory, as bytes. With the compiled codec it keeps no records: a record
+    that is no longer in use is made again at its next access. So make a list if you read a page more than once. A
+    record does not keep the page in memory. Once no part of the page is left, the record keeps only its own cells.
     """
 
     __slots__ = ("_content", "_rows")
@@ -89,7 +89,10 @@ class PageRecords(Sequence[StreamRecord]):
         return PageRecords(self._content, tuple([self._rows[index] for index in indices]))
 
     def sequence_info(self, index: int) -> SequenceInfo:
-        """Return the position of the record at this index, negative as for items; ``IndexError`` for an invalid one."""
+        """Return the position of the record at this index, which may be negative.
+
+        Raise ``IndexError`` for an invalid index.
+        """
         return self._content.sequence(self._rows[index])
 
     @property
@@ -98,10 +101,10 @@ class PageRecords(Sequence[StreamRecord]):
         return self._content.size(self._rows)
 
     def require_order(self) -> None:
-        """Check that the positions of the records of the whole page rise, as they do in a shard.
+        """Check that the positions of the records rise over the whole page, as they do in a shard.
 
         Raises:
-            DisorderError: a record is not after the one before it.
+            DisorderError: a record is not after the previous record.
         """
         row = self._content.disorder
         if row:
@@ -112,11 +115,11 @@ class PageRecords(Sequence[StreamRecord]):
             )
 
     def writes(self) -> list[RowWrite]:
-        """Return these records as the writes that repeat them."""
+        """Return these records as writes: each write repeats the effect of its record."""
         return self._content.writes(self._rows)
 
     def arrow(self, schema: Mapping[str, ColumnType] | None = None) -> Any:
-        """Return these records by column: an object with ``__arrow_c_array__``, as from ``DecodedPage.arrow``."""
+        """Return these records by column, as ``DecodedPage.arrow`` does: an object with ``__arrow_c_array__``."""
         return self._content.arrow(schema, self._rows)
 
     def values(self, schema: Mapping[str, ColumnType]) -> Any | None:
@@ -158,10 +161,10 @@ class _Page:
         return len(self.records)
 
     def arrow(self, schema: Mapping[str, ColumnType] | None = None) -> Any:
-        """Return the records by column, without making them: an object with ``__arrow_c_array__``.
+        """Return the records by column, as an object with ``__arrow_c_array__``. No record objects are made.
 
         ``pyarrow.record_batch`` and every other Arrow library accepts it; ``streamclient.wire.columns`` describes its
-        layout. A schema names the attribute columns that become columns, and their types.
+        layout. ``schema`` names the attribute columns that become Arrow columns, and their types.
 
         Raises:
             CodecError: the records are not of one table.
@@ -171,12 +174,12 @@ class _Page:
         return self.records.arrow(schema)
 
     def values(self, schema: Mapping[str, ColumnType]) -> Any | None:
-        """Return only the values of these columns, keys or not: the cheapest way to read them.
+        """Return only the values of these columns, which may be key columns: the cheapest way to read values.
 
-        The object is as from ``arrow``, with the same fields ``record_type`` and ``sequence_info``. Its field
-        ``columns`` is a struct of one value per column, null where the record does not put one. The result is ``None``
-        if it would be incomplete, because a record puts a value of another type, or several values, into one of these
-        columns. It is also ``None`` for records that ``arrow`` refuses, so that ``arrow`` can name the reason.
+        The result is an object like that of ``arrow``, with the same fields ``record_type`` and ``sequence_info``. Its
+        field ``columns`` is a struct with one value per column, null where the record puts no value. The result is
+        ``None`` if a record puts a value of another type, or several values, into one of these columns: the struct
+        would be incomplete. It is also ``None`` for records that ``arrow`` refuses; then ``arrow`` names the reason.
 
         Raises:
             ConfigurationError: as for ``arrow``.
@@ -186,10 +189,10 @@ class _Page:
 
 @frozen
 class DecodedPage(_Page):
-    """One GetStreamRecord response."""
+    """The content of one answer to GetStreamRecord."""
 
     next_shard_iterator: str | None
-    """The next iterator; ``None`` (never empty) once the shard is closed and completely read."""
+    """The next iterator, which is never empty; ``None`` once the shard is closed and completely read."""
     may_more_record: bool | None
     """The service's hint that more records wait; ``None`` without a hint."""
     read_units: int = 0
@@ -198,20 +201,20 @@ class DecodedPage(_Page):
 
 @frozen
 class PageSummary:
-    """A summary of one GetStreamRecord response, for callers that leave its records to another reader."""
+    """A summary of one answer to GetStreamRecord, for callers that do not need the records."""
 
     record_count: int
     last: SequenceInfo | None
     """The position of the last record; ``None`` for a page without records."""
     next_shard_iterator: str | None
-    """As in ``DecodedPage``."""
+    """See ``DecodedPage.next_shard_iterator``."""
     may_more_record: bool | None
-    """As in ``DecodedPage``."""
+    """See ``DecodedPage.may_more_record``."""
 
 
 @frozen
 class TunnelPage(_Page):
-    """One ReadRecords response. Rows of full data have a sequence of zeros."""
+    """The content of one answer to ReadRecords. Rows of full data have a sequence of zeros."""
 
     next_token: str
     """The next token; ``finished`` after the last record of the channel."""
@@ -221,9 +224,9 @@ class TunnelPage(_Page):
 
     @property
     def is_finished(self) -> bool:
-        """Whether the channel has no more records, for good."""
+        """Whether the channel will never have more records."""
         return self.next_token == FINISHED
 
 
 FINISHED = "finished"
-"""The token after the last record of a channel; as a checkpoint, it ends the channel."""
+"""The token after the last record of a channel. A checkpoint with this token ends the channel."""

@@ -2,13 +2,13 @@
 
 Grammar, tags and checksums: Tablestore Java SDK 5.17 (``PlainBufferCodedInputStream``), checked against the Go and
 Python SDKs. Decoding verifies structure, lengths and both checksums; ``docs/decisions/plainbuffer-strictness.md``
-states their limits.
+states the limits of these checks.
 
-Only the *form* is checked here. The operations check rules with their own error texts, such as "a deletion has no
-value". For any bytes, all functions raise ``CodecError`` and nothing else.
+This module checks only the *form*. Other rules, such as "a deletion has no value", are checked by the operations, which
+have their own error texts. For any bytes, all functions raise ``CodecError`` and nothing else.
 
-The Python SDK writes the number of characters, not of bytes, as the length of a column name. A non-ASCII name from it
-is therefore reported as corrupt; a guess could yield a wrong row.
+The Python SDK writes the number of characters, not of bytes, as the length of a column name. So a non-ASCII name from
+that SDK is reported as corrupt; a guess could yield a wrong row.
 """
 
 from __future__ import annotations
@@ -39,30 +39,33 @@ __all__ = [
 ]
 
 RowWrite = tuple[RecordType, bytes, bytes]
-"""The write that repeats a record. It consists of its type, its key and its row.
+"""The write that repeats the effect of a record. It consists of a type, a key and a row.
 
-The bytes of the key tell keys of one table apart. The row is in the form for PutRow, UpdateRow or DeleteRow, and empty
-where an update changes nothing."""
+Different keys of one table have different bytes. The row has the form for PutRow, UpdateRow or DeleteRow; it is empty
+if an update changes nothing."""
 
 OPERATIONS = {
     ColumnOperation.PUT: CellOperation.PUT,
     ColumnOperation.DELETE_ONE_VERSION: CellOperation.DELETE_ONE_VERSION,
     ColumnOperation.DELETE_ALL_VERSION: CellOperation.DELETE_ALL_VERSIONS,
 }
-"""The operations of a record's cell, by their form in the row."""
+"""For each operation of a record's column, the operation of the cell on the wire."""
 
 _OPERATIONS = {int(operation): operation for operation in CellOperation}
 
 
 def encode_row(row: Row) -> bytes:
-    """Encode one row with header, as in PutRow and in stream records."""
+    """Encode one row with its header, as in PutRow and in stream records."""
     parts = [HEADER]
     write_row_value(parts, row)
     return b"".join(parts)
 
 
 def encode_rows(rows: Iterable[Row]) -> bytes:
-    """Encode rows back to back after one header, as in GetRange; no bytes for no rows, which every SDK accepts."""
+    """Encode rows one after the other, after one header, as in GetRange.
+
+    No rows give no bytes, which every SDK accepts.
+    """
     parts = [HEADER]
     for row in rows:
         write_row_value(parts, row)
@@ -90,18 +93,18 @@ def write_of(record: StreamRecord) -> RowWrite:
 
 
 _KEY_BEGIN = len(HEADER) + 1
-"""The offset of a row's key: after header and tag."""
+"""The offset of a row's key, after the header and a tag."""
 _ROW_END = 2
-"""The length of a row's end: tag and checksum."""
+"""The length of a row's end: a tag and the checksum."""
 
 
 def encode_value(value: ColumnValue | KeyBound | bytearray) -> bytes:
-    """Encode a value without tag and outer length, as in filters and partition ranges."""
+    """Encode a value without its tag and outer length, as in filters and partition ranges."""
     return value_bytes(value)
 
 
 def decode_row(data: bytes) -> Row:
-    """Decode exactly one row with header."""
+    """Decode a frame that holds exactly one row with its header."""
     rows = decode_rows(data)
     if len(rows) != 1:
         raise CodecError(f"a frame of {len(data)} bytes holds {len(rows)} rows, expected exactly 1")
@@ -109,7 +112,7 @@ def decode_row(data: bytes) -> Row:
 
 
 def decode_rows(data: bytes) -> list[Row]:
-    """Decode all rows of a frame; none for an empty frame and for a bare header."""
+    """Decode all rows of a frame. An empty frame has no rows, nor has a frame that is only a header."""
     data = bytes(data)
     if not data:
         return []
@@ -135,7 +138,7 @@ def decode_rows(data: bytes) -> list[Row]:
 
 
 def decode_value(data: bytes) -> ColumnValue | KeyBound:
-    """Decode a value without tag and outer length; nothing may follow it."""
+    """Decode a value without its tag and outer length. No byte may follow the value."""
     data = bytes(data)
     try:
         value, end = read_value(data, 0)

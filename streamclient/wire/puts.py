@@ -1,8 +1,8 @@
-"""Rows from puts, and their stored bytes: a row alone, or the stream record that holds it.
+"""Rows made from puts, and their stored bytes: a row alone, or the stream record that holds the row.
 
 The compiled part is optional. Without it ``read_put`` reads nothing, and its caller continues in Python to the same
-result; ``tests/wire/test_wire_puts.py`` compares both. If ``read_put`` declines a row, faulty or only unusual, its
-caller continues in Python, too.
+result; ``tests/wire/test_wire_puts.py`` compares both ways. The caller also continues in Python if ``read_put``
+declines a row, because the row is faulty or only unusual.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ _AROUND_RECORD = 29 + 2
 only the cells."""
 
 Columns = Mapping[str, tuple[tuple[int, ColumnValue], ...]]
-"""The versions by column name, newest first; no column has an empty tuple."""
+"""The versions by column name, newest first. No column has an empty tuple."""
 
 Parts = tuple[tuple[KeyValue, ...], Columns]
 """The values of the key, and the versions by column, newest first."""
 
 
 def key_column_form(name: str, value_type: int) -> bytes:
-    """Return one column of the form that ``Put.has_form`` compares with a key."""
+    """Return one column in the form that ``Put.has_form`` compares with a key."""
     raw = name.encode()
     return bytes([value_type]) + len(raw).to_bytes(2, "little") + raw
 
@@ -62,7 +62,7 @@ def _rows_in_python(forms: list[bytes]) -> bytes:
 
 
 def row_of(form: bytes) -> bytes:
-    """Return the PlainBuffer row, without header, in these stored bytes."""
+    """Return the PlainBuffer row, without a header, in these stored bytes."""
     if form[0] == tags.TAG_ROW_KEY:
         return form
     begin = _after_varint(form, 1) + 3  # the entry's fields: the action, and the record with its length
@@ -80,7 +80,7 @@ def _parts_in_python(form: bytes) -> Parts:
 
 
 def all_cells(columns: Columns) -> tuple[Cell, ...]:
-    """Return the cells in the order of answers: columns by name, versions newest first."""
+    """Return the cells in the order of answers: columns by name, and versions of a column newest first."""
     return tuple(
         Cell(name, value, timestamp_millis=timestamp) for name in sorted(columns) for timestamp, value in columns[name]
     )
@@ -101,13 +101,14 @@ def parts_of(row: Row) -> Parts:
 
 
 read_put = _nothing if NATIVE is None else NATIVE.read_put
-"""Reads the put in a request's frame: ``read_put(frame, limits)``; ``None`` if it must be read cell by cell."""
+"""Reads the put in a request's frame: ``read_put(frame, limits)``. Returns ``None`` if the put must be read cell by
+cell."""
 
 rows_of = _rows_in_python if NATIVE is None else NATIVE.rows_of
-"""Returns the rows of these stored bytes, back to back after one header."""
+"""Returns the rows of these stored bytes, one after the other, after one header."""
 
 read_parts = _parts_in_python if NATIVE is None else NATIVE.read_parts
-"""Returns the parts of a stored row from its stored bytes, which are valid."""
+"""Returns the parts of a stored row from its stored bytes, which must be valid."""
 
 row_of_parts = _row_in_python if NATIVE is None else NATIVE.row_of_parts
-"""Returns a stored row, without header, from the names of its key and its values, which are valid."""
+"""Returns a stored row, without a header, from its values and the names of its key, which must be valid."""

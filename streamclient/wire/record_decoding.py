@@ -1,11 +1,11 @@
 """Decoding and encoding of stream records, with one small interface.
 
 The rest of the package knows only ``RecordCodec``. ``default_codec`` returns the compiled codec if this installation
-has it, and otherwise its twin in Python, which states readably what both do; ``docs/decisions/native-codec.md`` says
-how they stay equal.
+has it. Otherwise it returns a codec in Python with the same results, whose code is easy to read.
+``docs/decisions/native-codec.md`` says how the two stay equal.
 
-The Java SDK defines the content of a record: a put has a value and a timestamp, a deletion of one version has a
-timestamp, a deletion of all versions has neither, increments do not occur, DELETE has no cells.
+The Java SDK defines the content of a record: a put has a value and a timestamp, a deletion of one version has only a
+timestamp, and a deletion of all versions has neither. Increments do not occur, and a DELETE has no cells.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 @frozen
 class _ReadRecords:
-    """The content of a page read in Python: its records, and their sizes."""
+    """The content of a page that the codec in Python has read: its records and their sizes."""
 
     _records: tuple[StreamRecord, ...]
     _sizes: tuple[int, ...]
@@ -82,7 +82,7 @@ class _ReadRecords:
 
 @frozen
 class _NativePage:
-    """The content of a page read by the compiled codec: an index of its cells."""
+    """The content of a page that the compiled codec has read: an index of its cells."""
 
     _page: Page
 
@@ -111,7 +111,7 @@ class _NativePage:
 
     def arrow(self, schema: Mapping[str, ColumnType] | None, rows: Rows) -> Any:
         columns = self._page.columns(None if schema is None else _numbered(schema), rows)
-        if columns is None:  # the twin names the fault
+        if columns is None:  # the codec in Python names the fault
             return record_batch(tuple(self.records(rows)), schema)
         return columns
 
@@ -120,13 +120,13 @@ class _NativePage:
 
 
 class RecordCodec(Protocol):
-    """Converts bytes to records and back. Implementations are thread-safe and, seen from outside, stateless."""
+    """Converts bytes to records, and records to bytes. Implementations are thread-safe and have no visible state."""
 
     def decode_page(self, body: bytes) -> DecodedPage:
         """Decode a GetStreamRecord response body; any corrupt part raises ``CodecError`` for the whole page."""
 
     def summarize_page(self, body: bytes) -> PageSummary:
-        """Count the records of a GetStreamRecord response body and read the last one, but no other.
+        """Count the records of a GetStreamRecord response body; read only the last record.
 
         A corrupt last record, or a corrupt message around the records, raises ``CodecError``.
         """
@@ -139,7 +139,7 @@ class RecordCodec(Protocol):
 
 
 class PurePythonCodec:
-    """The codec that works everywhere, and the readable specification of the compiled one."""
+    """The codec that works everywhere. Its code is the readable specification of the compiled codec."""
 
     def decode_page(self, body: bytes) -> DecodedPage:
         """Decode a GetStreamRecord response body; any corrupt part raises ``CodecError`` for the whole page."""
@@ -149,7 +149,7 @@ class PurePythonCodec:
         return DecodedPage(records, message.next_shard_iterator or None, _hint(message), read_units)
 
     def summarize_page(self, body: bytes) -> PageSummary:
-        """Count the records of a GetStreamRecord response body and read the last one, but no other.
+        """Count the records of a GetStreamRecord response body; read only the last record.
 
         A corrupt last record, or a corrupt message around the records, raises ``CodecError``.
         """
@@ -183,7 +183,7 @@ class PurePythonCodec:
 
 
 def _read_entries(entries: Any, *, needs_sequence: bool, before: int = 0) -> PageRecords:
-    """Read the last records of a page, after the first ``before`` ones."""
+    """Read the last records of a page, those after the first ``before`` records."""
     records: list[StreamRecord] = []
     sizes: list[int] = []
     try:
@@ -202,10 +202,10 @@ def _hint(message: Any) -> bool | None:
 
 
 class NativeCodec(PurePythonCodec):
-    """The compiled codec, which reads pages like its twin in Python, many times faster.
+    """The compiled codec, which reads pages like the codec in Python, but many times faster.
 
-    The compiled codec reads a page or declines it; the twin decides about a declined page. So errors are worded in one
-    place, and the few valid but unusual pages need no second reader (docs/decisions/native-codec.md).
+    The compiled codec reads a page or declines it; a declined page goes to the codec in Python. So only the codec in
+    Python words errors, and reads valid but unusual pages (docs/decisions/native-codec.md).
     """
 
     def __init__(self, native: Any) -> None:
@@ -219,7 +219,7 @@ class NativeCodec(PurePythonCodec):
         return DecodedPage(PageRecords(_NativePage(page)), page.next or None, page.may_more_record, page.read_units)
 
     def summarize_page(self, body: bytes) -> PageSummary:
-        """Count the records of a GetStreamRecord response body and read the last one, but no other.
+        """Count the records of a GetStreamRecord response body; read only the last record.
 
         A corrupt last record, or a corrupt message around the records, raises ``CodecError``.
         """
@@ -255,12 +255,12 @@ _CODEC = PurePythonCodec() if NATIVE is None else NativeCodec(NATIVE)
 
 
 def default_codec() -> RecordCodec:
-    """Return the fastest codec of this installation: always the same object, safe to share between threads."""
+    """Return the fastest codec of this installation. It is always the same object, and may be shared by threads."""
     return _CODEC
 
 
 def writes_of(records: Sequence[StreamRecord]) -> list[RowWrite]:
-    """Return ``records`` as the writes that repeat them; for pages no objects are made for the single records."""
+    """Return ``records`` as writes that repeat their effect. If ``records`` are a page, no record objects are made."""
     return records.writes() if isinstance(records, PageRecords) else [write_of(record) for record in records]
 
 
@@ -270,7 +270,10 @@ _OPERATIONS = {int(number): operation for operation, number in OPERATIONS.items(
 
 
 def decode_record(action_type: int, data: bytes, origin: bytes, needs_sequence: bool) -> StreamRecord:
-    """Decode one record of a page. Only rows of a tunnel's full data lack sequence information; theirs is all zero."""
+    """Decode one record of a page.
+
+    Only rows of a tunnel's full data lack sequence information; they get one of zeros.
+    """
     record_type = _RECORD_TYPES.get(action_type)
     if record_type is None:
         raise CodecError(
@@ -287,7 +290,7 @@ def decode_record(action_type: int, data: bytes, origin: bytes, needs_sequence: 
     if sequence is None and needs_sequence:
         raise CodecError("a record without sequence information, expected the extension 0b before the checksum")
     originals = _decode_origin(origin, key) if origin else None
-    plain_key: Any = key  # without bounds, as checked
+    plain_key: Any = key  # no value is a bound, which was checked before
     return record_of_cells(record_type, plain_key, cells, sequence or _NO_SEQUENCE, originals, make=_columns)
 
 
@@ -327,7 +330,10 @@ def _bad_column(name: str, operation: int, found: str, expected: str) -> NoRetur
 
 
 def _check_cells(cells: Iterable[RawCell], check: Check) -> None:
-    """Refuse cells that a record of this kind cannot hold. Most are puts with a version, which are checked inline."""
+    """Refuse cells that a record of this kind cannot hold.
+
+    Most cells are puts with a version, which the loop itself checks.
+    """
     for name, value, operation, timestamp in cells:
         if operation or timestamp is None or timestamp < 0 or value.__class__ is KeyBound or check is _check_none:
             check(name, value, operation, timestamp)

@@ -10,7 +10,7 @@ from streamclient.records import ColumnValue, KeyValue, SequenceInfo
 
 
 class KeyBound(Enum):
-    """The placeholders of a key value: ends of a range, or a value that the service generates."""
+    """The placeholders in a key: the ends of a range, or a value that the service generates."""
 
     INF_MIN = 0x09
     INF_MAX = 0x0A
@@ -18,7 +18,7 @@ class KeyBound(Enum):
 
 
 class CellOperation(IntEnum):
-    """The operation of a cell on its column; the numbers are those of tag 06, which is absent for ``PUT``."""
+    """The operation of a cell on its column. The numbers are those of tag 06, which is absent for ``PUT``."""
 
     PUT = 0
     DELETE_ALL_VERSIONS = 1
@@ -44,6 +44,6 @@ class Row:
     primary_key: tuple[tuple[str, KeyValue | KeyBound], ...]
     cells: tuple[Cell, ...] = ()
     delete_marker: bool = False
-    """Whether the row says "delete this row" (requests and stream records)."""
+    """Whether the row carries the mark "delete this row", which occurs in requests and stream records."""
     sequence: SequenceInfo | None = None
     """The sequence information, which only rows of stream records have."""

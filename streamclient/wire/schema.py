@@ -1,10 +1,11 @@
 """Message classes and enumerations of the protocol, and the messages of each operation.
 
-``schema.PutRowRequest`` and the others are ordinary protobuf classes, built at import in a pool of their own: the SDK's
-generated module owns these messages in the process-wide pool, in an older version.
+``schema.PutRowRequest`` and the other messages are ordinary protobuf classes. They are built when this module is
+imported, in a pool of their own: in the pool of the process, the SDK's generated module has older versions of these
+messages.
 
-Always read with ``parse``: it reports malformed input, missing required fields and text that is not UTF-8 as
-``CodecError``; ``ParseFromString`` accepts the last two.
+Always read with ``parse``. It raises ``CodecError`` for malformed input, missing required fields and text that is not
+UTF-8. ``ParseFromString`` accepts the last two.
 """
 
 from __future__ import annotations
@@ -161,7 +162,10 @@ class TunnelTypeNumber(IntEnum):
 
 
 class ChannelStatusNumber(IntEnum):
-    """State of a channel in heartbeats. WAIT has no number: a client never hears of such a channel."""
+    """State of a channel in heartbeats.
+
+    WAIT has no number, because the service never names such a channel to a client.
+    """
 
     OPEN = 1
     CLOSING = 2
@@ -178,7 +182,7 @@ class StartOffsetFlag(IntEnum):
 
 @frozen
 class Operation:
-    """One operation: its name is the request path, without the slash."""
+    """One operation. Its name is the request path, without the slash."""
 
     name: str
     request: Any
@@ -285,7 +289,7 @@ TUNNEL_OPERATIONS: Mapping[str, Operation] = MappingProxyType(
 
 
 def __getattr__(name: str) -> Any:
-    """Tell type checkers that messages are attributes; a real attribute never gets here."""
+    """Tell type checkers that messages are attributes. The function is called only for names that do not exist."""
     raise AttributeError(f"module {__name__!r} has no message or enumeration {name!r}; messages: {sorted(_CLASSES)}")
 
 
@@ -298,7 +302,7 @@ def parse(message_class: Any, data: bytes) -> Any:
     message = message_class()
     try:
         message.ParseFromString(data)
-    except (DecodeError, UnicodeDecodeError) as error:  # the second from the pure Python implementation of protobuf
+    except (DecodeError, UnicodeDecodeError) as error:  # the pure Python implementation of protobuf raises the second
         name = message_class.DESCRIPTOR.name
         raise CodecError(f"expected a {name} message, got {len(data)} bytes that are not one: {error}") from error
     return complete(message)
@@ -320,7 +324,7 @@ def complete(message: Any) -> Any:
 
 
 def _missing(message: Any, path: str) -> Iterator[str]:
-    """Yield the paths of missing required fields, in the order of the fields, and read no further than requested."""
+    """Yield the paths of missing required fields, in the order of the fields. Fields are examined only on demand."""
     for field in message.DESCRIPTOR.fields:
         name = f"{path}{field.name}"
         if field.label == _Field.LABEL_REQUIRED and not message.HasField(field.name):
@@ -335,7 +339,7 @@ def _missing(message: Any, path: str) -> Iterator[str]:
 
 
 MISSING_SHOWN = 3
-"""The number of missing fields that an error names; a message can lack millions."""
+"""The number of missing fields that an error names. A message can lack millions of fields."""
 
 
 def _holds_text(descriptor: Any, seen: frozenset[str] = frozenset()) -> bool:
@@ -363,12 +367,12 @@ def _text_fields(descriptor: Any) -> tuple[_TextField, ...]:
 
 
 _TEXT_FIELDS = {kind: _text_fields(kind.DESCRIPTOR) for kind in _CLASSES.values()}
-"""The text fields by message class. A message without text costs nothing to check: for example the records of a page,
-or the row of a put."""
+"""The text fields by message class. A message without text fields costs nothing to check, for example the records of a
+page or the row of a put."""
 
 
 def _require_text(message: Any) -> None:
-    """Check every text field: most proto2 parsers accept any bytes, and return invalid UTF-8 as ``bytes``."""
+    """Check every text field. Most proto2 parsers accept any bytes, and return invalid UTF-8 as ``bytes``."""
     for name, is_repeated, is_message in _TEXT_FIELDS[type(message)]:
         if is_message and not is_repeated and not message.HasField(name):
             continue

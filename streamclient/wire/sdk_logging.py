@@ -1,8 +1,9 @@
 """A silent logger for the package's own copies of an SDK client.
 
-The SDK logs every refused call as an error, even if the refusal is an ordinary answer here (a table that does not exist
-yet, a lost race for a lease); this package raises and reports the failures that matter. At its logger's initial level,
-the SDK also renders every request and answer as text, even if no handler uses it.
+The SDK logs every refused call as an error. For this package such a refusal is often an ordinary answer: a table does
+not exist yet, or another worker was faster to write a lease. The package itself raises or reports the failures that
+matter. At the initial level of its logger, the SDK also turns every request and answer into text, even if no handler
+uses the text.
 """
 
 from __future__ import annotations
@@ -16,6 +17,6 @@ SILENT = logging.Logger("streamclient.sdk", level=logging.CRITICAL + 1)
 
 
 def silence(client_copy: Any) -> None:
-    """Give a copy of a client its own protocol that logs nothing; the original keeps its protocol."""
+    """Give a copy of a client a protocol of its own that logs nothing; the original client keeps its protocol."""
     client_copy.protocol = copy(client_copy.protocol)
     client_copy.protocol.logger = SILENT

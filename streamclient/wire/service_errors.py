@@ -1,8 +1,8 @@
 """The mapping of errors of the SDK and its HTTP library to errors of this package.
 
 Codes and statuses come from the product documentation (error codes) and from the retry rules of the Java, Go and Python
-SDKs, which agree on the errors that surely applied nothing. Import this module only where the SDK is in use anyway: it
-imports the SDK.
+SDKs. These SDKs agree on the errors after which surely nothing was applied. Import this module only where the SDK is in
+use anyway: it imports the SDK.
 """
 
 from __future__ import annotations
@@ -42,17 +42,16 @@ NO_PERMISSION = "OTSNoPermissionAccess"
 """The credentials are right, but a policy forbids this operation."""
 
 AUTH_FAILED = "OTSAuthFailed"
-"""The signature does not match the request: key id, secret, instance or clock are not those that the service
-expects."""
+"""The signature does not match the request: the service expects another key id, secret, instance or clock."""
 
 _TRIMMED_CODE = "OTSTrimmedDataAccess"
-_TRIMMED_TEXT = "Requested stream data is already trimmed"  # also seen under OTSParameterInvalid, from gateways
+_TRIMMED_TEXT = "Requested stream data is already trimmed"  # gateways also send this text under OTSParameterInvalid
 
 FLOW_CONTROL = "OTSFlowControl"
-"""Requests were throttled; HTTP status 429 says the same whatever the code."""
+"""Requests were throttled. HTTP status 429 means the same, whatever the code is."""
 
 SERVICE_HEADERS = "x-ots-"
-"""The prefix of the service's own headers; no gateway uses one in a page that it makes itself."""
+"""The prefix of the service's own headers; no gateway uses such a header in a page that it makes itself."""
 
 _THROTTLED_CODES = frozenset(
     {
@@ -77,17 +76,17 @@ _NOT_APPLIED_CODES = frozenset(
 _UNCERTAIN_CODES = frozenset(
     {"OTSTimeout", "OTSInternalServerError", "OTSServerUnavailable", "OTSTunnelServerUnavailable"}
 )
-_TOO_FREQUENT_TEXT = "Too frequent table operations."  # tells OTSQuotaExhausted for this from a full instance
+_TOO_FREQUENT_TEXT = "Too frequent table operations."  # OTSQuotaExhausted for this is not a full instance
 
 LONGEST_TEXT = 2_000
 """The largest number of characters of a message that are kept. The service's own messages have fewer than 500."""
 
 LONGEST_NAME = 100
-"""The largest number of characters of a code or of a request's id that are kept. A request's id has 36, the longest
-known code 42."""
+"""The largest number of characters of a code, or of a request's id, that are kept. A request's id has 36 characters;
+the longest known code has 42."""
 
 DIFFERS = "MD5 mismatch in response."
-"""The SDK's message for a body that differs from the one that the service sent."""
+"""The SDK's message for a body that differs from the body that the service sent."""
 
 _SKEWED = "The difference between date in response and system time is more than 15 minutes."
 
@@ -98,10 +97,10 @@ _ADVICE = (
         "is missing in response header",
         f"Every answer of the service has this header: a gateway or proxy has probably answered. {_IF_IT_LASTS}",
     ),
-    ("gateway", ""),  # this sentence needs no advice
+    ("gateway", ""),  # this text needs no advice
     ("", f"The service does not answer so: a gateway or proxy has probably made or changed it. {_IF_IT_LASTS}"),
 )
-"""The advice about a refused answer, by words of the refusal; the first match counts."""
+"""Advice for an answer that the SDK refuses, by words in the refusal. The first entry that matches counts."""
 
 _CHECK_NETWORK = "If it lasts, check the endpoint, the network and the state of the service"
 
@@ -115,9 +114,9 @@ _NO_ANSWER = (http_errors.HTTPError, http.client.HTTPException, OSError)
 class AnswerError(OTSClientError):  # type: ignore[misc]  # the SDK has no types
     """The answer to ``operation`` cannot be used.
 
-    ``is_services`` says whether the service contributed to the answer: then a damaged refusal proves nothing, whatever
-    its status, and the request may be repeated. A gateway's own refusal would come again. ``is_unreadable`` says that
-    the bytes arrived as they were sent, and form no answer.
+    ``is_services`` says whether the answer comes from the service, at least in part. If so, a damaged refusal proves
+    nothing, whatever its status is, and the request may be repeated. A refusal of a gateway would only come again.
+    ``is_unreadable`` says that the bytes arrived as they were sent, but are not an answer.
     """
 
     def __init__(
@@ -130,9 +129,9 @@ class AnswerError(OTSClientError):  # type: ignore[misc]  # the SDK has no types
 
 
 def answer_error(error: OTSClientError, operation: str, status: int, headers: Mapping[str, str]) -> AnswerError:
-    """Make the error for an answer with these headers, by lower-case names, from the error of the SDK or our own.
+    """Make the error for an answer with these headers, whose names are in lower case, from another ``error``.
 
-    A wrong clock is this machine's own fault, so a refusal because of a wrong clock is as final as it says.
+    If the service refuses because of a wrong clock, this machine is at fault, so the refusal counts as final.
     """
     is_skewed = error.message.startswith(_SKEWED)
     message = f"{error.message} {_clocks(headers.get('x-ots-date', ''))}" if is_skewed else error.message
@@ -140,7 +139,7 @@ def answer_error(error: OTSClientError, operation: str, status: int, headers: Ma
 
 
 def _clocks(date: str) -> str:
-    """Return what the service's clock and this machine's show."""
+    """Return the times that the service's clock and this machine's clock show."""
     return f"The service's clock shows {printable(date, LONGEST_NAME)}, this machine's {_machine_time()}"
 
 
@@ -149,20 +148,20 @@ def _machine_time() -> str:
 
 
 def is_services(headers: Iterable[str]) -> bool:
-    """Return whether one of these names is of a header that only the service sends."""
+    """Return whether one of these names is that of a header that only the service sends."""
     return any(name.startswith(SERVICE_HEADERS) for name in headers)
 
 
 def unreadable(operation: str, error: Exception, status: int) -> AnswerError:
-    """Make the error for an answer to ``operation`` that arrived as it was sent and whose reading raised ``error``."""
+    """Make the error for an answer to ``operation`` that arrived as it was sent, but whose reading raised ``error``."""
     return AnswerError(str(error), status, operation, is_services=True, is_unreadable=True)
 
 
 def telling_protocol(protocol: OTSProtocol) -> OTSProtocol:
     """Wrap the SDK's protocol of a client so that it raises ``AnswerError`` for every faulty answer.
 
-    The SDK's own errors do not distinguish an unreadable answer from a request that cannot be made. A user's own
-    protocol stays unchanged.
+    The SDK's own errors do not distinguish an unreadable answer from a request that cannot be made. If the client has a
+    user's own protocol, that protocol stays unchanged.
     """
     return _TellingProtocol(protocol) if type(protocol) is OTSProtocol else protocol
 
@@ -179,7 +178,7 @@ class _TellingProtocol(OTSProtocol):  # type: ignore[misc]  # the SDK has no typ
         except OTSServiceError as error:
             if error.code:
                 raise
-            # The SDK's parser finds an error without a code in few bytes or none.
+            # For a body of few bytes or none, the SDK's parser finds an error without a code.
             problem = OTSClientError(f"HTTP status: {status}, reason: {reason}.")
             raise answer_error(problem, api_name, status, _lower_case(headers)) from error
         except OTSClientError as error:
@@ -188,7 +187,7 @@ class _TellingProtocol(OTSProtocol):  # type: ignore[misc]  # the SDK has no typ
     def parse_response(self, api_name: str, status: int, headers: Mapping[str, str], body: bytes) -> Any:
         try:
             return super().parse_response(api_name, status, headers, body)
-        except Exception as error:  # the SDK's decoders raise any kind of error
+        except Exception as error:  # the SDK's decoders may raise any type of error
             raise unreadable(api_name, error, status) from error
 
 
@@ -199,10 +198,10 @@ def _lower_case(headers: Mapping[str, str]) -> dict[str, str]:
 def classify(error: Exception, *, write: bool, client: Any) -> StreamClientError:
     """Translate any exception of an SDK call; the caller raises the result ``from`` the original.
 
-    ``write`` says whether the call could change data. Only then a missing answer is ``AMBIGUOUS``; for reads it is
+    ``write`` says whether the call could change data. If so, a missing answer is ``AMBIGUOUS``. For a read it is
     ``TRANSIENT``, because repeating a read is harmless. An error of this package is returned unchanged. ``client`` is
-    the SDK's client that made the call, so that a refused signature names its key and its clock; ``None`` if there was
-    no client.
+    the SDK's client that made the call, or ``None``. If a signature was refused, the message names the key of that
+    client, and the clock.
     """
     if isinstance(error, StreamClientError):
         return error
@@ -224,7 +223,7 @@ def classify(error: Exception, *, write: bool, client: Any) -> StreamClientError
 def from_answer(
     code: str, message: str, *, write: bool, http_status: int | None = None, request_id: str | None = None
 ) -> StreamClientError:
-    """Translate an error of the service, for a whole request or for one row of a batch (without status)."""
+    """Translate an error of the service. It concerns a whole request, or one row of a batch; then it has no status."""
     code, message = printable(code, LONGEST_NAME) if code else code, printable(message, LONGEST_TEXT)
     text = f"{code}: {message}"
     if request_id:
@@ -241,7 +240,7 @@ def _signed_by(client: Any) -> str:
     try:
         key_id = client.credentials_provider.get_credentials().get_access_key_id()
         instance = client.protocol.instance_name
-    except Exception:  # an error of the user's own provider: only the service's error counts
+    except Exception:  # The cause is an error of the user's own provider. Only an error of the service counts.
         return ""
     return (
         f" Signed with access key id {key_id!r} for instance {instance!r} when this machine's clock showed "
@@ -263,7 +262,10 @@ def _kind_of_answer(code: str, message: str, http_status: int | None, write: boo
 
 
 def _client_error(error: OTSClientError, write: bool) -> StreamClientError:
-    """Translate the SDK's own error: without status it concerns the arguments, with status the answer."""
+    """Translate the SDK's own error.
+
+    Without a status it concerns the arguments; with a status it concerns the answer.
+    """
     status, text = error.http_status, printable(str(error), LONGEST_TEXT)
     if status is None:
         return DependencyException(f"the SDK refused the call: {text}", kind=ErrorKind.PERMANENT)
@@ -282,7 +284,7 @@ def _client_error(error: OTSClientError, write: bool) -> StreamClientError:
         kind = ErrorKind.PERMANENT if 300 <= status < 500 else _doubt(write)  # a success may have been applied
         return DependencyException(wrong, kind=kind, http_status=status)
     is_doubtful = error.is_services if named else text.startswith(DIFFERS)
-    if 300 <= status < 500 and not is_doubtful:  # a gateway that speaks another protocol
+    if 300 <= status < 500 and not is_doubtful:  # the answer of a gateway that speaks another protocol
         kind, problem = ErrorKind.PERMANENT, f"{_said(answer, status)}, and is not the service's: {text}"
     else:
         kind, problem = _doubt(write), f"{answer} cannot be trusted: {text}"
@@ -308,7 +310,7 @@ def _network_error(error: Exception, write: bool, client: Any) -> DependencyExce
     reason = error.reason if isinstance(error, http_errors.MaxRetryError) and error.reason else error
     host = getattr(client, "host", None)
     where = f" {host}" if isinstance(host, str) else ""
-    if isinstance(reason, _NEVER_SENT):  # its text has the address
+    if isinstance(reason, _NEVER_SENT):  # the text already has the address
         return DependencyException(f"no connection: {_text(reason)}{_start_one(reason, host)}", kind=_TRANSIENT)
     if isinstance(reason, _UNUSABLE) or _is_bad_certificate(reason):
         return DependencyException(f"the endpoint{where} cannot be used: {_text(reason)}", kind=ErrorKind.PERMANENT)

@@ -1,7 +1,7 @@
 """Tokens and pages of the Tunnel Service.
 
 A token names the next position of a channel: the base64 text of a message, or the literal ``finished``. Both official
-clients read a token only to see whether it belongs to a stream channel, and fail if they cannot read it.
+clients read a token only to learn whether it belongs to a stream channel, and fail if they cannot read the token.
 """
 
 from __future__ import annotations
@@ -17,12 +17,16 @@ from streamclient.wire.page_parts import TunnelPage
 from streamclient.wire.record_decoding import default_codec
 
 _VERSION = 2
-"""The version of tokens. Version 2 added ``total_count``; the rest is as in version 1, so one reader serves both."""
+"""The version of tokens. Version 2 added ``total_count`` and changed nothing else, so one reader serves both
+versions."""
 
 
 @frozen
 class Token:
-    """The next position. A stream channel has an iterator; a channel of full data has a key or nothing yet."""
+    """The next position.
+
+    A stream channel has an iterator. A channel of full data has a key, or no position before its first page.
+    """
 
     iterator: str = ""
     primary_key: bytes = b""
@@ -34,11 +38,11 @@ class Token:
 
     @property
     def is_stream(self) -> bool:
-        """Whether the token belongs to a stream channel; the rule of the official clients."""
+        """Whether the token belongs to a stream channel, by the rule of the official clients."""
         return self.iterator != ""
 
     def encode(self) -> str:
-        """Return the text on the wire."""
+        """Return the text for the wire."""
         content = schema.TokenContent(timestamp=self.timestamp, total_count=self.total_count)
         if self.iterator:
             content.iterator = self.iterator

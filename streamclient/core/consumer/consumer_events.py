@@ -1,9 +1,9 @@
 """Events and commands of one shard's consumer: the border between its machine and the code that runs it.
 
-As with ``Holdings``, events are facts in the past tense and commands are imperatives. ``ConsumerMachine.handle(event,
-now)`` takes one event and returns the commands to carry out, in order. A worker carries them out with threads and
-calls, the simulator on simulated time. No event or command is ever changed. Those made for every page are not frozen,
-because freezing would double the cost of making them.
+Events are facts in the past tense, and commands are imperatives, as with ``Holdings``. ``ConsumerMachine.handle(event,
+now)`` takes one event and returns the commands to carry out, in order. A worker carries the commands out with threads
+and calls; the simulator does so on simulated time. No event or command is ever changed. Events and commands that are
+made for every page are not frozen, because freezing would double the cost of making them.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class ShardPage(Protocol):
 
     @property
     def body_bytes(self) -> int:
-        """Size of the answer's body in bytes."""
+        """The size of the answer's body in bytes."""
 
 
 # --- events ----------------------------------------------------------------------------------------------------------
@@ -52,42 +52,46 @@ class Began:
 
 @frozen
 class StopAsked:
-    """The worker asked the consumer to end. With ZOMBIE the lease is already lost."""
+    """The worker asked the consumer to end. With the reason ZOMBIE the lease is lost already."""
 
     reason: ShutdownReason
 
 
 @frozen
 class Marked:
-    """A processor asked for its own end."""
+    """A processor asked, through its marker, to be ended."""
 
     processor: int
-    """Number of the processor, from ``NewProcessor``. A request of a processor that was replaced is ignored."""
+    """The number of the processor, from ``NewProcessor``. A request of a processor that was replaced is ignored."""
     reason: ShutdownReason
 
 
 @frozen
 class LossAccepted:
-    """The loss was accepted: a shard that stopped for lost records goes on with the records left."""
+    """The loss was accepted. A shard that stopped because of lost records goes on with the records left."""
 
 
 @frozen
 class OrdersGiven:
-    """The operators' orders about records, as the lease's row has them now; they replace the former ones."""
+    """The operators' orders about records, as the lease's row has them now. They replace all earlier orders."""
 
     orders: tuple[RecordOrder, ...]
 
 
 @frozen
 class EndJudged:
-    """The answer to ``ConfirmEnd``. After "not shown", a second answer may follow once the end is shown."""
+    """The answer to ``ConfirmEnd``.
+
+    If the end is not shown, a second answer may follow once a listing shows the end.
+    """
 
     visit: int
     is_shown: bool
     since_read: bool = False
-    """Whether the end became known after the page was read. The page may have been cut, so it is read once more."""
+    """Whether the end became known only after the page was read. The page may have been cut, so it is read once
+    more."""
     detail: str = ""
-    """Why the end cannot be confirmed, if it is not shown."""
+    """The reason why the end cannot be confirmed; empty if it is confirmed."""
 
 
 @frozen
@@ -103,7 +107,7 @@ class CheckpointAnswered:
     value: str
     progress: Progress | None = None
     pending: PendingCheckpoint | None = None
-    """The checkpoint that was prepared, if any; then ``value`` is not stored."""
+    """The checkpoint that was prepared, instead of storing ``value``; ``None`` if ``value`` was stored or refused."""
 
 
 @define
@@ -113,12 +117,12 @@ class PageRead:
     visit: int
     page: ShardPage
     read_at: float
-    """The time when the read of the page began, which may have been before ``Read`` if it was read ahead."""
+    """The time when the read of the page began. If the page was read ahead, that may be before ``Read``."""
 
 
 @frozen
 class ReadFailed:
-    """The other answer to ``Read``: the error that the stream raised."""
+    """The other answer to ``Read``: an error."""
 
     visit: int
     error: Raised
@@ -142,21 +146,21 @@ class FirstLeftUnknown:
 
 @define
 class CallReturned:
-    """The call into user code that was under way returned, or raised ``error``."""
+    """The call into user code returned, or raised ``error``."""
 
     error: Raised | None = None
     value: Any = None
-    """The result of the call, as its command describes it."""
+    """The result of the call, as the command for the call describes it."""
 
 
 @frozen
 class CallTakenBack:
-    """The answer to ``TakeBack`` if no thread had begun the call: the call never ran and never will."""
+    """The answer to ``TakeBack`` if no thread had begun the call. The call never ran, and never will."""
 
 
 @frozen
 class TimeCame:
-    """The pause of a ``Wait`` ended."""
+    """The pause of a ``Wait`` is over."""
 
     visit: int
 
@@ -179,12 +183,12 @@ ConsumerEvent = (
     | TimeCame
 )
 
-# --- commands: calls into user code, at most one at a time; each is answered by CallReturned --------------------------
+# --- commands: calls into user code, at most one at a time; CallReturned answers each of them -----------------------
 
 
 @frozen
 class Initialize:
-    """Make the announced processor and call its ``initialize``; the result is whether the processor was made."""
+    """Make the announced processor and call its ``initialize``. The result is whether the processor was made."""
 
 
 @define
@@ -198,29 +202,33 @@ class ProcessRecords:
 
 @frozen
 class AskParkedKeys:
-    """Ask the parking store for the parked keys of the stream; the result is their ``ParkedKey`` values."""
+    """Ask the parking store for the parked keys of the stream. The result is a sequence of ``ParkedKey``."""
 
 
 @frozen
 class Park:
-    """Park records of a page; the result is their ``ParkedRecord`` values, which are stored safely by then."""
+    """Park records of a page.
+
+    The result is a sequence of ``ParkedRecord``; the store has them safely when the call returns.
+    """
 
     page: ShardPage
     indices: Sequence[int]
-    """Indices of the records in the page."""
+    """The indices of the records in the page."""
     generations: Sequence[int] | None
-    """Generation of each record's key, in the order of ``indices``; ``None`` if the worker has no store of its own."""
+    """The generation of each record's key, in the order of ``indices``; ``None`` if the worker has no store of its
+    own."""
     position: str
     """The position at which the page was read."""
     failure: Failure
     order: RecordOrder | None = None
-    """The operator's order because of which the records are parked, if it is one. It names a store for workers without
-    a store of their own."""
+    """The operator's order because of which the records are parked; ``None`` if there is no order. The order names a
+    store for workers without a store of their own."""
 
 
 @frozen
 class AskStrategy:
-    """Ask the user's retry strategy; the result is the pause in seconds, or ``None`` for no retry."""
+    """Ask the user's retry strategy. The result is the pause in seconds, or ``None`` for no retry."""
 
     error: Exception
     retries: int
@@ -235,7 +243,7 @@ class ShutDown:
 
 @frozen
 class TakeBack:
-    """Cancel the call under way if no thread has begun it; then ``CallTakenBack`` is the only answer."""
+    """Cancel the present call if no thread has begun it. If that succeeds, ``CallTakenBack`` is the only answer."""
 
 
 # --- commands: reading and time --------------------------------------------------------------------------------------
@@ -251,14 +259,14 @@ class Read:
 
 @define
 class ReadAhead:
-    """Read the pages after ``page`` while ``page`` is processed, as far as there is room."""
+    """Read the pages that follow ``page`` while ``page`` is being processed, as far as there is room."""
 
     page: ShardPage
 
 
 @frozen
 class DropReading:
-    """Drop the read under way and all pages read ahead."""
+    """Drop the read in progress, and all pages that were read ahead."""
 
 
 @frozen
@@ -270,7 +278,7 @@ class FindFirstLeft:
 
 @define
 class ConfirmEnd:
-    """Find out whether the shard has ended, as the page just read says."""
+    """Find out whether the shard has ended. The page that was just read says so."""
 
     visit: int
     read_at: float
@@ -284,7 +292,7 @@ class Wait:
     visit: int
     seconds: float
     is_idle: bool = False
-    """Whether nothing failed and nothing is left to do; then the pause may end a little sooner."""
+    """Whether nothing failed and no work is left. If so, the pause may end a little sooner."""
 
 
 # --- commands: the processor's checkpointer --------------------------------------------------------------------------
@@ -292,22 +300,22 @@ class Wait:
 
 @frozen
 class NewProcessor:
-    """Prepare for one more processor, with a checkpointer of its own."""
+    """Prepare for one more processor, which gets a checkpointer of its own."""
 
     number: int
     initial: str
     """The position at which the processor starts."""
     progress: Progress
-    """The progress before that position."""
+    """The progress up to that position."""
     pending: PendingCheckpoint | None
-    """The checkpoint that an earlier processor prepared and did not complete, if any."""
+    """The checkpoint that an earlier processor prepared and did not complete; ``None`` without such a checkpoint."""
     lost_behind: str | None = None
     """The stored checkpoint, if records after it are lost and the loss was accepted."""
 
 
 @frozen
 class Offer:
-    """Allow the processor to store the checkpoint that an earlier processor prepared."""
+    """Let the processor store the checkpoint that an earlier processor prepared."""
 
     position: str
     progress: Progress
@@ -317,24 +325,24 @@ class Offer:
 
 @frozen
 class Withdraw:
-    """Withdraw the offer of ``position``: the processor did not store it."""
+    """Withdraw the offer of ``position``, which the processor did not store."""
 
     position: str
 
 
 @define
 class Permit:
-    """Allow the position after one more batch to be stored; without ``progress``, progress is unchanged."""
+    """Let the position after one more batch be stored. Without ``progress``, the progress is unchanged."""
 
     position: str
     progress: Progress | None = None
     last: SequenceInfo | None = None
-    """The last record before the position; ``None`` leaves it unchanged."""
+    """The last record before the position; with ``None``, the last record stays as it was known."""
 
 
 @frozen
 class Retract:
-    """Withdraw the last permitted position, whose batch failed; only earlier positions may be stored."""
+    """Withdraw the last permitted position, because its batch failed. Only earlier positions may be stored."""
 
 
 @frozen
@@ -348,7 +356,7 @@ class CloseCheckpoints:
 
 
 class Told(Enum):
-    """The things that are counted."""
+    """The kinds of events that are counted."""
 
     ACCEPTED = "records accepted by user code"
     PARKED = "records that are safe in the parking store"
@@ -370,30 +378,31 @@ class Tell:
 
 @define
 class PageDone:
-    """Record that every record of a page was accepted or safely parked."""
+    """Record that every record of a page was accepted, or is safe in the parking store."""
 
     page: ShardPage
     last: SequenceInfo | None
-    """Position of the page's last record; ``None`` for a page without records."""
+    """The position of the page's last record; ``None`` for a page without records."""
 
 
 @frozen
 class OrderEnded:
-    """Tell that an operator's order is obeyed: a stored checkpoint is after all records that it names."""
+    """Tell that an operator's order is obeyed. A stored checkpoint is then after all records that the order names."""
 
     order: RecordOrder
     taken: int
-    """The number of these records that this consumer took out; the others were passed before it read the shard."""
+    """The number of these records that this consumer took out. The other records were passed before it read the
+    shard."""
     is_withdrawn: bool = False
-    """True if the order left the row instead, and was not obeyed: no further record is taken out."""
+    """Whether the order left the row before it was obeyed. If so, no further record is taken out."""
 
 
 @frozen
 class TellOutage:
-    """Log a failure that one outage causes repeatedly, for many shards."""
+    """Log a failure. One outage causes the same failure repeatedly, for many shards."""
 
     of: str
-    """The failing work: ``reading`` or ``parking``."""
+    """The kind of work that fails: ``reading`` or ``parking``."""
     error: Raised
     text: str
 
@@ -405,12 +414,12 @@ class LogLine:
     severity: Severity
     text: str
     error: Raised | None = None
-    """The error to log with its traceback, if any."""
+    """The error to log with its traceback; ``None`` without an error."""
 
 
 @frozen
 class Ended:
-    """The last command: nothing of this consumer runs any more."""
+    """The last command: no work of this consumer runs any more."""
 
     end: ConsumerEnd
 

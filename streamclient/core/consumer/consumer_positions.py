@@ -1,4 +1,4 @@
-"""The positions that a processor may store: those handed out to it, and none before one already stored."""
+"""The positions that a processor may store: those that it was given, except positions before a stored position."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from streamclient.model import CheckpointPosition, Progress
 from streamclient.records import SequenceInfo
 
 MOST_POSITIONS = 10_000
-"""Positions remembered per processor. Storing a position forgets all before it. So only a processor that runs ten
-thousand batches ahead of its checkpoints reaches this bound; its oldest positions are then refused with a named
-error."""
+"""The number of positions that are remembered for a processor. When a position is stored, all earlier positions are
+forgotten. So only a processor that is ten thousand batches ahead of its checkpoints reaches this bound. Its oldest
+positions are then refused, with an error that says so."""
 
 END_NUMBER = 2**63
-"""The rank of SHARD_END, which is after every batch, whether the shard's end was reached or not."""
+"""The rank of SHARD_END. It is after every batch, whether or not the shard's end was reached."""
 
 NO_PROGRESS = Progress(record_micros=0, records=0, bytes=0)
 
@@ -27,17 +27,17 @@ class Place:
 
     text: str
     number: int
-    """Rank of the position. Iterators are opaque, so only these numbers give their order."""
+    """The rank of the position. Iterators are opaque, so only these ranks give the order of positions."""
     progress: Progress
-    """Progress up to this position, counted from the creation of the lease."""
+    """The progress up to this position, counted from the creation of the lease."""
     last: SequenceInfo | None = None
-    """The last record before the position, if this processor was given any."""
+    """The last record before the position; ``None`` if this processor was given no record."""
 
 
 class HandedOutPositions:
-    """Numbers the positions of one processor in the order in which they are handed out.
+    """The positions that one processor was given, numbered in the order in which it got them.
 
-    Not thread-safe; the checkpointer locks.
+    Not thread-safe: the checkpointer has the lock.
     """
 
     def __init__(self, shard_id: str, initial: str, progress: Progress = NO_PROGRESS) -> None:
@@ -51,21 +51,21 @@ class HandedOutPositions:
 
     @property
     def permitted(self) -> str:
-        """The position after the last batch that was handed out and did not fail."""
+        """The position after the last batch that the processor was given and that did not fail."""
         return self._permitted.text
 
     @property
     def progress(self) -> Progress:
-        """Progress after the last batch that was handed out and did not fail."""
+        """The progress after the last batch that the processor was given and that did not fail."""
         return self._permitted.progress
 
     @property
     def permitted_number(self) -> int:
-        """Rank of the permitted position."""
+        """The rank of the permitted position."""
         return self._permitted.number
 
     def permit(self, position: str, progress: Progress | None = None, last: SequenceInfo | None = None) -> None:
-        """Hand out ``position``, which is after one more batch."""
+        """Add ``position``, which is after one more batch."""
         self._permitted_before = self._permitted
         self._is_retracted = False
         if position == self.permitted:
@@ -77,11 +77,11 @@ class HandedOutPositions:
         self._remember(self._permitted)
 
     def retract(self) -> None:
-        """Withdraw the permitted position, whose batch failed; permit only positions before it.
+        """Withdraw the permitted position, because its batch failed; permit only earlier positions.
 
-        A position that was already requested stays permitted: by requesting it, the processor said that everything
-        before it is safe. A position that was prepared may still be completed by name, because its sink may have
-        committed it.
+        A position that the processor has requested already stays permitted: by the request, the processor said that
+        everything before the position is safe. A position that was prepared may still be completed, if it is named,
+        because its sink may have committed it.
         """
         failed, before = self._permitted, self._permitted_before
         if failed.number <= self._requested.number and self._requested.number > before.number:
@@ -93,25 +93,26 @@ class HandedOutPositions:
         self._is_retracted = True
 
     def offer(self, position: str, progress: Progress, last: SequenceInfo | None = None) -> None:
-        """Allow ``position``, which an earlier processor prepared, to be stored before any batch is handed out."""
+        """Let ``position`` be stored before the processor is given any batch. An earlier processor prepared it."""
         self._last_number += 1
         number = END_NUMBER if position == CheckpointPosition.SHARD_END else self._last_number
         self._remember(Place(position, number, progress, last))
 
     def withdraw(self, position: str) -> None:
-        """Withdraw a position that was offered and not stored."""
+        """Withdraw a position that was offered and was not stored."""
         if self._places[position].number > self._requested.number:
             del self._places[position]
 
     def resolve(self, value: str | None) -> Place:
-        """Return the position to store: that of ``value``, else the later of the permitted and the requested position.
+        """Return the position to store: that of ``value``, or without a value the later of permitted and requested.
 
         A requested position can be after the permitted one: an earlier processor prepared it, and the present processor
         requested it without an answer. The sink has committed that position, so requesting it again is right and going
         back is wrong.
 
         Raises:
-            ConfigurationError: ``value`` was not handed out, or is before a position that was already requested.
+            ConfigurationError: the processor was not given ``value``, or ``value`` is before a position that was
+                already requested.
         """
         if value is None:
             return max(self._permitted, self._requested, key=lambda place: place.number)
@@ -124,7 +125,7 @@ class HandedOutPositions:
         return place
 
     def requested(self, place: Place) -> None:
-        """Record that a checkpoint was sent; earlier positions are refused from now on, with any outcome."""
+        """Record that a checkpoint was sent. From now on earlier positions are refused, whatever the answer will be."""
         if place.number >= self._requested.number:
             self._requested = place
         outdated = [
@@ -139,9 +140,10 @@ class HandedOutPositions:
         self._prepared.add(place.number)
 
     def records_since_request(self, place: Place) -> int:
-        """Return the number of records between the last requested checkpoint, or the initial one, and ``place``.
+        """Return the number of records between the last requested checkpoint, or the initial checkpoint, and ``place``.
 
-        Requests are stored in order, and a position prepared after a request is stored only if the request was.
+        Requests are stored in order. A position that is prepared after a request is stored only if the request was
+        stored.
         """
         return max(0, place.progress.records - self._requested.progress.records)
 
@@ -169,7 +171,7 @@ class HandedOutPositions:
 
 
 def further(progress: Progress, *, records: int, size_bytes: int = 0, record_micros: int = 0) -> Progress:
-    """Return the progress after one more batch; ``record_micros`` is the time of its last record, or 0 if unknown."""
+    """Return the progress after one more batch. ``record_micros`` is the time of its last record, or 0 if unknown."""
     return Progress(
         record_micros=max(progress.record_micros, record_micros),
         records=progress.records + records,

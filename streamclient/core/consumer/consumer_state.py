@@ -23,10 +23,10 @@ from streamclient.model import CheckpointPosition, PendingCheckpoint, ShutdownRe
 from streamclient.records import SequenceInfo, StreamRecord
 
 STORED_REASONS = (ShutdownReason.ZOMBIE, ShutdownReason.STOLEN, ShutdownReason.PAUSED, ShutdownReason.PROCESS_DONE)
-"""Reasons that end this consumer; after any other reason a new processor starts."""
+"""Reasons that end this consumer. After any other reason a new processor starts."""
 
 POLLED = frozenset({Phase.READING, Phase.WAITING})
-"""Phases in which a shard may wait for records; in the others it is not polled."""
+"""The phases in which a shard may wait for records. In all other phases it is not polled."""
 
 
 class ConsumerState:
@@ -35,18 +35,17 @@ class ConsumerState:
     Args:
         record_id: returns the id of a record; the ids of a shard sort in the order of its records.
         key_text: returns a primary key in words.
-        table_pace: shared by the table's consumers in this worker; by default the consumer is alone.
+        table_pace: shared by the table's consumers in this worker; by default this consumer is the only one.
     """
 
     _beginnings: ClassVar[Mapping[Phase, Callable[[Any], None]]]
     """The work with which each phase begins."""
     trail: ReadTrail
-    """The last record of the present processor, after which the next page must begin. Each processor has its own
-    trail."""
+    """The last record of the present processor. The next page must begin after it. Each processor has its own trail."""
     _ending: ShardPage | None = None
-    """The page that reports the shard's end, until the end is confirmed or denied."""
+    """The page that reports the shard's end, until the end is confirmed or refuted."""
     _close_error: str = ""
-    """The error of the last ``shutdown``, in words."""
+    """The error of the last ``shutdown`` in words."""
 
     def __init__(
         self,
@@ -64,25 +63,25 @@ class ConsumerState:
         self.backoff = ConsumerBackoff(config, dice, pace)
         self.phase = Phase.BACKING_OFF
         self.visit = 0
-        """Number of changes of the phase; an answer that an earlier phase requested is ignored."""
+        """The number of changes of the phase. An answer to a request of an earlier phase is ignored."""
         self.stop_reason: ShutdownReason | None = None
-        """Why the consumer was asked to end, if it was."""
+        """The reason why the consumer was asked to end; ``None`` if it was not asked."""
         self.closing: ShutdownReason | None = None
-        """The reason that the processor's ``shutdown`` receives."""
+        """The reason that ``shutdown`` of the processor gets."""
         self.stored = start.checkpoint
         self.position = Position(start.checkpoint)
         """The position of the next page. Neither a checkpoint nor reading ahead moves it."""
         self.lost: TrimmedRange | None = None
-        """The loss that has to be accepted before the consumer goes on."""
+        """The loss that must be accepted before the consumer goes on; ``None`` without a loss."""
         self.reason: Reason | None = None
-        """Why the shard does not move, as far as this consumer decided it."""
+        """The reason why the shard does not move, if this consumer decided it."""
         self.halt_reason: Reason | None = None
         self.resume_at: float | None = None
-        """End of the present pause, if there is one."""
+        """The end of the present pause; ``None`` without a pause."""
         self.open_requests = 0
-        """Checkpoints under way."""
+        """The number of checkpoints that were requested and not answered yet."""
         self.is_calling = False
-        """Whether a call into user code is under way."""
+        """Whether a call into user code is in progress."""
         self.is_asking = False
         """Whether that call asks the user's retry strategy."""
         self._config = config
@@ -99,7 +98,7 @@ class ConsumerState:
         self._cut: PendingCut | None = None
         self._accepts_loss = False
         self._is_position_lost = False
-        """Whether the records after the stored position are lost, so that reading goes on at the oldest record."""
+        """Whether the records after the stored position are lost, so that reading continues at the oldest record."""
         self._is_past_loss = False
         self._last_processed: SequenceInfo | None = None
         self._pause = 0.0
@@ -107,11 +106,11 @@ class ConsumerState:
         self._now = 0.0
         self._commands: list[ConsumerCommand] = []
         self._tell = self._commands.append
-        """Adds one command to the list for the present event."""
+        """Adds a command to the list for the present event."""
 
     @property
     def is_lost(self) -> bool:
-        """Whether the lease is gone and only running user code keeps this consumer."""
+        """Whether the lease is lost, and this consumer exists only because user code still runs."""
         return self.stop_reason is ShutdownReason.ZOMBIE
 
     @property
@@ -121,12 +120,12 @@ class ConsumerState:
 
     @property
     def is_final(self) -> bool:
-        """Whether no other processor follows the present one once it is closed."""
+        """Whether the present processor is the last one of this consumer."""
         return self.is_finished or self.stop_reason in STORED_REASONS
 
     @property
     def waits_for_end(self) -> bool:
-        """Whether the service reports the shard's end and nothing else confirms it."""
+        """Whether the service reports the shard's end, and no listing of shards has confirmed it yet."""
         return self.reason is not None and self.reason.cause is Cause.END_NOT_SHOWN
 
     def __repr__(self) -> str:
@@ -149,12 +148,15 @@ class ConsumerState:
         self._beginnings[self.phase](self)
 
     def _close(self, outcome: Outcome, reason: ShutdownReason) -> None:
-        """Have ``shutdown`` called with the stronger of ``reason`` and the reason of a requested stop."""
+        """Have ``shutdown`` called.
+
+        The processor gets the stronger of two reasons: ``reason``, or the reason of a requested stop.
+        """
         self.closing = stronger(self.stop_reason, reason)
         self._follow(outcome)
 
     def _halt(self, outcome: Outcome, reason: Reason) -> None:
-        """Close the processor, and start no other before the loss or failure is decided."""
+        """Close the processor, and start no other processor before the loss or the failure is decided."""
         self.halt_reason = self.reason = reason
         self._close(outcome, ShutdownReason.PROCESS_RESTART)
 
@@ -171,7 +173,7 @@ class ConsumerState:
             self._tell(consumer_events.OrderEnded(order, taken))
 
     def _tell_withdrawn_orders(self) -> None:
-        """Tell which orders of operators were withdrawn, but not while records are being parked by order."""
+        """Tell which operators' orders were withdrawn; wait with that while records are being parked by order."""
         delivery = self._delivery
         if self.is_calling and delivery is not None and delivery.must_store and delivery.order is not None:
             return
@@ -179,16 +181,16 @@ class ConsumerState:
             self._tell(consumer_events.OrderEnded(order, taken, is_withdrawn=True))
 
     def _log_orders(self) -> None:
-        """Log, once for each order, that it is being obeyed."""
+        """Log once for each order that it is being obeyed."""
         for order in self._orders.logged():
             verb, number = "skips" if order.is_skip else "parks", counted(order.record_ids)
             why = f": {order.reason}" if order.reason else ""
             self._log(Severity.WARNING, f"{verb} {number} by order of {order.by}{why}: {', '.join(order.record_ids)}")
 
     def _report_failure(self, what: str, error: Raised, severity: Severity = Severity.ERROR) -> None:
-        """Name a failure of user code in status and log; after a lost lease, it is expected and logged as INFO."""
+        """Name a failure of user code in status and log. After a lost lease it is expected, and logged as INFO."""
         count = self.backoff.failures
-        when = times(count) if count else "at its end"  # a failure at the end does not count as one in a row
+        when = times(count) if count else "at its end"  # failures at the end are not counted
         self.reason = Reason(Cause.PROCESSOR_FAILED, what, f"{when}: {what}: {error.text}")
         severity = Severity.INFO if self.is_lost else severity
         trace = error if severity is Severity.ERROR else None

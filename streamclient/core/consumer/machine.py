@@ -1,7 +1,8 @@
 """The state machine of one shard's consumer, from ``StartConsumer`` to ``Ended``.
 
-Each event is judged as an outcome. ``TRANSITIONS`` gives the next phase, and each phase begins with one piece of work,
-from ``_BEGINNINGS``. Nothing else starts a call, a read or a pause. Pure: no clock, no thread, no call.
+Each event is judged as an outcome. ``TRANSITIONS`` gives the next phase for the outcome, and each phase begins with one
+piece of work, from ``_BEGINNINGS``. Only that work starts a call, a read or a pause. Pure: no clock, no thread, no
+call.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from streamclient.records import readable_position
 
 
 class ConsumerMachine(PageReader):
-    """One consumer of one shard. One thread calls ``handle``; other public members are for reading only."""
+    """One consumer of one shard. One thread calls ``handle``; use the other public members only for reading."""
 
     def handle(self, event: ConsumerEvent, now: float) -> Sequence[ConsumerCommand]:
         """Take one event, known at ``now`` (monotonic seconds), and return the commands to carry out, in order."""
@@ -80,7 +81,7 @@ class ConsumerMachine(PageReader):
             self._begin_first_read()
 
     def _begin_first_read(self) -> None:
-        """Begin to read, after ``initialize`` returned and every checkpoint that it requested was answered."""
+        """Begin to read: ``initialize`` has returned, and every checkpoint that it requested was answered."""
         if self.stop_reason is not None:
             self._close(Outcome.STOPPED, self.stop_reason)
             return
@@ -89,7 +90,10 @@ class ConsumerMachine(PageReader):
         self._follow(Outcome.INITIALIZED)
 
     def _settle_offer(self, offered: PendingCheckpoint) -> None:
-        """Begin after a checkpoint that an earlier processor prepared if it is stored now; else read up to it again."""
+        """Begin after the checkpoint that an earlier processor prepared, if it is stored now.
+
+        Otherwise read up to it again.
+        """
         if self.stored == offered.value:
             self.position, self._dealt_with = Position(offered.value), self._progress
             self._tell(consumer_events.Permit(offered.value, self._progress, offered.last))
@@ -100,14 +104,14 @@ class ConsumerMachine(PageReader):
             self._cut = self._cut.without_lost()
 
     def _abandon_processor(self) -> None:
-        """Go on without a call of ``shutdown``, because the processor was never created."""
+        """Go on without a call of ``shutdown``, because the processor was never made."""
         self._tell(consumer_events.CloseCheckpoints("its processor was never made"))
         self._has_processor = False
         self._follow(Outcome.NOT_MADE)
         self._stop_if_idle()
 
     def _loss_accepted(self, event: consumer_events.LossAccepted) -> None:
-        """Go on at the oldest record; if ``shutdown`` still runs, the next processor starts after it returned."""
+        """Go on at the oldest record. If ``shutdown`` still runs, the next processor starts when it has returned."""
         if self.lost is None:
             return
         self._log(Severity.WARNING, f"the loss is accepted, reading goes on at the oldest record: {self.lost}")
@@ -117,7 +121,7 @@ class ConsumerMachine(PageReader):
             self._start_due()
 
     def _orders_given(self, event: consumer_events.OrdersGiven) -> None:
-        """Take note of the operators' orders; a new one that may help ends the halt or pause after a failure."""
+        """Store the operators' orders. If a new order may help, it ends the halt or the pause after a failure."""
         new, halt, delivery = self._orders.give(event.orders), self.halt_reason, self._delivery
         self._tell_withdrawn_orders()
         if self.stop_reason is not None:
@@ -146,7 +150,7 @@ class ConsumerMachine(PageReader):
         elif self._delivery.must_store and self._delivery.order is None:
             self._follow(Outcome.STORE_DUE)
         else:
-            self._proceed()  # an order may have changed or left during the call
+            self._proceed()  # an order may have been changed or removed during the call
 
     # --- checkpoints ---------------------------------------------------------------------------------------------
 
@@ -177,7 +181,7 @@ class ConsumerMachine(PageReader):
             self._finished_by_user()
 
     def _finished_by_user(self) -> None:
-        """Stop reading for good: SHARD_END is stored, whether the shard's end was reached or not."""
+        """Stop reading for good, because SHARD_END is stored, whether or not the shard's end was reached."""
         if self._has_processor:
             at_end = self.position.is_shard_end
             at_end |= self._delivery is not None and self._delivery.page.next_position.is_shard_end
@@ -191,7 +195,7 @@ class ConsumerMachine(PageReader):
     # --- stopping ------------------------------------------------------------------------------------------------
 
     def _stop_asked(self, event: consumer_events.StopAsked) -> None:
-        """End as soon as no user code runs; a stronger reason replaces a weaker one."""
+        """End as soon as no user code runs. A stronger reason replaces a weaker reason."""
         self.stop_reason = stronger(self.stop_reason, event.reason)
         if event.reason is ShutdownReason.ZOMBIE and self._has_processor:
             self._tell(consumer_events.CloseCheckpoints("this worker no longer holds the lease"))
@@ -204,7 +208,7 @@ class ConsumerMachine(PageReader):
             self._stop_if_idle()
 
     def _stop_if_idle(self) -> None:
-        """Obey a stop request, unless user code runs; then the request is obeyed when that call returns."""
+        """Obey a request to stop, unless user code runs. In that case the request is obeyed when the call returns."""
         if self.stop_reason is None or self.phase is Phase.ENDED:
             return
         if self.phase in (Phase.BACKING_OFF, Phase.HALTED):
@@ -239,7 +243,7 @@ class ConsumerMachine(PageReader):
             self._closed()
 
     def _closed(self) -> None:
-        """Decide how to go on, after ``shutdown`` returned and no checkpoint is under way."""
+        """Decide how to go on: ``shutdown`` has returned, and no checkpoint is waiting for an answer."""
         self._has_processor = False
         if self.is_final:
             self._follow(Outcome.CLOSED)
@@ -265,7 +269,7 @@ class ConsumerMachine(PageReader):
         self._begin_pause(self.backoff.restart_pause())
 
     def _begin_halt(self) -> None:
-        self.reason = self.halt_reason  # set again, because shutdown may have raised
+        self.reason = self.halt_reason  # Set the reason again, because shutdown may have raised.
         self.stop_reason = None
 
     def _begin_end(self) -> None:
@@ -300,7 +304,7 @@ _RETURNS: Mapping[Phase, Callable[[ConsumerMachine, consumer_events.CallReturned
     Phase.PARKING: ConsumerMachine._store_answered,
     Phase.CLOSING: ConsumerMachine._shut_down,
 }
-"""The handler of a call's return, for each phase that makes a call."""
+"""The handler for the return of a call, for each phase that makes a call."""
 
 _HANDLERS: dict[type, Callable[[ConsumerMachine, Any], None]] = {
     consumer_events.Began: ConsumerMachine._began,
@@ -319,4 +323,4 @@ _HANDLERS: dict[type, Callable[[ConsumerMachine, Any], None]] = {
     consumer_events.CallTakenBack: ConsumerMachine._call_taken_back,
     consumer_events.TimeCame: ConsumerMachine._time_came,
 }
-"""The handler of each event."""
+"""The handler for each event."""

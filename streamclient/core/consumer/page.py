@@ -6,10 +6,10 @@ Laws, which hold with any number of failures:
 * while exactly one record fails, a page of n records costs at most 2 log2(n) calls more than its retries;
 * a record is taken out only after it failed on its own, or because an operator's order names it.
 
-A page is a sequence of spans; the first span is next. A failed span that is the whole page or a single record is
-delivered again as often as the policy says; any other failed span is cut in two at once. If the first half then passes,
-the failing record is in the second half, so that half is cut without being tried; a second half of one record is still
-tried.
+A page is a sequence of spans, and the first span is delivered next. If a failed span is the whole page or a single
+record, it is delivered again as often as the policy says. Any other failed span is cut in two immediately. If the first
+half then passes, the failing record is in the second half, so that half is cut without being tried. A second half of
+one record is still tried.
 """
 
 from __future__ import annotations
@@ -38,21 +38,21 @@ class Span:
     """Records of a page that are delivered together."""
 
     indices: Sequence[int]
-    """Indices of the records in the page, ascending; a range while they are consecutive; empty only for a batch that
-    was empty from the beginning."""
+    """The indices of the records in the page, ascending. They are a range while they are consecutive. They are empty
+    only if the batch was empty from the beginning."""
     attempts: int = 0
     """The number of failed calls whose batch contained all of these records."""
     tries: int = 0
     """The number of failed calls whose batch was exactly this span."""
     is_cut: bool = False
-    """Whether this span has only records of a failed span."""
+    """Whether all records of this span belong to a span that failed."""
     is_rest: bool = False
     """Whether this span is the second half of a failed span, and no part of the first half has failed so far."""
 
 
 @frozen
 class PagePlan:
-    """The spans of a page that are left to deliver; the plan is done when no span is left."""
+    """The spans of a page that are left to deliver. The plan is done when no span is left."""
 
     spans: tuple[Span, ...]
 
@@ -68,23 +68,23 @@ class PagePlan:
 
     @property
     def next(self) -> Span:
-        """The span to deliver now; the plan must not be done."""
+        """The span to deliver now. The plan must not be done."""
         return self.spans[0]
 
     @property
     def is_last(self) -> bool:
-        """Whether the next span is the last one."""
+        """Whether the next span is the last span."""
         return len(self.spans) == 1
 
     @property
     def indices(self) -> Sequence[int]:
-        """Indices of all records that are left, in order."""
+        """The indices of all records that are left, in order."""
         if len(self.spans) == 1:
             return self.spans[0].indices
         return tuple(index for span in self.spans for index in span.indices)
 
     def accepted(self) -> PagePlan:
-        """Return the plan after the next span passed."""
+        """Return the plan after the next span has passed."""
         following = self.spans[1:]
         if not following or not following[0].is_rest:
             return PagePlan(following)
@@ -93,7 +93,7 @@ class PagePlan:
         return PagePlan(spans) if len(blamed.indices) == 1 else PagePlan(spans).cut()
 
     def failed(self) -> PagePlan:
-        """Return the plan after the next span raised; ``remedy`` decides what follows."""
+        """Return the plan after the next span has raised; ``remedy`` decides how to go on."""
         first, *others = self.spans
         raised = evolve(first, attempts=first.attempts + 1, tries=first.tries + 1)
         return PagePlan((raised, *_no_rest(others)))
@@ -109,7 +109,10 @@ class PagePlan:
         return PagePlan((*halves, *others))
 
     def without(self, indices: Collection[int]) -> PagePlan:
-        """Return the plan without the records at ``indices`` and without batches that were empty from the beginning."""
+        """Return the plan without the records at ``indices``.
+
+        Batches that were empty from the beginning are removed, too.
+        """
         if not indices and all(span.indices for span in self.spans):
             return self
         taken = frozenset(indices)
@@ -122,7 +125,7 @@ def _kept(indices: Sequence[int], taken: frozenset[int]) -> tuple[int, ...]:
 
 
 def _no_rest(spans: list[Span]) -> list[Span]:
-    """Return the spans with ``is_rest`` cleared on the first: after a failure before it, nothing is known of it."""
+    """Return the spans, with ``is_rest`` cleared on the first: an earlier failure leaves its state unknown."""
     return [evolve(spans[0], is_rest=False), *spans[1:]] if spans and spans[0].is_rest else spans
 
 
@@ -144,7 +147,7 @@ _FINALLY = {
 
 
 def remedy(span: Span, policy: FailurePolicy, may_retry: bool) -> Remedy:
-    """Return the reaction to a span that raised once more; ``may_retry`` says whether retries of it are left."""
+    """Return the reaction to a span that raised once more; ``may_retry`` says whether the span has retries left."""
     is_single = len(span.indices) <= 1
     cuts = policy.bisect and policy.then is not OnFailure.RESTART and not is_single
     if may_retry and (is_single or not span.is_cut):
@@ -162,7 +165,7 @@ class Work(Enum):
 
 
 class PageInWork:
-    """One page on its way through the processor and, where records fail, into the parking store."""
+    """One page on its way through the processor and, if records fail, into the parking store."""
 
     def __init__(
         self,
@@ -172,33 +175,33 @@ class PageInWork:
         parked: ParkedKeys | None,
         orders: RecordOrders,
     ) -> None:
-        """``before`` is the progress before this page, which was read at ``position``."""
+        """Make the plan for the page that was read at ``position``; ``before`` is the progress before this page."""
         self.page = page
         self.position = position.text
         self.plan = PagePlan.of(range(len(page.records)))
         self.is_permitted = False
         """Whether the position after the page may be stored."""
         self.last = place_of(page.records, -1) if page.records else None
-        """Position of the page's last record."""
+        """The position of the page's last record."""
         self.progress = further(
             before,
             records=len(page.records),
             size_bytes=page.body_bytes,
             record_micros=0 if self.last is None else self.last.timestamp_micros,
         )
-        """Progress after the page."""
+        """The progress after the page."""
         self.work = Work.NOTHING
-        """The step chosen last."""
+        """The step that was chosen last."""
         self.failure = AFTER_PARKED
-        """Why records are parked."""
+        """The reason why records are parked."""
         self.order: RecordOrder | None = None
-        """The order because of which records are parked, if it is one."""
+        """The order because of which records are parked; ``None`` without an order."""
         self._to_park: Sequence[int] = ()
         self._parked = parked
         self._orders = orders
 
     def choose(self, now: float) -> Work:
-        """Choose and return the next step; records that orders drop are taken out at once."""
+        """Choose and return the next step. Records that orders drop are taken out immediately."""
         records = self.page.records
         if self._parked is not None and self._parked.must_ask(records, self.plan.indices, now):
             self.work = Work.ASK
@@ -216,7 +219,7 @@ class PageInWork:
         return self.work
 
     def park(self, indices: Sequence[int], failure: Failure, order: RecordOrder | None = None) -> None:
-        """Record that the records at ``indices`` are to be parked because of ``failure`` or an operator's order."""
+        """Record that the records at ``indices`` are to be parked, because of ``failure`` or of an operator's order."""
         self.work, self._to_park, self.failure, self.order = Work.PARK, indices, failure, order
 
     def _drop(self, indices: Sequence[int], ordered: Mapping[int, RecordOrder]) -> None:
@@ -226,23 +229,23 @@ class PageInWork:
 
     @property
     def is_named(self) -> bool:
-        """Whether an order names a record that is left, or records are being parked because of an order."""
+        """Return whether an order names a record that is left, or records are being parked because of an order."""
         is_parking = self.work is Work.PARK and self.order is not None
         return is_parking or bool(self._orders.named_in(self.page.records, self.plan.indices))
 
     @property
     def must_store(self) -> bool:
-        """Whether the parking store has to answer before anything else happens."""
+        """Whether the parking store must answer before the consumer does anything else."""
         return self.work in (Work.ASK, Work.PARK)
 
     @property
     def to_park(self) -> Sequence[int]:
-        """Indices of the records to park now."""
+        """The indices of the records to park now."""
         return self._to_park
 
     @property
     def next_records(self) -> Sequence[StreamRecord]:
-        """The records to deliver now. Consecutive records are sliced, which makes no record objects."""
+        """The records to deliver now. Consecutive records are a slice, so no record objects are made."""
         records, indices = self.page.records, self.plan.next.indices
         if len(indices) == len(records):
             return records
@@ -252,25 +255,25 @@ class PageInWork:
 
 
 def failure_of(order: RecordOrder) -> Failure:
-    """Return why records are parked that an order names."""
+    """Return the reason for parking records that an order names."""
     why = f": {order.reason}" if order.reason else ""
     return Failure(f"parked by order of {order.by}{why}", "", 0)
 
 
 def described(span: Span, page: ShardPage) -> str:
-    """Return the call that delivers a span, in words."""
+    """Return in words which call delivers a span."""
     if not span.is_cut:
         return "process_records"
     return f"process_records, narrowed down to {len(span.indices)} of {len(page.records)} records"
 
 
 def counted(records: Sequence[object]) -> str:
-    """Return the number of ``records``, or of their indices or ids, in words."""
+    """Return in words how many records there are; ``records`` may also be their indices or ids."""
     return "one record" if len(records) == 1 else f"{len(records)} records"
 
 
 def application_error(shard_id: str, raised: Raised) -> ApplicationException:
-    """Return the error of ``process_records`` as a user's retry strategy gets it."""
+    """Return the error of ``process_records`` for a user's retry strategy."""
     wrapped = ApplicationException(f"process_records of shard {shard_id} raised {raised.text}")
     wrapped.__cause__ = raised.error
     return wrapped
@@ -278,18 +281,18 @@ def application_error(shard_id: str, raised: Raised) -> ApplicationException:
 
 @frozen
 class PendingCut:
-    """The end of a batch that a sink prepared, so that exactly that batch can be repeated."""
+    """The end of a batch that a sink prepared. With this end, exactly that batch can be repeated."""
 
     records_left: int
-    """Number of records before the end, if none of them has left the stream."""
+    """The number of records before the end, if none of these records has left the stream."""
     end: Position
     """The prepared position."""
     start: str = ""
     """The position at which reading began."""
     last: SequenceInfo | None = None
-    """The last record before the end; if it is not stored, the end is found by counting."""
+    """The last record before the end. If it is not stored, the end is found by counting."""
     first: SequenceInfo | None = None
-    """The first record read since the start."""
+    """The first record that was read since the start."""
     is_loss_accepted: bool = False
     """Whether the batch may go on without the records that have left the stream."""
 
@@ -301,23 +304,23 @@ class PendingCut:
         return cls(pending.records, Position(pending.value), start, pending.last)
 
     def without_lost(self) -> PendingCut | None:
-        """Return the cut with the loss accepted; ``None`` if its end can only be found by counting."""
+        """Return the cut with the loss accepted; return ``None`` if its end can only be found by counting."""
         return None if self.last is None else evolve(self, is_loss_accepted=True)
 
     def lacks_records(self, page: ShardPage) -> bool:
-        """Return whether the batch ends in ``page`` with fewer records than were prepared."""
+        """Return whether the batch ends in ``page``, but has fewer records than were prepared."""
         count = self._count_in(page)
         return not self.is_loss_accepted and count < self.records_left and self._is_over(page, count)
 
     def first_left(self, page: ShardPage) -> SequenceInfo | None:
-        """Return the oldest record that was read, including those of ``page``."""
+        """Return the oldest record that was read, which may be in ``page``."""
         return self.first or (place_of(page.records, 0) if page.records else None)
 
     def apply(self, page: ShardPage) -> tuple[ShardPage, PendingCut | None]:
-        """Return the page, cut if it contains the end, and the cut that is left after it.
+        """Return the page, which is cut if it contains the end, and the cut that is left after the page.
 
-        The stream may cut its pages differently than before, and may hold more records by now; reading goes on at the
-        prepared position. A page that begins after the end, because all records before the end are lost, stays whole.
+        The stream may cut its pages differently than the first time, and may have more records by now. Reading goes on
+        at the prepared position. If all records before the end are lost, a page begins after the end, and stays whole.
         """
         count = self._count_in(page)
         if not self._is_over(page, count):
@@ -347,7 +350,7 @@ class PendingCut:
 
 
 def part_of(page: ShardPage, records: Sequence[StreamRecord]) -> ShardPage:
-    """Return ``page`` reduced to ``records``, which are its last records."""
+    """Return ``page`` reduced to ``records``, which must be its last records."""
     size_bytes = int(page.body_bytes * len(records) / len(page.records))
     return PartOfPage(records, page.next_position, page.may_more_record, size_bytes)
 

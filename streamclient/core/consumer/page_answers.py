@@ -1,6 +1,6 @@
-"""Reading a shard page by page: through the processor and, where records fail, into the parking store.
+"""Reading a shard page by page: through the processor and, if records fail, into the parking store.
 
-Each step starts one call. After each step, ``_proceed`` looks at the rest of the page and takes the next step.
+Each step starts one call. After each step, ``_proceed`` examines the rest of the page and takes the next step.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ from streamclient.model import CheckpointPosition, ParkedRecord, ShutdownReason,
 from streamclient.records import place_of, readable_position
 
 QUIET_READS = 4
-"""Number of consecutive doubtful reads after which a warning is logged, and again whenever their number has doubled. A
-list of shards may be a second older than the pages, and most pages that were cut are whole at the next read."""
+"""The number of consecutive doubtful reads before a warning, which is repeated whenever that number has doubled. A list
+of shards may be a second older than the pages, and most pages that were cut are complete at the next read."""
 
 READ_NAME = "reading"
 """The name of a read in statuses and logs."""
 
 
 class PageReader(ConsumerState):
-    """The part of a consumer between the start and the close of a processor."""
+    """The part of a consumer that works between the start and the close of a processor."""
 
     # --- reading -------------------------------------------------------------------------------------------------
 
@@ -72,7 +72,7 @@ class PageReader(ConsumerState):
             self._page_believed(page)
 
     def _way_read(self, following: Position, is_way: bool) -> None:
-        """Read on after a page with nothing new, on the way back to the last record. Such a page resets no failures."""
+        """Read on after a page with nothing new, on the way back to the last record. Failures are not reset."""
         if not is_way:
             self.trail.arrive()
             self._tell(consumer_events.Permit(following.text))
@@ -94,7 +94,7 @@ class PageReader(ConsumerState):
             self._follow(Outcome.READ_DUE)
 
     def _page_not_believed(self, cause: Cause, why: str) -> None:
-        """Drop a page and read again after a pause: at the same position for a doubtful end, else by ``trail``."""
+        """Drop a page, and read again after a pause. Without progress, ``trail`` names the position to read."""
         if cause is Cause.NO_PROGRESS:
             self.position = Position(self.trail.turn(self.position.text))
         self.backoff.read_failed()
@@ -129,7 +129,7 @@ class PageReader(ConsumerState):
             self._caught_up(page)
 
     def _caught_up(self, page: ShardPage) -> None:
-        """Pause: nothing follows this page, and its records, if any, are dealt with."""
+        """Pause, because no record follows this page, and the records of the page are done."""
         if not page.records and not self.backoff.may_follow(page, self.position):
             self._orders.nothing_follows(self._dealt_with.records)
             self._tell_ended_orders()
@@ -169,7 +169,7 @@ class PageReader(ConsumerState):
         self.backoff.read_failed()
         count = self.backoff.read_failures
         self.reason = Reason(Cause.READING_FAILED, READ_NAME, f"{times(count)}: {error.text}")
-        # One outage strikes all shards repeatedly, so its log is shared; the status of each shard names it.
+        # One outage strikes all shards repeatedly, so they share one log of it. The status of each shard names it.
         self._tell(consumer_events.TellOutage(READ_NAME, error, f"shard {self.shard_id}: {text_of(self.reason)}"))
         self._ask_for_retry(cast(Exception, error.error), count - 1)
 
@@ -202,9 +202,9 @@ class PageReader(ConsumerState):
             self._follow(Outcome.READ_FAILED)
 
     def _goes_on_without_lost(self, cut: PendingCut, page: ShardPage) -> bool:
-        """Report records that are lost from a prepared batch.
+        """Report that records of a prepared batch are lost.
 
-        No call failed, because reading began at the oldest record.
+        No call has failed, because reading began at the oldest record.
         """
         lost = TrimmedRange(
             shard_id=self.shard_id,
@@ -217,7 +217,7 @@ class PageReader(ConsumerState):
         return self._goes_on_after(lost, f"in a batch that was prepared up to {cut.end.text}, {lost}")
 
     def _goes_on_after(self, lost: TrimmedRange, text: str) -> bool:
-        """Report a loss and return whether the policy accepts it; if not, halt the shard."""
+        """Report a loss, and return whether the policy accepts it. If it does not, halt the shard."""
         policy = self._config.trimmed_data_policy
         self._log(Severity.ERROR, f"{text} (policy {policy.value})")
         if policy is TrimmedDataPolicy.RESTART_AT_OLDEST:
@@ -230,7 +230,7 @@ class PageReader(ConsumerState):
         return False
 
     def _give_up_lost_records(self) -> None:
-        """Accept the loss: until a checkpoint after it is stored, new processors start after it, too."""
+        """Accept the loss. Until a checkpoint after the loss is stored, new processors start after the loss, too."""
         self._accepts_loss = True
         self.lost = None
         self._cut = None if self._cut is None else self._cut.without_lost()
@@ -240,13 +240,13 @@ class PageReader(ConsumerState):
 
     @property
     def _page_in_work(self) -> PageInWork:
-        """The page that is being delivered or parked; there must be one."""
+        """The page that is being delivered or parked. There must be such a page."""
         if self._delivery is None:
             raise ValueError(f"{self!r} has no page")
         return self._delivery
 
     def _proceed(self) -> None:
-        """Look at the rest of the page and take the next step."""
+        """Examine the rest of the page, and take the next step."""
         work = self._page_in_work.choose(self._now)
         self._log_orders()
         if work is Work.NOTHING:
@@ -258,7 +258,7 @@ class PageReader(ConsumerState):
             self._follow(Outcome.STORE_DUE)
 
     def _go_on(self) -> None:
-        """Take the next step after one that succeeded, unless a stop was requested and records are left."""
+        """Take the next step after a step that succeeded, unless a stop was requested and records are left."""
         if self.stop_reason is not None and not self._page_in_work.plan.is_done:
             self._page_stopped()
         else:
@@ -289,10 +289,10 @@ class PageReader(ConsumerState):
         self._close(Outcome.STOPPED, self.stop_reason or ShutdownReason.PROCESS_RESTART)
 
     def _page_refused(self) -> None:
-        """Close the processor; a new one tries the page again."""
+        """Close the processor. A new processor tries the page again."""
         self._delivery = None
         if self.stop_reason is ShutdownReason.PROCESS_RESTART:
-            self.stop_reason = None  # it marked itself and raised: that counts as one failure, not as a free restart
+            self.stop_reason = None  # it marked itself and raised: one failure, not a free restart
         self._close(Outcome.FAILED, ShutdownReason.PROCESS_RESTART)
 
     def _given_up(self, reason: Reason) -> None:
@@ -301,7 +301,7 @@ class PageReader(ConsumerState):
         self._halt(Outcome.GIVEN_UP, reason)
 
     def _permit(self) -> None:
-        """Permit the page's end to be stored: no records are left after those being delivered, if any."""
+        """Permit the end of the page to be stored. The batch in delivery, if any, must be the last of the page."""
         delivery = self._page_in_work
         if not delivery.is_permitted:
             delivery.is_permitted = True
@@ -344,7 +344,7 @@ class PageReader(ConsumerState):
         self.backoff.processor_failed()
         severity = Severity.WARNING if span.is_cut else Severity.ERROR
         self._report_failure(described(span, delivery.page), error, severity)
-        # A lost lease, or a destination that knows a later owner, is not the fault of any record.
+        # No record is at fault if the lease is lost, or if a destination knows a later owner.
         if self.stop_reason is not None or error.is_a(ShutdownException):
             self._page_refused()
             return
@@ -352,7 +352,7 @@ class PageReader(ConsumerState):
         self._ask_for_retry(application_error(self.shard_id, error), span.tries - 1)
 
     def _decided_on_records(self, pause: float | None) -> None:
-        error, self._raised = self._raised, None  # its traceback keeps the frames of user code alive
+        error, self._raised = self._raised, None  # the traceback of the error would keep the frames of user code alive
         if self.stop_reason is not None:
             self._page_refused()
             return
@@ -368,7 +368,7 @@ class PageReader(ConsumerState):
         elif error is None or following is Remedy.RESTART:
             self._page_refused()
         elif following is Remedy.STOP and delivery.is_named:
-            self._proceed()  # the order came during the call
+            self._proceed()  # The order came during the call.
         elif following is Remedy.PARK:
             delivery.park(span.indices, Failure(error.text, error.traceback, span.attempts))
             if self._may_park():
@@ -381,7 +381,7 @@ class PageReader(ConsumerState):
     # --- retries -------------------------------------------------------------------------------------------------
 
     def _ask_for_retry(self, error: Exception, retries: int) -> None:
-        """Take the ordinary pause at once, or ask the user's strategy, which is user code and may be slow."""
+        """Take the ordinary pause, or ask the user's strategy in a call, because that is user code and may be slow."""
         if self._config.task_retry_strategy is None:
             self._decided(self._ordinary_pause())
         else:
@@ -389,7 +389,7 @@ class PageReader(ConsumerState):
             self._call(consumer_events.AskStrategy(error, retries))
 
     def _strategy_answered(self, event: consumer_events.CallReturned) -> None:
-        """Follow the strategy's answer; if the strategy failed, name that in the reason and take the ordinary pause."""
+        """Follow the strategy's answer. If the strategy failed, the reason says so, and the ordinary pause is taken."""
         self.is_asking = False
         if event.error is None:
             self._decided(event.value)
@@ -420,7 +420,7 @@ class PageReader(ConsumerState):
         return self._parked
 
     def _may_park(self) -> bool:
-        """Return whether the records to park are within the allowed share, or ordered; if not, stop the shard."""
+        """Return whether the records to park are within the allowed share, or ordered. If not, stop the shard."""
         delivery = self._page_in_work
         if delivery.order is not None or (share := self._keys.share).allows(len(delivery.to_park)):
             return True
@@ -469,7 +469,7 @@ class PageReader(ConsumerState):
         delivery.plan = delivery.plan.without(delivery.to_park)
 
     def _store_failed(self, error: Raised) -> None:
-        """Try the same again after a pause: nothing goes on before the store works, so that no record is skipped."""
+        """Repeat the call after a pause. The shard goes on only when the store works, so no record is skipped."""
         if self.stop_reason is not None:
             self._page_stopped()
             return
@@ -484,11 +484,11 @@ class PageReader(ConsumerState):
     # --- texts ---------------------------------------------------------------------------------------------------
 
     def _id_of(self, indices: Sequence[int]) -> str:
-        """Return the id of the record, if it is one."""
+        """Return the id of the record; ``None`` for no record."""
         return self._orders.record_id(self._page_in_work.page.records[indices[0]]) if len(indices) == 1 else ""
 
     def _named(self, indices: Sequence[int]) -> str:
-        """Return a text that names the first of these records by key, sequence and position."""
+        """Return a text that names the first of these records by its key, sequence and position."""
         if not indices:
             return "an empty batch"
         delivery = self._page_in_work

@@ -1,9 +1,9 @@
 """The parked keys that one shard's consumer knows, and the number of records that it may park.
 
-The consumer asks the parking store for all parked keys of the stream before its first batch. It asks again when a
-record of such a key comes and the answer is older than a second, because the key may have been replayed. Keys move to
-child shards when a shard splits. The store answers by key and not by shard, and a child starts only after every record
-of its parents was processed or parked, so it sees what they parked.
+Before its first batch, the consumer asks the parking store for all parked keys of the stream. It asks again when a
+record of such a key comes and the answer is older than a second, because the records of the key may have been replayed
+meanwhile. Keys move to child shards when a shard splits. The store answers by key and not by shard. A child starts only
+after every record of its parents was processed or parked, so the child sees all keys that its parents parked.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from streamclient.model import ParkedKey, ParkedRecord
 from streamclient.records import PrimaryKey, StreamRecord
 
 TRUSTED_SECONDS = 1.0
-"""The time for which the store's answer is trusted while records of parked keys arrive. One question per second is
-cheap, and after a replay the shard delivers such keys again within that time."""
+"""The time for which the store's answer is used while records of parked keys arrive. One question per second is cheap.
+After a replay, the shard delivers records of such keys again within that time."""
 
 KEY_IS_PARKED = "not tried: an earlier record of its key is parked"
 
 
 @frozen
 class Failure:
-    """Why records are parked."""
+    """The reason why records are parked."""
 
     error: str
     traceback: str
@@ -37,7 +37,7 @@ AFTER_PARKED = Failure(KEY_IS_PARKED, "", 0)
 
 
 class ParkedShare:
-    """The number of parked records among the latest of a shard, against the policy's limit."""
+    """The number of parked records among the latest records of a shard, and the policy's limit for it."""
 
     def __init__(self, policy: FailurePolicy) -> None:
         self._window = policy.share_window_records
@@ -46,7 +46,7 @@ class ParkedShare:
         self._parked: deque[int] = deque()
 
     def accepted(self, records: int) -> None:
-        """Count ``records`` records that passed."""
+        """Count ``records`` records that were accepted."""
         self._seen += records
         self._forget()
 
@@ -62,7 +62,7 @@ class ParkedShare:
 
     @property
     def count(self) -> int:
-        """Number of parked records among the latest."""
+        """The number of parked records among the latest records."""
         return len(self._parked)
 
     def _forget(self) -> None:
@@ -71,7 +71,7 @@ class ParkedShare:
 
 
 class ParkedKeys:
-    """Parked keys of one consumer's stream, as far as it knows them; all of its processors share them.
+    """The parked keys of a stream, as far as one consumer knows them. All processors of the consumer share them.
 
     Args:
         shard_id: the consumer's own shard.
@@ -88,11 +88,14 @@ class ParkedKeys:
         self._asked_at: float | None = None
 
     def forget_share(self) -> None:
-        """Count parked records anew, as after a pause: an operator has decided about those that stopped the shard."""
+        """Count parked records from zero.
+
+        After a pause, an operator has decided about the records that stopped the shard.
+        """
         self.share = ParkedShare(self._policy)
 
     def must_ask(self, records: Sequence[StreamRecord], indices: Iterable[int], now: float) -> bool:
-        """Return whether the store has to be asked before the records at ``indices`` are dealt with."""
+        """Return whether the store must be asked before the records at ``indices`` are delivered or parked."""
         if self._asked_at is None:
             return True
         if not self._places or now - self._asked_at <= TRUSTED_SECONDS:
@@ -100,20 +103,23 @@ class ParkedKeys:
         return any(records[index].primary_key in self._places for index in indices)
 
     def answered(self, keys: Iterable[ParkedKey], now: float) -> None:
-        """Process the store's answer, known at ``now``."""
+        """Process the store's answer, which was known at ``now``."""
         self._places = {}
         for place in keys:
             self._places.setdefault(place.key, {})[place.shard_id] = place
         self._asked_at = now
 
     def after_parked(self, records: Sequence[StreamRecord], indices: Iterable[int]) -> tuple[int, ...]:
-        """Return the indices of records to park untried, so that they overtake no earlier record of their key."""
+        """Return the indices of records to park without a try, so that they overtake no earlier record of their key."""
         if not self._places or not self._keeps_order:
             return ()
         return tuple(index for index in indices if self._is_after_parked(records[index]))
 
     def stored(self, parked: Sequence[ParkedRecord], *, is_ordered: bool = False) -> None:
-        """Record that the store holds ``parked``. Records that an operator ordered there do not count as failures."""
+        """Record that the store has ``parked``.
+
+        Records that were parked by an operator's order do not count as failures.
+        """
         here = self._shard_id
         for record in parked:
             places = self._places.setdefault(record.record.primary_key, {})
@@ -131,8 +137,9 @@ class ParkedKeys:
     def _is_after_parked(self, record: StreamRecord) -> bool:
         """Return whether an earlier record of the record's key is parked.
 
-        A record that lies *before* the parked ones of its shard can only be a repetition after a crash or a restart. It
-        was accepted the first time, so the answer is ``False``, and the record is delivered again like any other.
+        If a record is *before* the parked records of its shard, it can only be a repetition after a crash or a restart.
+        It was accepted the first time. So the answer is ``False``, and the record is delivered again like any other
+        record.
         """
         places = self._places.get(record.primary_key)
         if not places:
@@ -146,7 +153,7 @@ class ParkedKeys:
 def first_generations(
     keys: Iterable[ParkedKey], shard_id: str, records: Sequence[StreamRecord], record_id: Callable[[StreamRecord], str]
 ) -> list[int]:
-    """Return the generations of ``records`` for a store of which nothing but its ``keys`` is known."""
+    """Return the generations of ``records`` for a store of which only the ``keys`` are known."""
     known = ParkedKeys(FailurePolicy(), shard_id, record_id)
     known.answered(keys, 0.0)
     return [known.generation(record.primary_key) for record in records]

@@ -1,6 +1,6 @@
-"""The pauses of one shard, after failures and while no record comes, and the counters from which they follow.
+"""The pauses of one shard, after failures and while no record comes, and the counters that decide them.
 
-``streamclient.core.consumer.reading_pace`` decides how often a shard without news is read.
+``streamclient.core.consumer.reading_pace`` decides how often a shard without new records is read.
 """
 
 from __future__ import annotations
@@ -15,38 +15,39 @@ from streamclient.core.consumer.page import Span
 from streamclient.core.consumer.reading_pace import ShardPace
 
 SHORTEST_READ_PAUSE_MILLIS = 100
-"""First pause after a failed read, as in the Java client; the calls below have already made their own quick retries."""
+"""The first pause after a failed read, as in the Java client. Each read has already made its own quick retries."""
 
 LONGEST_READ_PAUSE_MILLIS = 20_000
-"""Longest pause after failed reads: short enough to go on soon after an outage, long enough to spare the
-service during it."""
+"""The longest pause after failed reads. It is short enough to go on soon after an outage, and long enough to spare the
+service during the outage."""
 
 SHORTEST_STORE_PAUSE_MILLIS = 500
 LONGEST_STORE_PAUSE_MILLIS = 60_000
-"""Pauses after a failure of a parking store. It is called only after another failure, so its pauses may be long."""
+"""The pauses after a failure of a parking store. The store is called only after another failure, so its pauses may be
+long."""
 
 MOST_EAGER_READS = 64
-"""Number of consecutive empty pages up to which a hint of more records causes an immediate read. The hint promises
-nothing, so the ordinary pauses come back after this number. Without a hint, a position that moved over no record is
-taken for one: the service skips. With the hint that nothing more waits it is not, since the end of a tunnel's channel
-moves with time."""
+"""The number of consecutive empty pages up to which a hint of more records causes an immediate read. The hint is not a
+promise, so after this number the ordinary pauses return. If there is no hint, a page without records whose position
+moved counts as a hint: the service skips a part of the shard. It does not count if the service says that no record
+waits, because the end of a tunnel's channel moves with time."""
 
 LARGE_PAGE_RECORDS = 100
 LARGE_PAGE_BYTES = 1 << 16
-"""The least records, and the least bytes, of a page after which the next read begins at once: beside the work on
-them one more read costs little."""
+"""The smallest number of records, and of bytes, of a page after which the next read begins immediately. Compared with
+the work on such a page, one more read costs little."""
 
 MOST_SMALL_PAGES = 64
-"""The most smaller pages that are followed by ordinary pauses before one is followed at once again, as a trial: with
-pauses of 15 ms that is a second."""
+"""The largest number of smaller pages that are followed by ordinary pauses, before a small page is followed immediately
+again, as a trial. With pauses of 15 ms that number takes a second."""
 
 LEAST_IDLE_SHARE = 0.25
-"""The least pause after a page that nothing follows, as a share of the shortest interval: reads that take longer than
-their interval leave the service and this process some room."""
+"""The shortest pause after a page that no record follows, as a share of the shortest interval. If reads take longer
+than their interval, this pause leaves the service and this process some room."""
 
 POLL_SPREAD = 0.05
-"""The largest share of its interval by which a shard is polled sooner, by chance, so that shards that began together do
-not stay together."""
+"""The largest share of its interval by which a shard is polled sooner. The share is random, so that shards that began
+together do not stay together."""
 
 FIRST_MARKED_RESTART_IS_FREE = 1
 
@@ -56,11 +57,12 @@ def _is_large(page: ShardPage) -> bool:
 
 
 class FollowUps:
-    """Whether the next read begins at once after a page with records.
+    """Decides whether the next read begins immediately after a page with records.
 
-    The service hints at more after each such page, also after the last one. At the end of a stream with traffic each
-    page would so cost two reads. After a large page the next read begins at once. After a small one it does unless such
-    reads found nothing: then twice as many small pages as before pass until the next trial.
+    The service hints at more records after each such page, even after the last one. If the hint were always followed,
+    each page at the end of a stream with traffic would cost two reads. After a large page the next read begins
+    immediately. After a small page it also begins immediately, unless earlier reads of this kind found no record. In
+    that case twice as many small pages as the last time must pass until the next trial.
     """
 
     def __init__(self) -> None:
@@ -74,11 +76,14 @@ class FollowUps:
             self._small_pages = 0 if page.records else min(max(1, 2 * self._small_pages), MOST_SMALL_PAGES)
 
     def will_follow(self, page: ShardPage) -> bool:
-        """Return what ``is_due`` will answer, so that nothing is read ahead that would grow old during a pause."""
+        """Return the later answer of ``is_due``.
+
+        If it is ``False``, no page is read ahead: it would grow old during a pause.
+        """
         return _is_large(page) or self._passed >= self._small_pages
 
     def is_due(self, page: ShardPage) -> bool:
-        """Return whether the next read begins at once after ``page``, which has records and may have followers."""
+        """Return whether the next read begins immediately. ``page`` has records, and more may wait after it."""
         if not self.will_follow(page):
             self._passed += 1
             return False
@@ -103,7 +108,7 @@ class ConsumerBackoff:
         self._hurdle = 0
         self._read_at = 0.0
         self.poll_interval = 0.0
-        """The longest time between two polls of the shard, as it was last decided; 0.0 before that."""
+        """The longest time between two polls of the shard, as it was decided last; 0.0 before that."""
 
     def read_begins(self, now: float) -> None:
         """Record that a read is requested."""
@@ -130,9 +135,9 @@ class ConsumerBackoff:
         return with_jitter(millis, self._dice) / 1_000
 
     def retry_pause(self, span: Span) -> float | None:
-        """Return the pause before records that just failed are delivered again, or ``None`` for no further try.
+        """Return the pause before records that have just failed are delivered again; ``None`` for no further try.
 
-        A retry strategy of the user decides instead, if there is one.
+        If the user has a retry strategy, the strategy decides instead.
         """
         policy = self._config.failure_policy
         return None if span.tries > policy.retries else retry_pause_millis(span, policy) / 1_000
@@ -146,8 +151,8 @@ class ConsumerBackoff:
     def accepted(self, records: int) -> None:
         """Record that ``records`` records were processed.
 
-        Failures are forgotten only after the position of the last failure: a restarted processor first repeats the
-        records before it, and that success proves nothing.
+        Failures are forgotten only after the position of the last failure. A processor that was started again first
+        repeats the records before that position, and their success proves nothing.
         """
         self._marked_restarts = 0
         self._accepted_records += records
@@ -155,7 +160,7 @@ class ConsumerBackoff:
             self.failures = 0
 
     def processor_failed(self) -> None:
-        """Count a processor that raised, or did not do its duty."""
+        """Count a processor that raised, or that did not store the end of its shard."""
         self.failures += 1
 
     def restart_marked(self) -> None:
@@ -163,7 +168,7 @@ class ConsumerBackoff:
         self._marked_restarts += 1
 
     def restart_pause(self) -> float:
-        """Return the pause before a new processor; the count of accepted records starts at zero again."""
+        """Return the pause before a new processor. The count of accepted records starts at zero again."""
         if self.failures:
             self._hurdle = self._accepted_records
         self._accepted_records = 0
@@ -179,12 +184,15 @@ class ConsumerBackoff:
         return max(doubling_millis(fruitless, shortest, longest), self._config.worker_idle_time_millis) / 1_000
 
     def may_follow(self, page: ShardPage, read_from: Position) -> bool:
-        """Return whether records may follow an empty page, by the service's hint, else by the position that moved."""
+        """Return whether records may follow an empty page.
+
+        The service's hint decides; without a hint, a position that moved.
+        """
         moved = page.next_position != read_from and read_from.is_iterator
         return moved if page.may_more_record is None else page.may_more_record
 
     def caught_up_pause(self, page: ShardPage, read_from: Position, now: float) -> float:
-        """Return the pause after a page that no further record seems to follow."""
+        """Return the pause after a page that no record seems to follow."""
         self._empty_pages += not page.records
         if not page.records and self.may_follow(page, read_from) and self._empty_pages <= MOST_EAGER_READS:
             return 0.0

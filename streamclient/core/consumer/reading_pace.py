@@ -1,21 +1,21 @@
-"""The pace at which shards are read while they have nothing new: it follows the traffic, and a worker has one ceiling.
+"""The pace at which shards without new records are read. It follows the traffic, and each worker has one ceiling.
 
-The service cannot call, so a worker has to ask each shard. A *poll* is a read that may find nothing. A read right after
-a page with more to come is work: it is not counted here, and never delayed.
+The service cannot call a worker, so the worker must ask each shard. A *poll* is a read that may find no record. A read
+right after a page that promises more records is not a poll: it is not counted, and never delayed.
 
 Laws:
 
 * **A table with traffic is read eagerly.** If any shard of the table, in this worker, had a record within
-  ``ALIVE_SECONDS``, and the shard itself had one within ``LONELY_SECONDS``, the shard is polled every
+  ``ALIVE_SECONDS``, and the shard itself had a record within ``LONELY_SECONDS``, the shard is polled every
   ``worker_idle_time_millis``, counted from the beginning of its last read.
-* **Silence makes polls rare in proportion.** After that the interval grows with the silence, up to
-  ``max_idle_poll_interval_millis``: a record waits for a thousandth of the silence before it, or two.
-* **Quiet shards share a budget.** All shards that are not read eagerly are polled at most ``QUIET_READS_PER_SECOND``
-  times a second together, and at most half as often as the ceiling allows; beyond that their intervals are stretched
-  by one factor.
-* **A worker has a ceiling.** All polls together stay below ``max_reads_per_second``. The rest of the quiet shards'
-  budget belongs to the eager ones; beyond that their intervals are stretched by one factor, and no quiet shard is then
-  read more often than an eager one. So neither kind starves the other.
+* **Silence makes polls rare in proportion.** After that time the interval grows with the silence, up to
+  ``max_idle_poll_interval_millis``. So a record waits for one or two thousandths of the silence before it.
+* **Quiet shards share a budget.** All shards that are not read eagerly are together polled at most
+  ``QUIET_READS_PER_SECOND`` times a second, and at most half as often as the ceiling allows. If that is too little,
+  one factor stretches all of their intervals.
+* **A worker has a ceiling.** All polls together stay below ``max_reads_per_second``. Eager shards may use the budget
+  that quiet shards leave. If that is too little, one factor stretches the intervals of all eager shards, and no quiet
+  shard is then read more often than an eager shard. So neither kind starves the other.
 
 Times are monotonic seconds. Pure: no clock, no thread, no call.
 """
@@ -25,31 +25,31 @@ from __future__ import annotations
 from streamclient.config import ClientConfig
 
 ALIVE_SECONDS = 10.0
-"""The time after its last record for which a table counts as one with traffic. At one record a second, at random, one
-silence in twenty thousand is longer; four workers that share such a table see a longer one before one record in twelve,
-and then the interval has grown by little."""
+"""The time after its last record for which a table counts as having traffic. If records come at random, one a second,
+one silence in twenty thousand is longer. If four workers share such a table, a worker sees a longer silence before one
+record in twelve, and by then the interval has hardly grown."""
 
 LONELY_SECONDS = 60.0
-"""The time after its own last record for which a shard of a table with traffic is read eagerly. Gaps of twenty seconds
-are ordinary for one of many shards; a shard that is silent for an hour is at the longest interval."""
+"""The time for which a shard of a table with traffic is read eagerly after its own last record. In one of many shards,
+gaps of twenty seconds are ordinary. A shard that is silent for an hour has the longest interval."""
 
 QUIET_READS_PER_SECOND = 200
-"""The most polls of quiet shards a second: a thousand of them are read every five seconds."""
+"""The largest number of polls of quiet shards a second. A thousand quiet shards are read every five seconds."""
 
 EARLIEST_SHARE = 0.9
-"""The least share of its interval after which a shard is polled: consumers spread polls by a twentieth, and timers
-that are due about the same time run together, up to another twentieth sooner. Polls are counted as if all came so
-early."""
+"""The smallest share of its interval after which a shard is polled. To spread polls, consumers poll up to a twentieth
+of the interval early. Timers that are due at about the same time run together, so a poll may be early by another
+twentieth. Polls are counted as if every poll came as early as that."""
 
 _MICRO = 1_000_000
-"""Rates are whole numbers of polls in so many seconds, so that sums of them do not drift."""
+"""Rates are whole numbers of polls per this many seconds, so that sums of rates do not drift."""
 
 
 class WorkerPace:
     """The polls of all tables of one worker.
 
-    Each table belongs to one thread. A thread reads the sums of the others, which are plain numbers: a sum that is a
-    moment old changes one interval by a little.
+    Each table belongs to one thread. A thread also reads the sums of the other tables, which are plain numbers. A sum
+    that is slightly out of date changes one interval a little.
 
     Example:
         >>> from streamclient import ClientConfig
@@ -67,23 +67,23 @@ class WorkerPace:
         self._tables: list[TablePace] = []
 
     def table(self) -> TablePace:
-        """Return the pace of one more table."""
+        """Return the pace of another table."""
         table = TablePace(self)
         self._tables.append(table)
         return table
 
     def drop(self, table: TablePace) -> None:
-        """Forget a table that is not read any more."""
+        """Forget a table that is no longer read."""
         self._tables.remove(table)
 
     @property
     def quiet_stretch(self) -> float:
-        """The factor by which the intervals of quiet shards are longer than their silence asks for."""
+        """The factor by which the intervals of quiet shards are longer than their silence requires."""
         return max(1.0, self._quiet_wanted / self.quiet_ceiling)
 
     @property
     def eager_stretch(self) -> float:
-        """The factor by which the intervals of eager shards are longer than the shortest."""
+        """The factor by which the intervals of eager shards are longer than the shortest interval."""
         wanted = sum(table.eager_rate for table in self._tables) / _MICRO
         return max(1.0, wanted / (self.ceiling - min(self._quiet_wanted, self.quiet_ceiling)))
 
@@ -92,12 +92,12 @@ class WorkerPace:
         return sum(table.quiet_rate for table in self._tables) / _MICRO
 
     def stretched(self, interval: float) -> float:
-        """Return the interval of a shard that wants to be polled every ``interval`` seconds."""
+        """Return the interval of a shard that should be polled every ``interval`` seconds."""
         eager = self.shortest * self.eager_stretch
         return eager if interval <= self.shortest else max(interval * self.quiet_stretch, eager)
 
     def report(self) -> str:
-        """Return in words by how much polls are held back; empty if they are not.
+        """Return in words by how much polls are held back; return an empty text if they are not.
 
         Numbers have two digits, so that a published text seldom changes.
         """
@@ -117,7 +117,7 @@ class WorkerPace:
 
 
 class TablePace:
-    """The silence of one table, as far as this worker reads it, and the polls that its shards want."""
+    """The silence of one table, as far as this worker reads the table, and the polls that its shards need."""
 
     def __init__(self, worker: WorkerPace) -> None:
         self.worker = worker
@@ -126,7 +126,7 @@ class TablePace:
         self._alive_at: float | None = None
 
     def shard(self) -> ShardPace:
-        """Return the pace of one more shard."""
+        """Return the pace of another shard."""
         return ShardPace(self)
 
     def stir(self, now: float) -> None:
@@ -135,23 +135,23 @@ class TablePace:
 
     @property
     def is_new(self) -> bool:
-        """Whether no shard of the table was read before."""
+        """Whether no shard of the table has been read yet."""
         return self._alive_at is None
 
     def silence(self, now: float) -> float:
-        """Return how long no shard has had a record; a table counts as one with traffic when it is first read."""
+        """Return for how long no shard has had a record. A table counts as having traffic when it is first read."""
         return 0.0 if self._alive_at is None else now - self._alive_at
 
     def close(self) -> None:
-        """Leave the worker's polls to its other tables."""
+        """Leave this table's share of the worker's polls to the other tables."""
         self.worker.drop(self)
 
 
 class ShardPace:
     """The silence of one shard, and the interval between its polls.
 
-    A silence starts when a read first finds nothing, so slow processing is not a silence. The time before the
-    shard's first read counts as traffic, because nothing is known of it.
+    A silence starts when a read first finds no record, so slow processing is not a silence. The time before the shard's
+    first read counts as traffic, because that time is unknown.
     """
 
     def __init__(self, table: TablePace) -> None:
@@ -176,7 +176,7 @@ class ShardPace:
                 self._table.stir(now)
 
     def interval(self, now: float) -> float:
-        """Return the seconds from the beginning of one poll to that of the next, and count the shard's polls."""
+        """Return the time from the beginning of one poll to the beginning of the next, and count the shard's polls."""
         table, worker = self._table, self._table.worker
         own = 0.0 if self._silent_since is None else now - self._silent_since
         silence = max(1.0, table.silence(now) / ALIVE_SECONDS, own / LONELY_SECONDS)
@@ -185,7 +185,7 @@ class ShardPace:
         return worker.stretched(wanted)
 
     def rest(self) -> None:
-        """Count no polls of this shard until it has the next interval: it has work, fails, or is not read."""
+        """Count no polls of this shard until its next interval, because the shard has work, fails, or is not read."""
         table = self._table
         table.eager_rate -= self._eager_rate
         table.quiet_rate -= self._quiet_rate

@@ -1,15 +1,15 @@
-"""Operators' orders to take records out of a shard, as one consumer obeys them.
+"""Operators' orders to take records out of a shard, and the way in which one consumer obeys them.
 
 Laws:
 
-* a record is taken out only if a standing order names it; of two orders that name it, the later one counts;
-* an order moves no checkpoint: a page without its records ends where the whole page ends;
-* an order is obeyed once a stored checkpoint is after all records that it names. Until then it stands, so that a reader
-  that begins at an earlier checkpoint takes the same records out again;
-* an order that leaves the row before it is obeyed was withdrawn. No further record is taken out because of it, and
-  records that were taken out stay so.
+* a record is taken out only if a standing order names it. If two orders name it, the later order counts;
+* an order moves no checkpoint: a page ends at the same position, with or without the records that are taken out;
+* an order is obeyed once a stored checkpoint is after all records that it names. Until then the order stands. So if a
+  reader begins at an earlier checkpoint, it takes the same records out again;
+* if an order leaves the row before it is obeyed, it was withdrawn. No further record is taken out because of it, and
+  records that were taken out stay out.
 
-Ids of a shard's records sort as the records do, so comparing ids shows which records are before a position.
+The ids of a shard's records sort like the records, so a comparison of ids shows which records are before a position.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ class _StandingOrder:
     last_id: str
     """The id of the last record that the order names."""
     taken: set[str] = field(factory=set)
-    """Ids of the records that were taken out here; records that come again are taken out again."""
+    """The ids of the records that this consumer took out. If such a record comes again, it is taken out again."""
     passed_at: int | None = None
-    """The number of records, by the shard's progress, before a position after all that the order names. A new processor
-    counts from the stored progress on, so it reaches this number at the same record."""
+    """The number of records, by the shard's progress, before a position that is after all records of the order. A new
+    processor counts from the stored progress on, so it reaches this number at the same record."""
     is_told: bool = False
-    """Whether the end of the order was told."""
+    """Whether the end of the order was reported."""
     is_logged: bool = False
 
 
@@ -53,7 +53,7 @@ class RecordOrders:
         self.give(orders)
 
     def give(self, orders: Iterable[RecordOrder]) -> tuple[RecordOrder, ...]:
-        """Replace the orders, and return those that are new. Orders that stay keep what is known of them."""
+        """Replace the orders, and return the new orders. Orders that stay keep their state."""
         known = self._standing
         self._standing = {
             order.request_id: known.get(order.request_id) or _StandingOrder(order, max(order.record_ids, default=""))
@@ -72,7 +72,7 @@ class RecordOrders:
         return record_id in self._by_record
 
     def named_in(self, records: Sequence[StreamRecord], indices: Sequence[int]) -> Mapping[int, RecordOrder]:
-        """Return the orders for the records at ``indices``, by index; other records are left out."""
+        """Return the orders for the records at ``indices``, by index. Records without an order are left out."""
         if not self._by_record or not indices:
             return {}
 
@@ -85,13 +85,13 @@ class RecordOrders:
         return {index: standing.order for index, standing in found if standing is not None}
 
     def took(self, order: RecordOrder, records: Iterable[StreamRecord]) -> None:
-        """Record that ``records`` were taken out because of ``order``, which may have been withdrawn meanwhile."""
+        """Record that ``records`` were taken out because of ``order``. The order may have been withdrawn meanwhile."""
         for standing in (*self._standing.values(), *self._withdrawn):
             if standing.order.request_id == order.request_id:
                 standing.taken.update(map(self.record_id, records))
 
     def withdrawn(self) -> Iterator[tuple[RecordOrder, int]]:
-        """Yield, once each, the orders that were withdrawn, with the number of records that were taken out here."""
+        """Yield each order that was withdrawn, only once, with the number of records that this consumer took out."""
         while self._withdrawn:
             standing = self._withdrawn.pop(0)
             yield standing.order, len(standing.taken)
@@ -106,25 +106,28 @@ class RecordOrders:
     # --- the end of an order -------------------------------------------------------------------------------------
 
     def page_came(self, records: Sequence[StreamRecord], before: int) -> None:
-        """Record that ``records``, at least one, come next, after ``before`` records."""
+        """Record that ``records`` come next, after ``before`` records. There is at least one."""
         if self._standing:
             first = self.record_id(records[0])
             self._pass(before, lambda standing: standing.last_id < first)
 
     def page_done(self, records: Sequence[StreamRecord], until: int) -> None:
-        """Record that ``records`` are dealt with; they are the last of ``until`` records."""
+        """Record that ``records`` are done. They are the last of ``until`` records."""
         if self._standing and records:
             last = self.record_id(records[-1])
             self._pass(until, lambda standing: standing.last_id <= last)
 
     def nothing_follows(self, until: int) -> None:
-        """Record that no record is left after ``until`` records: all that any order names are before."""
+        """Record that no record is left after ``until`` records.
+
+        So all records that orders name are before that position.
+        """
         self._pass(until, lambda standing: True)
 
     def ended(self, stored: int, *, is_finished: bool) -> Iterator[tuple[RecordOrder, int]]:
-        """Yield, once each, the orders that are obeyed with ``stored`` records before the checkpoint.
+        """Yield each order, only once, that is obeyed when the checkpoint is after ``stored`` records.
 
-        The number is that of the records that were taken out here.
+        The yielded number is that of the records that this consumer took out.
         """
         for standing in self._standing.values():
             is_passed = standing.passed_at is not None and standing.passed_at <= stored

@@ -1,12 +1,14 @@
 """Lag, time to loss and pace of a shard. Arithmetic only.
 
-Record times are the service's, so "now" has to be the service's too. It is estimated as the later of two clocks: this
-machine's, and the newest record time seen anywhere in the stream, advanced since it was seen. So traffic corrects a
-slow machine clock. A machine clock that is ahead by some seconds makes every lag larger and every time to loss smaller
-by as much: it warns early. No lease depends on this clock.
+The times of records come from the service's clock, so the present time must be that of the service, too. It is
+estimated as the later of two times. One is the time of this machine's clock. The other is the newest record time seen
+anywhere in the stream, plus the time that has passed since then. So traffic corrects a machine clock that is slow. If
+the machine clock is some seconds fast, every lag is larger and every time to loss is smaller by these seconds: warnings
+come early. No lease depends on this estimate.
 
-The age of unread records is known as a bound: the oldest unread record is not older than the last processed record, nor
-than the moment of a read that found nothing more. Reports err towards more lag and less time.
+Only a bound is known for the age of unread records. The oldest unread record is not older than the last processed
+record, nor than the time of a read that found no more records. So a report may show too much lag and too little time to
+loss, but never the opposite.
 """
 
 from __future__ import annotations
@@ -18,20 +20,23 @@ from attrs import frozen
 from streamclient.base.times import MICROS_PER_SECOND, rough_duration
 
 PACE_WINDOW_SECONDS = 300.0
-"""Window of the pace, five minutes: long enough to even out large batches, short enough to follow a change."""
+"""The time over which the pace is measured: five minutes. That is long enough to even out large batches, and short
+enough to follow a change."""
 
 PACE_STEP_SECONDS = 5.0
-"""Moments of progress closer together than this count as one moment, so that at most sixty are remembered."""
+"""The smallest time between two remembered moments of progress. Closer moments count as one, so at most sixty are
+remembered."""
 
 LEAST_PACE_SECONDS = 10.0
-"""Shortest span of time from which a forecast is made."""
+"""The shortest time of observation from which a forecast is made."""
 
 SAME_PACE = 0.001
-"""Smallest difference to the pace of time that counts; smaller ones change an hour's lag by seconds in an hour."""
+"""The smallest difference between the pace and the pace of time that counts. A smaller difference changes a lag by
+seconds in an hour."""
 
 
 class RecordClock:
-    """An estimate of the service's time. One per stream; the module's docstring names its error."""
+    """An estimate of the service's time, one for each stream. The module's docstring states its error."""
 
     def __init__(self) -> None:
         self._ahead_micros: float | None = None
@@ -43,7 +48,7 @@ class RecordClock:
             self._ahead_micros = ahead
 
     def micros(self, wall_micros: int, now: float) -> int:
-        """Return microseconds since 1970, given this machine's clock and monotonic seconds."""
+        """Return the microseconds since 1970 at these times of this machine's clock and of the monotonic clock."""
         if self._ahead_micros is None:
             return wall_micros
         return max(wall_micros, int(self._ahead_micros + now * MICROS_PER_SECOND))
@@ -51,7 +56,7 @@ class RecordClock:
 
 @frozen
 class RetentionReport:
-    """The retention fields of ``ShardStatus``, which describes them."""
+    """The fields of ``ShardStatus`` that concern retention. That class describes them."""
 
     lag_seconds: float | None = None
     time_to_loss_seconds: float | None = None
@@ -63,7 +68,7 @@ CAUGHT_UP = RetentionReport(lag_seconds=0.0, forecast="caught up")
 
 
 class Backlog:
-    """The unread records of one shard, as far as they can be known. ``now`` is monotonic seconds everywhere."""
+    """The unread records of one shard, as far as they can be known. ``now`` is always in monotonic seconds."""
 
     def __init__(self, last_processed_micros: int | None = None) -> None:
         self._unread_micros = last_processed_micros
@@ -72,39 +77,39 @@ class Backlog:
 
     @property
     def unread_micros(self) -> int | None:
-        """Lower bound for the time of the oldest unread record, by the service's clock; ``None`` if unknown."""
+        """A lower bound for the time of the oldest unread record, by the service's clock; ``None`` if it is unknown."""
         return self._unread_micros
 
     def came(self, first_micros: int, now: float) -> None:
-        """Record that a page was read whose first record has the time ``first_micros``; 0 tells nothing."""
+        """Record that a page was read whose first record has the time ``first_micros``; 0 means an unknown time."""
         if first_micros:
             self._moved_to(first_micros, now)
         self._caught_up_at = None
 
     def dealt_with(self, last_micros: int, now: float) -> None:
-        """Record that everything up to a record of time ``last_micros`` was processed or parked; 0 tells nothing."""
+        """Record that all records up to the time ``last_micros`` were processed or parked; 0 means an unknown time."""
         if last_micros:
             self._moved_to(last_micros, now)
 
     def was_read_up_to(self, micros: int, now: float) -> None:
-        """Record the time of the position at which the shard was begun, unless more is known by now."""
+        """Record the time of the position at which reading began, unless a later time is known by now."""
         if self._unread_micros is None:
             self.dealt_with(micros, now)
 
     def caught_up(self, service_micros: int, now: float) -> None:
-        """Record that a read made at ``service_micros`` found nothing more."""
+        """Record that a read at ``service_micros`` found no more records."""
         self._moved_to(max(service_micros, self._unread_micros or 0), now)
         self._caught_up_at = now
 
     def forget(self) -> None:
-        """Forget everything: reading goes on elsewhere."""
+        """Forget everything, because reading continues at another position."""
         self._unread_micros = self._caught_up_at = None
         self._moments.clear()
 
     def report(
         self, now: float, service_micros: int, *, expiration_micros: int | None, fresh_seconds: float
     ) -> RetentionReport:
-        """Return the shard's report. A read that found nothing more counts for ``fresh_seconds``."""
+        """Return the shard's report. A read that found no more records counts for ``fresh_seconds``."""
         if self._caught_up_at is not None and now - self._caught_up_at <= fresh_seconds:
             return CAUGHT_UP
         if self._unread_micros is None:
@@ -116,7 +121,7 @@ class Backlog:
         return RetentionReport(lag_seconds, left_seconds, forecast(lag_seconds, left_seconds, self.pace(now)))
 
     def pace(self, now: float) -> float | None:
-        """Return seconds of records dealt with per second; ``None`` as long as the time observed is too short."""
+        """Return the pace: seconds of records done per second; ``None`` while the time of observation is too short."""
         self._drop_old(now)
         if not self._moments or self._unread_micros is None:
             return None
@@ -132,13 +137,13 @@ class Backlog:
             self._drop_old(now)
 
     def _drop_old(self, now: float) -> None:
-        """Drop the moments before the window except for the latest, so that a shard that stands still has a pace."""
+        """Drop the moments before the window, except the latest. So even a shard that stands still has a pace."""
         while len(self._moments) > 1 and self._moments[1][0] <= now - PACE_WINDOW_SECONDS:
             self._moments.popleft()
 
 
 def forecast(lag_seconds: float, left_seconds: float | None, pace: float | None) -> str:
-    """Return in words when a shard with that lag, time to loss and pace catches up or loses records.
+    """Return in words when a shard with this lag, time to loss and pace catches up or loses records.
 
     Example:
         >>> forecast(600.0, 82_800.0, 3.0)

@@ -4,15 +4,15 @@
 
 Laws:
 
-* User code runs only in STARTING, DELIVERING, PARKING and CLOSING, and each of these phases ends only when the call
-  returned or raised. READING does the same while a user's retry strategy is asked about a failed read. So calls for one
-  shard never overlap, and a stop request never interrupts one.
-* A processor that was made is closed exactly once: every way from a phase with a processor to a phase without leads
-  through CLOSING.
-* Only ACCEPTED, CAUGHT_UP and END_REACHED move past a page: every record of it was accepted, is safe in the parking
-  store, or is dropped by an operator's order. A failed record is delivered again, parked or read again, never skipped
-  without such an order.
-* A page that is not believed is not delivered and moves nothing: the same position is read again.
+* User code runs only in STARTING, DELIVERING, PARKING and CLOSING, and each of these phases ends only when the call has
+  returned or raised. While a user's retry strategy is asked about a failed read, the same holds for READING. So calls
+  for one shard never overlap, and a request to stop never interrupts a call.
+* A processor that was made is closed exactly once: every way from a phase with a processor to a phase without a
+  processor leads through CLOSING.
+* Only ACCEPTED, CAUGHT_UP and END_REACHED move past a page. By then every record of the page was accepted, is safe in
+  the parking store, or was dropped by an operator's order. A failed record is delivered again, parked or read again.
+  It is never skipped without such an order.
+* A page that cannot be true is not delivered and does not move the position: the same position is read again.
 * ENDED is final, and is reached from every phase by stopping.
 
 The diagram in the documentation is drawn from ``TRANSITIONS``.
@@ -29,7 +29,7 @@ from streamclient.model import ShardState, ShutdownReason
 class Phase(Enum):
     """The present activity of a consumer."""
 
-    __hash__ = object.__hash__  # members are single, and Enum's own hash, of the name, costs a call per look-up
+    __hash__ = object.__hash__  # identity suffices: Enum's own hash, that of the name, costs a call per look-up
 
     STARTING = "starting"
     """A processor is being made and initialised."""
@@ -47,22 +47,22 @@ class Phase(Enum):
     """The parking store is asked for parked keys, or is given records."""
 
     CLOSING = "closing"
-    """``shutdown`` runs, or a checkpoint requested before is still under way."""
+    """``shutdown`` runs, or a checkpoint that was requested before is not answered yet."""
 
     BACKING_OFF = "backing_off"
-    """No processor exists; a new one starts after a pause."""
+    """No processor exists; a new processor starts after a pause."""
 
     HALTED = "halted"
-    """No processor exists, and none starts before an operator or the program decides."""
+    """No processor exists, and no processor starts before an operator or the program decides."""
 
     ENDED = "ended"
-    """Nothing of this consumer runs any more."""
+    """The consumer has ended: no work of it runs any more."""
 
 
 class Outcome(Enum):
     """The event that ended a phase."""
 
-    __hash__ = object.__hash__  # members are single, and Enum's own hash, of the name, costs a call per look-up
+    __hash__ = object.__hash__  # identity suffices: Enum's own hash, that of the name, costs a call per look-up
 
     BEGAN = "began"
     """The consumer was made for a lease whose parents are finished."""
@@ -72,39 +72,40 @@ class Outcome(Enum):
     """The factory failed, so no processor has to be closed."""
 
     DELIVERY_DUE = "delivery_due"
-    """Records of a page are to be delivered: it was just read, part of it is dealt with, or a pause is over."""
+    """Records of a page must be delivered: the page was just read, a part of it is done, or a pause is over."""
 
     STORE_DUE = "store_due"
-    """The parking store has to answer or to store records before anything else is delivered."""
+    """The parking store must answer or store records before any other record is delivered."""
 
     CAUGHT_UP = "caught_up"
-    """No record was read, or all records read are dealt with, and the service says that no more wait or reads at once
-    have found nothing lately."""
+    """No record was read, or all records read are done. In addition, the service says that no more records wait, or
+    immediate reads have found no record lately."""
 
     READ_FAILED = "read_failed"
     NOT_BELIEVED = "not_believed"
-    """A page cannot be true: it makes no progress, or it reports the shard's end and the list of shards does not."""
+    """A page cannot be true: it makes no progress, or it reports an end of the shard that the list of shards does not
+    show."""
     END_REACHED = "end_reached"
-    """The shard is closed, and its last records, if any, are dealt with."""
+    """The shard is closed, and its last records are done."""
 
     DATA_LOST = "data_lost"
     """The position is older than the stream's retention."""
 
     READ_DUE = "read_due"
     ACCEPTED = "accepted"
-    """Every record of the page was accepted, parked or dropped by an order, and more may wait."""
+    """Every record of the page was accepted, parked or dropped by an order, and more records may wait."""
 
     REFUSED_FOR_NOW = "refused_for_now"
-    """``process_records`` or the parking store raised, and the same is tried again after a pause."""
+    """``process_records`` or the parking store raised, and the call is repeated after a pause."""
 
     FAILED = "failed"
-    """User code raised and a new processor tries again, or the user's retry strategy gave up reading."""
+    """User code raised, and a new processor tries again; or the user's retry strategy gave up reading."""
 
     GIVEN_UP = "given_up"
-    """A record failed and the failure policy says to stop, or too many records would be parked."""
+    """A record failed, and the failure policy says to stop; or too many records would be parked."""
 
     STOPPED = "stopped"
-    """The consumer was asked to end: the lease is lost, handed over or paused, or the processor asked for its end."""
+    """The consumer was asked to end: the lease is lost, handed over or paused, or the processor asked for the end."""
 
     CLOSED = "closed"
     """``shutdown`` returned, and the consumer's work is over."""
@@ -164,7 +165,7 @@ TRANSITIONS: Mapping[tuple[Phase, Outcome], Phase] = {
     (Phase.HALTED, Outcome.START_DUE): Phase.STARTING,
     (Phase.HALTED, Outcome.STOPPED): Phase.ENDED,
 }
-"""(phase, outcome) -> next phase. A pair that is missing here cannot happen."""
+"""The next phase for each pair of phase and outcome. A pair that is missing cannot occur."""
 
 PUBLIC_STATES: Mapping[Phase, ShardState] = {
     Phase.STARTING: ShardState.INITIALIZING,
@@ -202,10 +203,10 @@ def next_phase(phase: Phase, outcome: Outcome) -> Phase:
 
 
 def stronger(first: ShutdownReason | None, second: ShutdownReason | None) -> ShutdownReason | None:
-    """Return the stronger of two reasons; any reason is stronger than ``None``.
+    """Return the stronger of two reasons. Any reason is stronger than ``None``.
 
-    From strongest to weakest: lease lost, shard ended, hand-over, pause, and the processor's own requests: done, then
-    restart.
+    The order from strongest to weakest is: lease lost, shard ended, hand-over, pause, the processor's request "done",
+    its request "restart".
     """
     if first is None or second is None:
         return first or second

@@ -1,1 +1,1 @@
-"""The assignment of leases to workers, and this worker's part in it."""
+"""The assignment of leases to workers, and the part of it that this worker carries out."""

@@ -1,21 +1,22 @@
-"""The assignment of leases to workers, in a fleet whose workers all know of each other and compute the same.
+"""The assignment of leases to workers, in a fleet whose workers all know of each other.
 
 Pure functions from the present holders of leases and the names of the staying workers to the future holders. All
-workers with the same view compute the same answer. So each worker carries out only its own part, all of it in one pass:
-it takes the free leases assigned to it, and asks for those that other workers still have.
+workers with the same view compute the same assignment. So each worker carries out only its own part of the assignment,
+in one pass. It takes the free leases that it shall have, and asks other workers for leases that they still have.
 
 Laws, of both functions:
 
 * every lease goes to a worker that stays, and a lease stays where it is unless its move makes the fleet more even;
 * an assignment that was carried out leads to no further move;
-* leases without a holder never move leases of others more than evenness needs;
-* finished leases, which cost a heartbeat and nothing else, fill up: all leases of the workers become as even in number
-  as they can be without moving unfinished ones for it.
+* leases without a holder never cause more moves of other leases than evenness needs;
+* finished leases cost only a heartbeat, and come last: with them, the numbers of all leases become as even as they can
+  without moving unfinished leases.
 
-By count, unfinished leases are within one of each other, and so are all leases, with the fewest moves: first of
-unfinished leases, then of finished ones. By load, the unfinished ones are evened out by weight, see ``assign_by_load``.
+By count, two workers' numbers of unfinished leases differ by at most one, and so do their numbers of all leases. This
+takes as few moves as possible, first of unfinished leases, then of finished leases. By load, unfinished leases are
+evened out by weight, see ``assign_by_load``.
 
-In a fleet with workers of another kind ``beside_java`` decides instead.
+In a fleet with workers without sessions, ``beside_java`` decides instead.
 """
 
 from __future__ import annotations
@@ -27,11 +28,13 @@ from zlib import crc32
 from attrs import define, frozen
 
 PAYING_SHARE = 0.1
-"""Share of the mean load by which a worker must differ from the mean, and by which moves must bring workers nearer to
-it. Less is not worth stopping processors, and measured loads differ by some percent from minute to minute."""
+"""The share of the mean load by which a worker must differ from the mean, and by which moves must bring workers nearer
+to the mean. Smaller differences are not worth stopping processors, and measured loads change by some percent from
+minute to minute."""
 
 IDLE_SHARE = 0.05
-"""Weight of an idle lease, as a share of the mean lease: it is polled and renewed, so idle leases are spread too."""
+"""The weight of an idle lease, as a share of the mean lease. An idle lease is polled and renewed, so idle leases are
+spread, too."""
 
 
 @frozen
@@ -40,26 +43,27 @@ class Placed:
 
     lease_key: str
     holder: str
-    """The worker that has the lease, or will once all moves under way have arrived; a worker that does not stay does
-    not count as a holder."""
+    """The worker that has the lease, or that will have it once all unfinished moves have arrived. A worker that does
+    not stay does not count as a holder."""
     is_finished: bool = False
 
 
 LAST_TEXT = "\U0010ffff"
-"""Sorts after every key."""
+"""A text that sorts after every key."""
 
 Assignment = Mapping[str, str]
-"""Lease key to its future worker."""
+"""The future worker of each lease, by lease key."""
 
 
 def assign_by_count(leases: Iterable[Placed], workers: Iterable[str]) -> Assignment:
-    """Even out numbers: of unfinished leases, and of all.
+    """Even out the numbers of unfinished leases, and of all leases.
 
-    Worked example: a has u1 to u4 and the finished f1; b has the finished f2 and f3; c has just joined; the holder of
-    u5 has died. With five unfinished leases and three workers, two workers get two and one gets one. a keeps two,
-    because it has them; c gets two and b one, because b has more finished ones. With eight leases in all, two workers
-    get three and one gets two. With f1 where it is, a has three; with f2 and f3, b has three too, and c has two. So b
-    asks a for u4, c asks a for u3 and takes u5. Once that is done, no worker does anything.
+    Worked example: Worker a has the unfinished leases u1 to u4 and the finished lease f1. Worker b has the finished
+    leases f2 and f3. Worker c has just joined, and the holder of u5 has died. Five unfinished leases for three workers
+    mean two for two of them and one for the third. Worker a keeps two, because it has them. Worker c gets two and b
+    gets one, because b has more finished leases. Eight leases in all mean three for two workers and two for the third.
+    With f1, a has three; with f2 and f3, b has three, and c has two, so no finished lease moves. So b asks a for u4,
+    and c asks a for u3 and takes u5. After that no worker moves a lease.
     """
     names = sorted(set(workers))
     if not names:
@@ -72,20 +76,21 @@ def assign_by_count(leases: Iterable[Placed], workers: Iterable[str]) -> Assignm
 def assign_by_load(
     leases: Iterable[Placed], workers: Iterable[str], weights: Mapping[str, float] | None = None
 ) -> Assignment:
-    """Even out the weights of unfinished leases, as far as that pays.
+    """Even out the weights of unfinished leases, as far as the moves pay.
 
-    ``weights`` are loads of unfinished leases, for example bytes per second, of all or of those that are known; the
-    others count as the mean of these. Without ``weights``, unfinished leases stay where they are: one worker moves them
-    for all, because no two workers measure the same.
+    ``weights`` are the known loads of unfinished leases, for example in bytes per second. An unknown load counts as the
+    mean of the known loads. Without ``weights``, unfinished leases stay where they are: only one worker moves them for
+    all workers, because no two workers measure the same loads.
 
-    *A move must pay.* A worker whose load is within a tenth of the mean is left alone. For any other worker, leases are
-    moved to or from it until it is within a twentieth. The heaviest lease moves first among those that bring giver and
-    receiver nearer to the mean by half of its weight. All this happens only if the moves together bring workers nearer
-    by a tenth of the mean. So steady loads cause no moves. Neither does a lease heavier than all others together:
-    wherever it is, its worker is far above the mean, and a move would only change which worker that is.
+    *A move must pay.* A worker whose load is within a tenth of the mean neither gives nor gets leases. For any other
+    worker, leases are moved to it or from it until its load is within a twentieth of the mean. Candidates are leases
+    that bring giver and receiver nearer to the mean by half of their weight; the heaviest candidate moves first. The
+    moves are made only if they together bring workers nearer to the mean by a tenth of the mean. So steady loads cause
+    no moves. A lease that is heavier than all other leases together causes no moves, either: its worker is always far
+    above the mean, and a move would only change which worker that is.
 
-    Unfinished leases without a holder are dealt out in equal numbers, regardless of the workers' other leases: every
-    worker can compute that without knowing weights.
+    Unfinished leases without a holder are dealt out in equal numbers, whatever other leases the workers have. Every
+    worker can compute this without knowing weights.
     """
     names = sorted(set(workers))
     if not names:
@@ -106,16 +111,16 @@ def assign_by_load(
 
 @frozen
 class _Held:
-    """Leases of one kind, unfinished or finished, by holder."""
+    """The leases of one kind, unfinished or finished, by holder."""
 
     keys: Mapping[str, Sequence[str]]
-    """The sorted keys of the leases of every worker that stays."""
+    """The sorted keys of the leases of each worker that stays."""
     homeless: Sequence[str]
-    """Keys of leases whose holder does not stay, sorted."""
+    """The sorted keys of leases whose holder does not stay."""
 
     @classmethod
     def of(cls, leases: Iterable[Placed], names: Sequence[str]) -> tuple[_Held, _Held]:
-        """Return the unfinished leases and the finished ones."""
+        """Return the unfinished leases and the finished leases."""
         kinds: tuple[dict[str, list[str]], dict[str, list[str]]] = ({}, {})
         for lease in leases:
             kinds[lease.is_finished].setdefault(lease.holder, []).append(lease.lease_key)
@@ -133,15 +138,15 @@ class _Held:
 
     @property
     def total(self) -> int:
-        """Number of leases."""
+        """The number of leases."""
         return len(self.homeless) + sum(map(len, self.keys.values()))
 
     def dealt(self, quotas: Mapping[str, int]) -> dict[str, str]:
-        """Let each worker keep its first leases up to its quota; give each other lease to the fitting worker with room.
+        """Let each worker keep its first leases, up to its quota; deal the remaining leases to workers that have room.
 
-        Workers compute this at different moments, when some have already carried out their parts. The rest of the
-        answer is the same even then: a worker that took a lease has room for one less, and that lease was the last one
-        dealt to it.
+        Workers compute this at different moments, when some workers have already carried out their parts. The rest of
+        the result is the same even then: a worker that took a lease has room for one lease less, and that lease was the
+        last one that it was dealt.
         """
         target = {key: name for name, keys in self.keys.items() for key in keys[: quotas[name]]}
         surplus = (key for name, keys in self.keys.items() for key in keys[quotas[name] :])
@@ -156,10 +161,10 @@ class _Held:
 
 
 def _fill(bases: Mapping[str, int], held: _Held, burdens: Mapping[str, int] | None = None) -> dict[str, int]:
-    """Return the number of leases of one kind for each worker, so that base and lease counts together are most even.
+    """Return each worker's number of leases of one kind, so that the sums of ``base`` and these numbers are most even.
 
-    If only some of several equal workers get one more, that lease goes first to a worker that has it already, so that
-    fewer leases move; then to a worker with fewer ``burdens``; then to the first by name.
+    If only some of several equal workers get one more lease, it goes first to a worker that has one more already, so
+    that fewer leases move. After that it goes to a worker with fewer ``burdens``, then to the first worker by name.
     """
     level = _level(sorted(bases.values()), held.total)
     quotas = {name: max(level - base, 0) for name, base in bases.items()}
@@ -174,7 +179,7 @@ def _fill(bases: Mapping[str, int], held: _Held, burdens: Mapping[str, int] | No
 
 
 def _level(bases: Sequence[int], amount: int) -> int:
-    """Return the highest level to which ``amount`` fills all bases below it; ``bases`` are sorted."""
+    """Return the highest level to which ``amount`` can raise all bases below that level; ``bases`` are sorted."""
     below = 0
     for number, base in enumerate(bases, 1):
         below += base
@@ -185,7 +190,10 @@ def _level(bases: Sequence[int], amount: int) -> int:
 
 
 def _dealt_round(keys: Sequence[str], names: Sequence[str]) -> dict[str, str]:
-    """Deal ``keys`` to ``names`` in turn. The first key decides who begins, so that in time every worker gets some."""
+    """Deal ``keys`` to ``names`` in turn.
+
+    The first key decides which worker begins, so that over time every worker gets some.
+    """
     start = crc32(keys[0].encode()) if keys else 0
     return {key: names[(start + number) % len(names)] for number, key in enumerate(keys)}
 
@@ -195,16 +203,16 @@ def _dealt_round(keys: Sequence[str], names: Sequence[str]) -> dict[str, str]:
 
 @define
 class _Scales:
-    """The measured loads of the workers while leases are being moved."""
+    """The measured loads of the workers, while moves of leases are being chosen."""
 
     mean: float
     loads: dict[str, float]
     leases: dict[str, list[tuple[float, str]]]
-    """Weight and key of each lease, by worker, lightest first."""
+    """The weight and the key of each lease, by worker, lightest first."""
 
     @classmethod
     def of(cls, target: Assignment, names: Sequence[str], weights: Mapping[str, float]) -> _Scales:
-        """Return the scales with every lease of ``target`` at its present worker."""
+        """Return the scales with each lease of ``target`` at its present worker."""
         known = [weights[key] for key in sorted(target) if key in weights]
         usual = sum(known) / len(known) if known else 0.0
         least = usual * IDLE_SHARE or 1.0
@@ -229,7 +237,7 @@ class _Scales:
         return self.loads[name] - self.mean
 
     def _paying_bundle(self, name: str) -> list[tuple[float, str, str, str]]:
-        """Make and return the moves that bring one worker near the mean; undo them if they do not pay."""
+        """Make the moves that bring one worker near the mean, and return them; undo them if they do not pay."""
         bundle: list[tuple[float, str, str, str]] = []
         before = self._distance()
         while abs(self._excess(name)) > PAYING_SHARE / 2 * self.mean:
@@ -262,9 +270,9 @@ class _Scales:
         return None
 
     def _heaviest(self, giver: str, receiver: str) -> float:
-        """Return the greatest weight that brings both workers nearer to the mean, together by as much as it weighs.
+        """Return the greatest weight that brings two workers nearer to the mean, together by as much as it weighs.
 
-        One of them may pass the mean, as long as the other one comes that much nearer; or both by a little.
+        One of the workers may pass the mean, if the other comes nearer by as much; or both may pass the mean a little.
         """
         less, more = sorted((self._excess(giver), -self._excess(receiver)))
         return 2 * less if 2 * less <= more else 2 * (less + more) / 3

@@ -1,23 +1,25 @@
 """The balance of leases beside workers without sessions, such as Java workers.
 
-The numbers are those of the Java stream client (``LeaseTaker``), so that both can share a table without pulling leases
-to and fro: all rows count, finished ones too, and the target is the number of rows over the number of workers, rounded
-up. Four things differ, and none can make Java steal more: leases in transit count for their stealer; several leases may
-be marked in one pass; only leases worth moving are marked; and finished leases are exchanged for unfinished ones.
+The numbers are those of the Java stream client (``LeaseTaker``), so that both clients can share a table without pulling
+leases to and fro. All rows count, including finished ones, and the target is the number of rows divided by the number
+of workers, rounded up. Four rules differ, and none of them can make Java steal more. Leases in transit count for their
+stealer. Several leases may be marked in one pass. Only leases that are worth moving are marked. Finished leases are
+exchanged for unfinished leases.
 
-The exchange is needed because one of two workers with equal numbers of rows may do all the work. A *swap* mends that
-and leaves the counts unchanged: a worker with a finished lease marks an unfinished lease of a worker that has at least
-two more, and gives that worker a finished lease. Laws of swaps:
+The exchange is needed because, of two workers with equal numbers of rows, one may do all the work. A *swap* changes
+that and leaves the counts unchanged: a worker marks an unfinished lease of a worker that has at least two unfinished
+leases more, and gives that worker a finished lease. Laws of swaps:
 
-* a worker marks only if it has at least two unfinished leases less than the owner. A gift goes to a worker that Java's
-  rule lets have a lease, or that a swap prepares to lose one. So exchanges come to an end, at counts and unfinished
-  leases that differ by at most one each;
+* a worker marks only if it has at least two unfinished leases less than the owner. A finished lease is given only to a
+  worker that may have one more by Java's rule, or that will lose a lease in a swap. So exchanges come to an end, when
+  counts of leases and of unfinished leases differ by at most one;
 * no swap makes a Java worker steal: the owner keeps at least the target less one, not counting leases in transit. If
-  the mark would leave it less, the finished lease goes first; otherwise it follows when the unfinished lease arrives;
-* no state is kept between passes. If one half of a swap is lost, by a crash of either worker or a refused write, the
-  ordinary rules mend the counts;
+  the mark would leave the owner less than that, the finished lease is given first; otherwise it is given when the
+  unfinished lease arrives;
+* no state is kept between passes. If one half of a swap is lost, because a worker crashes or a write is refused, the
+  ordinary rules even out the counts;
 * workers that see the same rows at the same time do not all act: if more workers could act than moves are missing, each
-  acts by chance.
+  decides at random whether to act.
 """
 
 from __future__ import annotations
@@ -33,13 +35,13 @@ from streamclient.core.sightings import LeaseView
 from streamclient.model import Lease
 
 MARKED_SHARE = 3
-"""The divisor of the number of leases that a worker still needs: in one pass the worker asks for (marks) the quotient,
-rounded up. Several workers that join together see the same counts, so marking everything at once would take too much
-from one owner; a third each converges in a few passes."""
+"""In one pass a worker asks for (marks) the number of leases that it still needs, divided by this number and rounded
+up. Several workers that join together see the same counts. If each marked all that it needs, they would take too much
+from one owner. With a third each, the numbers are even after a few passes."""
 
 WORTHWHILE_DIFFERENCE = 2
-"""The smallest difference in unfinished leases for which a move is worthwhile. A move at a difference of one would only
-give the other worker one more."""
+"""The smallest difference in unfinished leases for which a move is worthwhile. With a difference of one, a move would
+only give the other worker one more."""
 
 
 def plan_takes(
@@ -56,13 +58,13 @@ def plan_takes(
     """Decide one pass over the rows last seen.
 
     ``held`` are the keys that this worker holds. ``pending`` are the keys for which a take, mark or hand-over of this
-    worker is under way, and the worker that gets each; the lease counts as that worker's. ``excluded`` must not be
-    touched now. The same arguments give the same answer.
+    worker is unanswered, and the worker that gets each; the lease counts as that worker's. ``excluded`` are keys that
+    must not be touched now. The same arguments give the same result.
 
     Worked example: A owns a1 to a5, B owns b1, f1 is free; B plans. With seven rows and two workers the target is 4,
-    and B needs 3. It takes f1. Two are still missing, and A, with 5, is above the target. So B marks one of A's leases:
-    a third of two, rounded up. In the next pass, with that lease in transit, B counts 3 and A 4. B is short by one and
-    no worker is above the target, so no lease moves any more.
+    and B needs 3. It takes f1. Then B still needs two, and A, with 5, is above the target. So B marks one of A's
+    leases: a third of two, rounded up. In the next pass that lease is in transit, so the counts are 3 for B and 4 for
+    A. B needs one more, but no worker is above the target, so no lease moves any more.
 
     Later b1, f1 and the lease that A handed over are read to their end. The counts are still 4 and 3, but A has four
     leases to read and B none. B begins two swaps: a third of four, rounded up. For the first it marks a lease of A. A
@@ -83,7 +85,7 @@ def plan_takes(
     if not config.auto_steal_lease:
         return Moves((*own, *chosen), transfers=returned, contested=contested)
     givable = _givable(view, worker_id, set(held) - set(excluded) - set(pending))
-    # Others' rows matter only to a worker that is short of leases, or that has a lease to exchange.
+    # The rows of other workers matter only to a worker that needs leases, or that has a lease to exchange.
     candidates = _steal_candidates(view, worker_id, untouchable, now) if numbers.need or givable else {}
     steals = _choose_steals(view, numbers, candidates, rng)
     exchange = ExchangePass(
@@ -144,9 +146,9 @@ def _may_lose_one(numbers: Numbers, owner: str) -> bool:
     """Return whether this worker may ask ``owner`` for an unfinished lease.
 
     Java's rule decides, with the owner's leases counted as Java does, so that a Java owner need not steal in turn.
-    Finished leases count but are not requested: an owner with no more unfinished leases than this worker is left alone,
-    and gives finished leases away by itself. A Java owner never does. If it keeps so many that no other worker reaches
-    the target, the workers below the target even out their leases among themselves.
+    Finished leases count, but are not requested. So an owner that has no more unfinished leases than this worker is not
+    asked; it gives finished leases away itself. A Java owner never does that. If a Java owner keeps so many leases that
+    no other worker reaches the target, the workers below the target even out their leases among themselves.
     """
     me = numbers.worker_id
     more_leases = numbers.settled.get(owner, 0) - numbers.counts[me]
@@ -158,9 +160,9 @@ def _may_lose_one(numbers: Numbers, owner: str) -> bool:
 def _choose_steals(
     view: LeaseView, numbers: Numbers, candidates: Mapping[str, list[Lease]], rng: Random
 ) -> tuple[Lease, ...]:
-    """Choose leases to ask for: of the owners that may lose a lease, take from the owner with most to read.
+    """Choose leases to ask for, from the owner with the most unfinished leases among those that may lose a lease.
 
-    Among equal owners, take from the owner with the most leases; among further equals, choose by chance.
+    Among equal owners, choose the one with the most leases; if several are still equal, choose at random.
     """
     steals: list[Lease] = []
     for _ in range(-(-numbers.need // MARKED_SHARE)):
@@ -180,7 +182,7 @@ def _choose_steals(
 
 
 def _pick(view: LeaseView, rows: Sequence[Lease], rng: Random) -> Lease:
-    """Choose any ready lease; a child that waits for its parents only if no lease is ready.
+    """Choose any lease that is ready. Choose a child that waits for its parents only if no lease is ready.
 
     In the Java stream client a waiting consumer cannot be stopped, so its lease would stay marked for long.
     """
@@ -189,7 +191,7 @@ def _pick(view: LeaseView, rows: Sequence[Lease], rng: Random) -> Lease:
 
 
 def is_ready(view: LeaseView, row: Lease) -> bool:
-    """Return whether no parent has an unfinished row, as far as the last scan shows."""
+    """Return whether every parent's row is finished or absent, as far as the last scan shows."""
     parents = (view.row(parent) for parent in sorted(row.parent_shard_ids))
     return all(parent is None or parent.is_finished for parent in parents)
 
@@ -199,19 +201,23 @@ def is_ready(view: LeaseView, row: Lease) -> bool:
 
 @define
 class ExchangePass:
-    """One pass of exchanges; ``numbers`` is kept up to date with each choice."""
+    """One pass of exchanges. ``numbers`` is updated with each choice."""
 
     numbers: Numbers
     ready: Mapping[str, list[Lease]]
-    """By owner: unfinished leases of others that may be marked and could be read at once. Chosen leases are removed."""
+    """By owner, the unfinished leases of other workers that may be marked and could be read immediately. Chosen leases
+    are removed."""
     givable: list[Lease]
-    """Own finished leases that may be handed over. Chosen leases are removed."""
+    """This worker's finished leases that may be handed over. Chosen leases are removed."""
     receivers: Collection[str]
     """Workers that are surely alive and staying."""
     rng: Random
 
     def swap(self) -> tuple[tuple[Lease, ...], tuple[Move, ...]]:
-        """Return the marks and hand-overs of swaps: at most a third of the difference, one finished lease for each."""
+        """Return the marks and hand-overs of swaps, at most a third of the difference.
+
+        Each swap has one finished lease.
+        """
         marks: list[Lease] = []
         gifts: list[Move] = []
         difference = self._widest_difference()
@@ -230,9 +236,9 @@ class ExchangePass:
         return tuple(marks), tuple(gifts)
 
     def even_out(self) -> tuple[Move, ...]:
-        """Return moves to workers that are short of leases, as far as Java's rule lets this worker give leases to them.
+        """Return moves to workers that need leases, as far as Java's rule lets this worker give them leases.
 
-        Workers with fewer unfinished leases get none: they ask for unfinished leases themselves.
+        Workers with fewer unfinished leases than this worker get none: they ask for unfinished leases themselves.
         """
         gifts: list[Move] = []
         has_turn = self._has_the_turn_to_give()
@@ -257,11 +263,11 @@ class ExchangePass:
         return self.rng.choice([o for o in sorted(self.ready) if self.ready[o] and self.numbers.unread(o) == most])
 
     def _may_prepare(self, owner: str) -> bool:
-        """Return whether to give a finished lease first, so that the owner may lose an unfinished one.
+        """Return whether to give the owner a finished lease first, so that the owner may lose an unfinished lease.
 
-        This worker's last lease is not given away: no worker sees a worker without leases, so the target would change.
-        Nor is a lease given while another worker waits for a lease that will bring it above the target: that worker
-        returns one, maybe to this owner.
+        This worker's last lease is not given away: other workers do not see a worker without leases, so the target
+        would change. No lease is given, either, while another worker waits for a lease that will bring it above the
+        target: that worker will return a lease, perhaps to this owner.
         """
         numbers = self.numbers
         is_short = numbers.counts[owner] < numbers.target
@@ -308,7 +314,7 @@ class ExchangePass:
 
 
 def staying_workers(view: LeaseView, workers: Sequence[str], worker_id: str, now: float) -> frozenset[str]:
-    """Return the others that gave a sign of life within the last lease duration and do not seem to be stopping."""
+    """Return the other workers that gave a sign of life in the last lease duration and do not seem to be stopping."""
     recent = now - view.duration_seconds
     return frozenset(
         name
@@ -325,14 +331,14 @@ def staying_workers(view: LeaseView, workers: Sequence[str], worker_id: str, now
 
 @define
 class Numbers:
-    """Leases per worker while a pass is being planned; each planned move is counted at once.
+    """The numbers of leases of each worker while a pass is planned. Each planned move is counted immediately.
 
-    A row counts for the worker that will have it once all leases under way have arrived. The Java stream client counts
-    a row in transit for no worker; where its reaction matters, ``settled`` holds its numbers.
+    A row counts for the worker that will have it once all moves have arrived. The Java stream client does not count a
+    row in transit for any worker. If the reaction of that client matters, ``settled`` has its numbers.
     """
 
     worker_id: str
-    """The planning worker."""
+    """The name of the worker that plans."""
     target: int
     """The number of rows divided by the number of workers, rounded up."""
     counts: dict[str, int]
@@ -344,20 +350,20 @@ class Numbers:
     """The number of leases as the Java stream client counts them, by worker: a lease in transit counts for no
     worker."""
     awaited: dict[str, int] = field(factory=dict)
-    """By owner: the number of leases that the planning worker asked for and that were not handed over yet."""
+    """By owner, the number of leases that the planning worker asked for and did not get yet."""
 
     @property
     def need(self) -> int:
-        """The number of leases that the planning worker is short of."""
+        """The number of leases that the planning worker still needs."""
         return max(self.target - self.counts[self.worker_id], 0)
 
     @property
     def arrived(self) -> int:
-        """The number of leases of the planning worker, not counting those that it still waits for."""
+        """The number of leases of the planning worker, without those that it still waits for."""
         return self.counts[self.worker_id] - sum(self.awaited.values())
 
     def load(self, worker: str) -> int:
-        """Return the number of leases of another worker, as if this worker's requests were not granted."""
+        """Return the number of leases of another worker, if this worker's requests were not granted."""
         return self.counts.get(worker, 0) + self.awaited.get(worker, 0)
 
     def unread(self, worker: str) -> int:
@@ -365,38 +371,41 @@ class Numbers:
         return self.unfinished.get(worker, 0)
 
     def has_finished(self, worker: str) -> bool:
-        """Return whether a worker has leases that need no reading any more."""
+        """Return whether a worker has leases that no longer need reading."""
         return self.counts.get(worker, 0) > self.unread(worker)
 
     def rule_permits(self, giver_count: int, receiver_count: int) -> bool:
         """Return whether a lease may go from one worker to another, by the Java stream client's rule.
 
-        The rule lets a lease go from a worker above the target to a worker below, or from a worker exactly at the
-        target to a worker short of at least two. The receiver has at least two leases less, so such moves come to an
-        end.
+        The rule lets a lease go from a worker above the target to a worker below it. It also lets a lease go from a
+        worker exactly at the target to a worker that needs at least two. In both cases the receiver has at least two
+        leases less, so such moves come to an end.
         """
         need = self.target - receiver_count
         return (giver_count > self.target and need > 0) or (giver_count == self.target and need > 1)
 
     def mark(self, owner: str) -> None:
-        """Count one unfinished lease of ``owner`` as requested."""
+        """Count that one unfinished lease of ``owner`` is requested."""
         _shift(self.counts, owner, self.worker_id)
         _shift(self.unfinished, owner, self.worker_id)
         _add(self.settled, owner, -1)
         _add(self.awaited, owner, 1)
 
     def give(self, receiver: str) -> None:
-        """Count one finished lease of the planning worker for ``receiver``."""
+        """Count that the planning worker gives one finished lease to ``receiver``."""
         _shift(self.counts, self.worker_id, receiver)
 
     def take(self, row: Lease) -> None:
-        """Count a free lease for the planning worker."""
+        """Count that the planning worker takes a free lease."""
         _add(self.counts, self.worker_id, 1)
         _add(self.unfinished, self.worker_id, 0 if row.is_finished else 1)
 
 
 def count_leases(view: LeaseView, worker_id: str, destined: Mapping[str, str], now: float) -> Numbers:
-    """Count the rows last seen for ``worker_id``. ``destined`` names the new worker of rows whose fate is decided."""
+    """Count the rows as ``worker_id`` last saw them.
+
+    ``destined`` names the new worker of rows whose move is decided.
+    """
     held, counts = view.credits(now), view.counts
     numbers = Numbers(
         worker_id,
@@ -416,7 +425,7 @@ def count_leases(view: LeaseView, worker_id: str, destined: Mapping[str, str], n
 
 
 def _redirect(numbers: Numbers, row: Lease, worker: str, *, is_counted: bool) -> None:
-    """Count a row for the worker that will have it, instead of its present holder."""
+    """Count a row for the worker that will have it, and no longer for its present holder."""
     holder = row.stealer or row.owner
     if is_counted and holder:
         _add(numbers.counts, holder, -1)
@@ -435,7 +444,7 @@ def _await(numbers: Numbers, row: Lease) -> None:
 
 
 def missing_moves(numbers: Iterable[int]) -> int:
-    """Return the number of single moves that make numbers even, so that no two differ by more than one."""
+    """Return how many single moves make the numbers even, so that no two of them differ by more than one."""
     values = list(numbers)
     low, high = sum(values) // len(values), -(-sum(values) // len(values))
     return max(sum(max(value - high, 0) for value in values), sum(max(low - value, 0) for value in values))

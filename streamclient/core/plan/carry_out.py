@@ -1,7 +1,7 @@
-"""The moves of leases that a scan leads to, carried out.
+"""The moves of leases that follow from a scan, and their execution.
 
-In a fleet whose workers all have sessions, each does its part of one assignment (``own_part``), all of it at once.
-In any other fleet, where Java workers take and steal by numbers, this worker does the same (``beside_java``).
+In a fleet whose workers all have sessions, each worker does its part of one assignment (``own_part``), in one pass. In
+any other fleet, Java workers take and steal by numbers, and this worker does the same (``beside_java``).
 """
 
 from __future__ import annotations
@@ -20,15 +20,16 @@ from streamclient.core.write_rules import WriteKind
 from streamclient.model import BalanceBy, Lease
 
 STUCK_MARK_DURATIONS = 15
-"""Number of lease durations after which an unanswered request for a lease (a mark) is reported: five minutes by
-default, far longer than a batch takes to finish. A restarted Java owner may keep a marked lease for ever without
+"""The number of lease durations after which an unanswered request for a lease (a mark) is reported. By default that is
+five minutes, far longer than a batch takes to finish. A restarted Java owner may keep a marked lease for ever without
 reading it."""
 
 MOVES = (WriteKind.TAKE, WriteKind.STEAL, WriteKind.TRANSFER)
-"""Writes after which a lease belongs to another worker, or is about to."""
+"""The writes after which a lease belongs to another worker, or soon will."""
 
 GRACE_SECONDS = 0.1
-"""Seconds added to the moment at which a lease expires: it must have stood still for longer than its duration."""
+"""Seconds that are added to the moment at which a lease expires. The lease must have stood still for longer than its
+duration."""
 
 
 def plan_and_follow(state: WorkerState) -> None:
@@ -37,7 +38,7 @@ def plan_and_follow(state: WorkerState) -> None:
     if not state.signals.may_hold(state.now):
         return
     if state.signals.session.needs_read and state.signals.keeps_rows:
-        # A beat was not accepted, perhaps because another process has the name: only another read can tell.
+        # A heartbeat was refused, perhaps because another process has the name. Only another read can tell.
         state.wants_scan = True
         return
     if state.signals.is_uniform:
@@ -51,13 +52,16 @@ def plan_and_follow(state: WorkerState) -> None:
 
 
 def _pending(state: WorkerState) -> Mapping[str, str]:
-    """Return the leases with a move of this worker under way, and their future workers."""
+    """Return the leases that this worker is moving, and their future workers."""
     results = {key: flight.write.result for key, flight in state.flights.items() if flight.write.kind in MOVES}
     return {key: row.stealer or row.owner for key, row in results.items() if row is not None}
 
 
 def _shunned(state: WorkerState) -> list[str]:
-    """Return the leases whose consumers stalled here: for a lease duration they are left to other workers, if any."""
+    """Return the leases whose consumers stalled on this worker.
+
+    For a lease duration they are left to other workers, if any.
+    """
     state.shunned = {key: until for key, until in state.shunned.items() if until > state.now}
     has_others = state.shunned and len(state.view.live_workers(state.now)) > 1
     return list(state.shunned) if has_others else []
@@ -86,13 +90,13 @@ def _fleet(state: WorkerState) -> FleetView:
 
 
 def prepare_departure(state: WorkerState) -> None:
-    """Scan before any hand-over: the last scan may be minutes old, and shares would become uneven."""
+    """Scan before any hand-over. The last scan may be minutes old, and the shares would become uneven."""
     if state.signals.is_uniform and state.signals.may_hold(state.now):
         state.wants_scan = state.awaits_heirs = True
 
 
 def choose_heirs(state: WorkerState) -> None:
-    """Choose the receiver of each lease for this worker's stop, as well as is known."""
+    """Choose the receiver of each lease for this worker's stop, from the rows last seen."""
     was_awaited, state.awaits_heirs = state.awaits_heirs, False
     if state.is_stopping and state.signals.is_uniform:
         state.heirs = _fleet(state).assignment()
@@ -114,7 +118,7 @@ def _report_ignored_loads(state: WorkerState) -> None:
 
 
 def _plan(state: WorkerState) -> Moves:
-    """Plan by numbers from the last scan, without leases under way, given up, or still read by an old consumer."""
+    """Plan by numbers from the last scan, without leases that move, were given up, or still have an old consumer."""
     return plan_takes(
         state.view,
         state.worker_id,
@@ -134,7 +138,7 @@ def _follow_numbers(state: WorkerState, plan: Moves) -> None:
             text = f"another process uses the worker identifier {state.worker_id!r} and moves {row}; left to it"
             state.report_once(Severity.ERROR, row.lease_key, "name conflict", text)
         contested = ()
-    # With sessions, the session shows which process has the name; then such rows only had a late write.
+    # With sessions, the session shows which process has the name. Such rows then only had a late write.
     plan = evolve(plan, takes=(*plan.takes, *contested))
     unheld = tuple(move for move in plan.transfers if move.row.lease_key not in state.held)
     if state.is_stopping:
@@ -147,7 +151,7 @@ def _follow_numbers(state: WorkerState, plan: Moves) -> None:
 
 
 def _pass_on(state: WorkerState, rows: list[Lease]) -> None:
-    """Hand leases received from other workers on to further workers, without reading them, while this worker stops."""
+    """While this worker stops, hand leases that it receives on to other workers, without reading them."""
     for row in rows:
         receiver = new_owner(state, row) if row.owner == state.worker_id else None
         if receiver is not None:
@@ -158,7 +162,7 @@ def _pass_on(state: WorkerState, rows: list[Lease]) -> None:
 
 
 def _carry_out(state: WorkerState, plan: Moves) -> None:
-    """Carry out the plan, beginning with hand-overs of leases that are not read, which make up for the takes."""
+    """Carry out the plan, beginning with hand-overs of leases that are not read, because they make up for the takes."""
     held = {key: state.held[key] for move in plan.transfers if (key := move.row.lease_key) in state.held}
     to_be_read = [key for key, lease in held.items() if not lease.lease.is_finished]
     for move in plan.transfers:
@@ -172,7 +176,7 @@ def _carry_out(state: WorkerState, plan: Moves) -> None:
         send(state, leases.steal(move.row, move.receiver))
     for move in plan.transfers:
         if move.row.lease_key in to_be_read:
-            # The lease goes as soon as its consumer has ended.
+            # The lease is handed over as soon as its consumer has ended.
             state.keep(evolve(held[move.row.lease_key], promised_to=move.receiver))
             settle(state, move.row.lease_key)
     if plan.look_again_at is not None:
@@ -182,9 +186,9 @@ def _carry_out(state: WorkerState, plan: Moves) -> None:
 
 
 def _pass(state: WorkerState, move: Move) -> None:
-    """Hand a lease on without reading it; among workers with sessions, at most once per lease duration.
+    """Hand a lease on without reading it. Among workers with sessions, do so at most once per lease duration.
 
-    Otherwise a shard that every worker's processor is done with would go round for ever.
+    Otherwise a shard with which every worker's processor is done would go round for ever.
     """
     key, now, duration = move.row.lease_key, state.now, state.duration_seconds
     if state.signals.is_uniform:
@@ -196,10 +200,10 @@ def _pass(state: WorkerState, move: Move) -> None:
 
 
 def hand_on_stuck(state: WorkerState) -> None:
-    """Hand on leases that ran out while their consumers still run here: this worker may not take them back.
+    """Hand on leases that ran out while their consumers still run on this worker: it may not take them back.
 
-    Every other worker may take them, but none with enough leases does. The row stood still for a whole lease duration,
-    so a hand-over is as safe as any take.
+    Every other worker may take them, but a worker with enough leases does not. The row stood still for a whole lease
+    duration, so a hand-over is as safe as any take.
     """
     view = state.view
     for key in sorted(state.running.keys() - state.held.keys() - state.flights.keys()):
@@ -215,7 +219,7 @@ def hand_on_stuck(state: WorkerState) -> None:
 
 
 def report_stuck_marks(state: WorkerState) -> None:
-    """Report the leases that this worker asked for long ago and did not get."""
+    """Report the leases that this worker requested long ago and did not get."""
     patience = STUCK_MARK_DURATIONS * state.duration_seconds
     for sighting in state.view.counts.wanted_by(state.worker_id):
         row, key = sighting.row, sighting.row.lease_key

@@ -1,8 +1,8 @@
 """The load of each lease, measured from the progress in its row.
 
 A lease's row holds the number of records and bytes processed up to its checkpoint. Two scans and the time between them
-give a rate. Rates are averages in which older scans count less and less, so that neither a pause between two
-checkpoints nor a burst moves a lease.
+give a rate. Rates are averages in which older scans count less and less. So neither a pause between two checkpoints nor
+a burst causes a move.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ from attrs import frozen
 from streamclient.model import BalanceBy, Lease
 
 MEMORY_SECONDS = 300.0
-"""Age at which an observation counts a third of a new observation. A worker that catches up after a pause looks loaded
-for a few minutes only."""
+"""The age at which an observation counts a third of a new observation. So a worker that catches up after a pause looks
+loaded only for a few minutes."""
 
 MEASURED_SECONDS = 30.0
-"""Shortest time of observation that gives a rate: several checkpoints, several scans of a small fleet."""
+"""The shortest time of observation that gives a rate. It covers several checkpoints, and several scans of a small
+fleet."""
 
 
 @frozen
@@ -27,12 +28,12 @@ class _Meter:
     """The progress of one lease, as its rows have shown."""
 
     amount: int
-    """Total of records or bytes, as last seen."""
+    """The total of records or bytes, as last seen."""
     seen_at: float
     moved: float = 0.0
-    """Sum of the amounts added between scans; older amounts count less."""
+    """The sum of the amounts that were added between scans. Older amounts count less."""
     seconds: float = 0.0
-    """Sum of the times between scans; older times count less in the same way."""
+    """The sum of the times between scans. Older times count less in the same way."""
 
 
 class Loads:
@@ -43,7 +44,7 @@ class Loads:
         self._meters: dict[str, _Meter] = {}
 
     def observe(self, rows: Iterable[Lease], now: float) -> None:
-        """Process a scan that returned at ``now``; leases missing in it are forgotten."""
+        """Process a scan that returned at ``now``. Leases that the scan lacks are forgotten."""
         if self.balance_by is not BalanceBy.COUNT:
             open_rows = (row for row in rows if not row.is_finished and row.progress is not None)
             self._meters = {row.lease_key: self._seen(row, now) for row in open_rows}
@@ -58,7 +59,7 @@ class Loads:
         amount = self._amount(row)
         old = self._meters.get(row.lease_key)
         if old is None or amount < old.amount:
-            # Seen for the first time, or counting anew because its row was reset.
+            # The row was seen for the first time, or its progress began again because it was reset.
             return _Meter(amount, now)
         elapsed = now - old.seen_at
         kept = exp(-elapsed / MEMORY_SECONDS)

@@ -1,4 +1,4 @@
-"""The moves of leases that a scan of the status table leads to, for one worker."""
+"""The moves of leases that follow for one worker from a scan of the status table."""
 
 from __future__ import annotations
 
@@ -20,14 +20,16 @@ class Moves:
     """The moves to make now. No lease occurs twice."""
 
     takes: tuple[Lease, ...] = ()
-    """Leases to take now: free, handed over to this worker, or left in its name from an earlier run."""
+    """Leases to take now: free leases, leases handed over to this worker, or leases left in its name from an earlier
+    run."""
     marks: tuple[Move, ...] = ()
-    """Leases of other workers to ask for: for this worker or, if loads are evened out, for another one."""
+    """Leases to request from their owners (marks): for this worker or, if loads are evened out, for another worker."""
     transfers: tuple[Move, ...] = ()
     """Leases to hand to another worker. If this worker reads such a lease, its consumer is stopped first."""
     wakes: tuple[str, ...] = ()
-    """Other workers that have to act, sorted."""
+    """Other workers that must act, sorted."""
     contested: tuple[Lease, ...] = ()
-    """Leases in this worker's name, not held, that move: another process uses the name, or a write came late."""
+    """Leases in this worker's name that it does not hold, and that move. Another process uses the name, or a write was
+    applied late."""
     look_again_at: float | None = None
-    """The time at which the first of the leases released from their owners can be taken by any worker."""
+    """The time at which any worker may take the first of the leases that were released from their owners."""

@@ -1,16 +1,17 @@
 """One worker's part of the assignment, in a fleet whose workers all have sessions.
 
 Every worker computes the same assignment (``assignment``) from the same rows. Each worker carries out the moves of its
-own leases. It leaves the other moves to the other workers, but knows which workers to wake for them.
+own leases. It leaves all other moves to the other workers, but wakes these workers for them.
 
 Laws:
 
 * a row in transit is left alone until it has arrived, or until its receiver is gone;
 * a worker takes only leases that are free (never owned, left by a killed session, or standing still) or in its own
   name;
-* a lease that stands still although its owner lives is assigned by any worker that sees that: others may see it later;
-* a free lease is taken by its assigned worker; if that worker leaves it for a lease duration, by any worker that sees
-  that;
+* if a lease stands still although its owner lives, any worker that sees this assigns the lease: other workers may see
+  it later;
+* a free lease is taken by its assigned worker. If that worker leaves it for a lease duration, any worker that sees this
+  takes it;
 * a lease that this worker must not read, because its processor is done with the shard or stalled on it, goes to another
   worker.
 """
@@ -36,18 +37,18 @@ class FleetView:
     view: LeaseView
     now: float
     staying: Sequence[str]
-    """Workers that may receive leases, this one included unless it is stopping."""
+    """The workers that may receive leases. This worker is among them unless it is stopping."""
     held: Collection[str]
     """Leases that this worker holds."""
     pending: Mapping[str, str]
-    """Leases with a take, mark or hand-over of this worker under way, and their future workers."""
+    """Leases that this worker is moving (by a take, a mark or a hand-over), and their future workers."""
     busy: Collection[str]
-    """Leases that this worker must not touch now: a write is under way, or an old consumer still runs."""
+    """Leases that this worker must not touch now, because a write is unanswered or an old consumer still runs."""
     declined: Collection[str]
     """Leases that this worker must not read."""
     balance_by: BalanceBy = BalanceBy.COUNT
     rates: Mapping[str, float] | None = None
-    """Loads of leases, if this worker is the one that evens them out."""
+    """The loads of leases, if this worker is the one that evens them out; otherwise ``None``."""
     may_mark: bool = True
 
     def assignment(self) -> Assignment:
@@ -61,8 +62,8 @@ class FleetView:
     def _holder(self, key: str) -> str:
         """Return the worker that has the lease or will have it; empty if no worker does.
 
-        A worker that does not stay does not count. Neither does a worker that let the lease stand still until it
-        expired, whether the lease was its own or was handed over to it.
+        A worker that does not stay does not count. A worker does not count, either, if it let the lease stand still
+        until it expired, whether it owned the lease or was to take it.
         """
         if key in self.pending:
             return self.pending[key]
@@ -130,18 +131,19 @@ class _Part:
             self.others.add(receiver)
 
     def _look_at_own(self, row: Lease, receiver: str) -> None:
-        """Plan for a lease in this worker's name that is not held: left from an earlier run, or handed over to it.
+        """Plan for a lease in this worker's name that it does not hold.
 
-        A lease that was handed over is taken, regardless of the shares: its giver may be unable to take it back.
+        The lease is left from an earlier run, or was handed over. A lease that was handed over is taken, whatever the
+        shares are: its giver may be unable to take it back.
         """
         fleet = self.fleet
         is_wanted = row.is_handed_over and row.lease_key not in fleet.declined
         self._assign(row, fleet.worker_id if is_wanted and fleet.worker_id in fleet.staying else receiver)
 
     def _look_at_free(self, sighting: Sighting, receiver: str) -> None:
-        """Plan for a free lease; other workers see that it is free, unless only this worker watched it stand still.
+        """Plan for a free lease. Other workers also see that it is free, unless only this worker saw it stand still.
 
-        A worker that let the lease stand still, or did not take it when it was handed over, gets it only if no other
+        If a worker let the lease stand still, or did not take it at a hand-over, it gets the lease only if no other
         worker can.
         """
         fleet, row = self.fleet, sighting.row
@@ -184,7 +186,10 @@ class _Part:
                 self.transfers.append(Move(row, substitute))
 
     def _substitute(self, unwanted: str) -> str:
-        """Return another staying worker, the one with the fewest leases; ``unwanted`` if no other stays."""
+        """Return another staying worker, the one with the fewest leases.
+
+        Return ``unwanted`` if no other worker stays.
+        """
         others = [name for name in self.fleet.staying if name != unwanted]
         substitute = min(others, key=lambda name: (self._shares[name], name), default=unwanted)
         self._shares[substitute] += 1

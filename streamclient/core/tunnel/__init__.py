@@ -1,1 +1,1 @@
-"""The decisions of a tunnel client: the service assigns channels, the client obeys and reports."""
+"""The decisions of a tunnel client. The service assigns channels; the client obeys and reports."""

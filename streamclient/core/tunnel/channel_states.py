@@ -1,10 +1,11 @@
-"""Channels as heartbeats carry them, and the merge of two lists of them.
+"""Channels in the form of heartbeats, and the merge of two lists of channels.
 
 Laws (Java and Go SDK, tunnel packages):
 
-* of two states of one channel, the one with the higher version is newer; if the versions are equal, the service's state
-  counts;
-* the answer to a heartbeat is the complete list for the client to hold: missing channels are dropped, unreported;
+* if two states of one channel differ in version, the one with the higher version is newer; if the versions are equal,
+  the service's state counts;
+* the answer to a heartbeat is the complete list of channels that the client holds. The client drops all other channels,
+  and does not report them;
 * each change of a channel's state raises its version by one.
 """
 
@@ -17,16 +18,16 @@ from attrs import frozen
 
 
 class ChannelStatus(Enum):
-    """State of a channel (Java: ``ChannelStatus``)."""
+    """The state of a channel (Java: ``ChannelStatus``)."""
 
     WAIT = "WAIT"
-    """Not readable yet. Occurs only in descriptions, never in heartbeats."""
+    """The channel cannot be read yet. This state occurs only in descriptions, never in heartbeats."""
     OPEN = "OPEN"
-    """Readable, by the client that receives it."""
+    """The client that receives this state may read the channel."""
     CLOSING = "CLOSING"
     """The service asks the client to release the channel."""
     CLOSE = "CLOSE"
-    """Released by the client, or taken from it."""
+    """The client released the channel, or the service took it from the client."""
     TERMINATED = "TERMINATED"
     """The channel was consumed to its end."""
 
@@ -48,7 +49,7 @@ class Channel:
 
 
 def merged(local: Mapping[str, Channel], answer: Iterable[Channel]) -> dict[str, Channel]:
-    """Return the list to hold after a heartbeat, in the answer's order."""
+    """Return the list of channels to hold after a heartbeat, in the order of the answer."""
     result: dict[str, Channel] = {}
     for channel in answer:
         own = local.get(channel.channel_id)

@@ -1,29 +1,30 @@
-"""The readers of a tunnel worker that may read and process at once: at most ``max_channel_parallel``.
+"""The readers of a tunnel worker that may read and process at the same time: at most ``max_channel_parallel``.
 
 Laws (Java SDK, tunnel package: a fair semaphore around each round, which is one read and one call of the processor):
 
-* never more readers than the limit have a turn;
-* readers get turns in the order in which they asked; a reader that ends a turn and asks again comes after all that
-  wait;
-* a turn is one page, from the start of its read until the last call for it returned. A reader that pauses has no turn:
-  an idle channel, or one whose processor fails, holds up no other. (Java sleeps with the permit in hand.)
+* the number of readers that have a turn is never above the limit;
+* readers get turns in the order of their requests. A reader that ends a turn and asks again comes after all readers
+  that wait;
+* a turn is the time of one page, from the start of its read until the last call for the page has returned. A reader
+  that pauses has no turn. So a channel that is idle, or whose processor fails, does not hold up other channels. (Java
+  keeps the permit while it sleeps.)
 """
 
 from __future__ import annotations
 
 
 class Turns:
-    """The readers that have a turn, and those that wait for one. Owned by one thread."""
+    """The readers that have a turn, and the readers that wait for a turn. Owned by one thread."""
 
     def __init__(self, most: int | None) -> None:
-        """``most`` is the number of turns at once; ``None`` for no limit."""
+        """Set the largest number of turns at the same time to ``most``; ``None`` means no limit."""
         self.most = most
         self._having: set[str] = set()
         self._waiting: dict[str, None] = {}
 
     @property
     def having(self) -> frozenset[str]:
-        """Readers that have a turn."""
+        """The readers that have a turn."""
         return frozenset(self._having)
 
     def has(self, reader: str) -> bool:
@@ -35,14 +36,14 @@ class Turns:
         return reader in self._waiting
 
     def ask(self, reader: str) -> bool:
-        """Ask for a turn, and return whether the reader has it now. Asking again changes nothing."""
+        """Ask for a turn. Return whether the reader has the turn now. A repeated request changes nothing."""
         if reader not in self._having:
             self._waiting[reader] = None
             self._grant()
         return reader in self._having
 
     def end(self, reader: str) -> tuple[str, ...]:
-        """End a reader's turn or its wait, and return the readers that get a turn now. Repeating it is harmless."""
+        """End a reader's turn or its wait, and return the readers that get a turn now. A repeated call does no harm."""
         self._having.discard(reader)
         self._waiting.pop(reader, None)
         return self._grant()

@@ -1,7 +1,7 @@
 """Channels that a client holds and cannot read: the reason, its start, and the time of the next try.
 
-One bad channel does not make the client release the others. The pauses of a bad channel grow, so that it costs little
-while it stays bad. The channel is given back after each failure, so that another client may try.
+If one channel cannot be read, the client keeps all others. The pauses before the next tries of the bad channel grow, so
+it costs little. The channel is given back after each failure, so that another client may try it.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from streamclient.base.backoff import doubling_millis, with_jitter
 
 SHORTEST_CHANNEL_PAUSE_MILLIS = 200
 LONGEST_CHANNEL_PAUSE_MILLIS = 30_000
-"""Pauses before the checkpoint of a channel is looked up again: as after failed connections at first, and one regular
-heartbeat interval at last."""
+"""The pauses before the checkpoint of a channel is looked up again. The first is that after a failed connection; the
+longest is one regular interval between heartbeats."""
 
 REMEMBERED_SECONDS = 120.0
-"""After this time without being listed, a channel begins with the shortest pause again: another client has read it
+"""If a channel was not listed for this time, it begins with the shortest pause again: another client has read it
 meanwhile, or its new trouble is a different one."""
 
 
@@ -30,19 +30,19 @@ class ChannelTrouble:
     why: str
     """The reason, for people."""
     since: float
-    """Start of the trouble (monotonic seconds)."""
+    """The time when the trouble began, in monotonic seconds."""
     failures: int
-    """Number of consecutive failed lookups."""
+    """The number of consecutive lookups that failed."""
     due: float
-    """Earliest time of the next lookup."""
+    """The earliest time of the next lookup."""
     listed_at: float
-    """Time at which the service last assigned the channel to this client."""
+    """The time when the service last assigned the channel to this client."""
 
 
 class ChannelTroubles:
     """All troubles of one client.
 
-    Owned by one thread; any thread may read ``present``, which is replaced, never changed.
+    Owned by one thread. Any thread may read ``present``: the mapping is replaced and never changed.
     """
 
     def __init__(self, dice: Random) -> None:
@@ -50,10 +50,10 @@ class ChannelTroubles:
         self._known: dict[str, ChannelTrouble] = {}
         self._strange: set[str] = set()
         self.present: Mapping[str, ChannelTrouble] = {}
-        """Troubles of the channels that the last answer to a heartbeat listed."""
+        """The troubles of the channels that the last answer to a heartbeat listed."""
 
     def failed(self, channel_id: str, why: str, now: float) -> float:
-        """Record a failed lookup, and return the pause before the next one, in seconds."""
+        """Record a failed lookup, and return the pause before the next lookup, in seconds."""
         known = self._known.get(channel_id)
         failures = 1 if known is None else known.failures + 1
         millis = doubling_millis(failures, SHORTEST_CHANNEL_PAUSE_MILLIS, LONGEST_CHANNEL_PAUSE_MILLIS)
@@ -63,7 +63,7 @@ class ChannelTroubles:
         return pause
 
     def listed(self, channel_ids: Collection[str], strange: Mapping[str, str], now: float) -> None:
-        """Process a heartbeat's answer: its channels, and for channels with unknown contents, those contents."""
+        """Process a heartbeat's answer: its channels, and the contents of those that are not understood."""
         for channel_id in self._strange - strange.keys():
             self._known.pop(channel_id, None)
         self._strange = set(strange)
@@ -85,12 +85,12 @@ class ChannelTroubles:
             self._show(self.present.keys() - {channel_id})
 
     def due(self, channel_id: str) -> float:
-        """Return the earliest time of a channel's next lookup; for a channel without trouble, the far past."""
+        """Return the earliest time of a channel's next lookup. For a channel without trouble, that is the far past."""
         known = self._known.get(channel_id)
         return float("-inf") if known is None else known.due
 
     def known(self) -> Iterable[str]:
-        """Return the channels with a trouble, including those that are not listed at present."""
+        """Return the channels that have a trouble, even if they are not listed at present."""
         return tuple(self._known)
 
     def _set(self, channel_id: str, trouble: ChannelTrouble) -> None:

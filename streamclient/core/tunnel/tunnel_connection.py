@@ -3,7 +3,7 @@
     WAIT --OPEN--> RUNNING --CLOSING--> CLOSING --reader ended--> CLOSED
     any  --CLOSE, TERMINATED--> CLOSED        RUNNING --reader ended--> CLOSED
 
-A closed connection never opens again: to any notification it only answers that it is closed.
+A closed connection never opens again. It answers any notification with its closed state.
 """
 
 from __future__ import annotations
@@ -26,38 +26,38 @@ class ConnectionState(Enum):
 
 
 class Step(Enum):
-    """The step that the owner of a connection takes after a notification."""
+    """The step that the owner of a connection must take after a notification."""
 
     START = "start"
     """Start reading."""
     LET_GO = "let_go"
-    """Let the reader end in order, with a last checkpoint."""
+    """Let the reader finish its work and end with a last checkpoint."""
     DROP = "drop"
-    """End the reader at once: another client may have the channel already."""
+    """End the reader immediately, because another client may have the channel already."""
 
 
 @define
 class ChannelConnection:
-    """State of one channel at one client. Methods return the step to take next, if any."""
+    """The state of one channel at one client. Methods return the step to take next; ``None`` for no step."""
 
     channel_id: str
     state: ConnectionState = ConnectionState.WAIT
     latest: Channel | None = None
-    """The newest known state, which the next heartbeat reports."""
+    """The newest known state of the channel, which the next heartbeat reports."""
     is_finished: bool = False
     rounds_closing: int = 0
-    """Number of heartbeats since the service asked to let the channel go."""
+    """The number of heartbeats since the service asked to release the channel."""
     reader: str = ""
-    """Identifier of the channel's reader; empty without a reader, or while an earlier reader of the channel still
+    """The identifier of the channel's reader; empty without a reader, or while an earlier reader of the channel still
     runs."""
 
     @property
     def is_active(self) -> bool:
-        """Whether the channel is read, or about to be."""
+        """Whether the channel is being read, or will be."""
         return self.state in (ConnectionState.RUNNING, ConnectionState.CLOSING)
 
     def notify(self, channel: Channel) -> Step | None:
-        """Process a channel of a heartbeat's answer. An older version is ignored."""
+        """Process a channel of the answer to a heartbeat. Ignore an older version."""
         if self.latest is not None and channel.version < self.latest.version:
             return None
         self.latest = channel
@@ -69,13 +69,13 @@ class ChannelConnection:
         return self._close()
 
     def reader_ended(self, *, is_finished: bool) -> None:
-        """Close and report the connection after its reader ended: by request, by failure, or at the channel's end."""
+        """Close and report the connection. Its reader has ended: on request, by a failure, or at the channel's end."""
         self.is_finished = self.is_finished or is_finished
         self.state = ConnectionState.CLOSED
         self.check()
 
     def check(self) -> None:
-        """Report a closed connection as closed, in a newer version than the last known one."""
+        """Report a closed connection as closed, with a newer version than the last known version."""
         if self.state is ConnectionState.CLOSED and self.latest is not None:
             status = ChannelStatus.TERMINATED if self.is_finished else ChannelStatus.CLOSE
             self.latest = self.latest.changed(status)

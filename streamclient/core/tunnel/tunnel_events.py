@@ -15,11 +15,11 @@ class CallVerdict(Enum):
     """The meaning of a failed call for the session."""
 
     PASSING = "passing"
-    """Try again."""
+    """The call may be tried again."""
     GONE = "gone"
-    """The session ended at the service; connect again."""
+    """The session ended at the service. The client must connect again."""
     FINAL = "final"
-    """Consuming cannot go on: the tunnel is gone or expired, or the client does not have, and never had, permission."""
+    """The client cannot go on: the tunnel is gone or expired, or the client has no permission and never had it."""
 
 
 # --- events ------------------------------------------------------------------------------------------------------
@@ -27,7 +27,7 @@ class CallVerdict(Enum):
 
 @frozen
 class SessionTick:
-    """``TunnelSession.next_deadline`` was reached. Harmless at any other time."""
+    """``TunnelSession.next_deadline`` has come. The event does no harm at any other time."""
 
 
 @frozen
@@ -36,12 +36,12 @@ class Connected:
 
     client_id: str
     sent_at: float
-    """Time before the request was sent: the service may count its time-out from then."""
+    """The time before the request was sent. The service may count its time-out from that time on."""
 
 
 @frozen
 class ConnectFailed:
-    """No session began, or it is unknown whether one began."""
+    """No session began, or it is unknown whether a session began."""
 
     verdict: CallVerdict
     error: Exception
@@ -49,18 +49,19 @@ class ConnectFailed:
 
 @frozen
 class HeartbeatAnswered:
-    """The channels to hold from now on."""
+    """The heartbeat was answered with the channels to hold from now on."""
 
     client_id: str
     channels: Sequence[Channel]
     sent_at: float
     strange: Mapping[str, str] = field(factory=dict)
-    """Channels that the answer lists with unknown contents, and those contents. Such channels are not read."""
+    """Channels that the answer lists with contents that are not understood, and these contents. Such channels are not
+    read."""
 
 
 @frozen
 class HeartbeatFailed:
-    """The heartbeat was refused or not answered."""
+    """The heartbeat was refused, or was not answered."""
 
     client_id: str
     verdict: CallVerdict
@@ -69,7 +70,7 @@ class HeartbeatFailed:
 
 @frozen
 class CheckpointFound:
-    """The answer to ``FindCheckpoint``: the position at which to read a channel."""
+    """The answer to ``FindCheckpoint``: the position from which to read a channel."""
 
     channel_id: str
     reader: str
@@ -79,7 +80,10 @@ class CheckpointFound:
 
 @frozen
 class CheckpointNotFound:
-    """The lookup failed after its retries. Unless that is final, only this channel is given up, and tried again."""
+    """The lookup failed after its retries.
+
+    Unless the failure is final, only this channel is given up, and is tried again later.
+    """
 
     channel_id: str
     reader: str
@@ -89,7 +93,7 @@ class CheckpointNotFound:
 
 @frozen
 class ChannelDeclined:
-    """The channel is not wanted, so it is not looked up. It is reported as released."""
+    """The channel is not wanted, so its checkpoint is not looked up. It is reported as released."""
 
     channel_id: str
     reader: str
@@ -97,26 +101,26 @@ class ChannelDeclined:
 
 @frozen
 class CallsRefused:
-    """A call for a channel was refused for a reason that holds for all channels and is final."""
+    """A call for a channel was refused for a final reason that holds for all channels."""
 
     why: str
-    """The work that is impossible, as a clause such as 'checkpoints cannot be stored'."""
+    """The work that has become impossible, as a clause such as 'checkpoints cannot be stored'."""
     error: Exception
 
 
 @frozen
 class ReaderEnded:
-    """A reader is gone: none of its user code runs any more. Reported once per ``StartReader``."""
+    """A reader is gone, and none of its user code runs any more. Reported once for each ``StartReader``."""
 
     channel_id: str
     reader: str
     is_finished: bool
-    """Whether the channel was consumed to its end and the end is stored."""
+    """Whether the channel was consumed to its end, and that end is stored."""
 
 
 @frozen
 class ReaderStalled:
-    """A reader neither ends nor makes progress; the channel must not be kept for it."""
+    """A reader neither ends nor makes progress. The client must not keep the channel for it."""
 
     channel_id: str
     reader: str
@@ -125,12 +129,12 @@ class ReaderStalled:
 
 @frozen
 class SessionStopRequested:
-    """Let go of every channel in order, then end the session."""
+    """The client must release every channel in order, then end the session."""
 
 
 @frozen
 class SessionEnded:
-    """The service was told that the session is over, or could not be told."""
+    """The service was told that the session is over, or the call failed."""
 
 
 Event = (
@@ -154,12 +158,12 @@ Event = (
 
 @frozen
 class Connect:
-    """Begin a session. Never requested while another is being begun."""
+    """Begin a session. Never requested while another session is being begun."""
 
 
 @frozen
 class Heartbeat:
-    """Report these channels. Never requested while another heartbeat is under way."""
+    """Report these channels. Never requested while another heartbeat is unanswered."""
 
     client_id: str
     channels: tuple[Channel, ...]
@@ -167,7 +171,7 @@ class Heartbeat:
 
 @frozen
 class FindCheckpoint:
-    """Look up the position at which to read a channel."""
+    """Look up the position from which to read a channel."""
 
     client_id: str
     channel_id: str
@@ -181,15 +185,15 @@ class StartReader:
     client_id: str
     channel_id: str
     reader: str
-    """An identifier that is new for each reader, to tell its answers from those of its successor."""
+    """An identifier that is new for each reader. It distinguishes the reader's answers from those of its successor."""
     token: str
     sequence_number: int
-    """Sequence number of the last stored checkpoint."""
+    """The sequence number of the last stored checkpoint."""
 
 
 @frozen
 class StopReader:
-    """End a reader: in order, with a last checkpoint, or at once because the channel is lost."""
+    """End a reader: in order, with a last checkpoint; or immediately, because the channel is lost."""
 
     channel_id: str
     reader: str
@@ -198,14 +202,14 @@ class StopReader:
 
 @frozen
 class EndSession:
-    """Tell the service that the session is over, so that its channels are free at once."""
+    """Tell the service that the session is over, so that its channels become free immediately."""
 
     client_id: str
 
 
 @frozen
 class Finish:
-    """Nothing is left to do; ``error`` is the error that ended the work, if it did not end by request."""
+    """No work is left. ``error`` is the error that ended the work; ``None`` if the work ended on request."""
 
     error: Exception | None = None
 
@@ -217,7 +221,7 @@ class SessionReport:
     severity: Severity
     text: str
     outage: tuple[str, ...] = ()
-    """If given, the report is repeated while something fails; equal values denote the same outage."""
+    """If it is set, the report is repeated as long as something fails. Equal values stand for the same outage."""
 
 
 Command = Connect | Heartbeat | FindCheckpoint | StartReader | StopReader | EndSession | Finish | SessionReport

@@ -1,4 +1,4 @@
-"""The session of one tunnel client, as events in and commands out.
+"""The session of one tunnel client: events go in, commands come out.
 
 ``TunnelSession`` decides when to connect and to send heartbeats, which channels to read and to release, and when to
 give up. It reads no clock, makes no call and starts no thread. The same events at the same times give the same
@@ -6,18 +6,19 @@ commands.
 
 Laws:
 
-* channels are read only while the session is certainly alive: less than its time-out, less a margin, has passed since
-  the last answered heartbeat was *sent*;
-* a channel has at most one reader at a time in this process, with any answers of the service;
-* changes caused by the end of a reader are reported at once, not with the next regular heartbeat. So the next reader
-  gets the channel sooner, and the service learns at once that a parent is finished (Java and Go: one to two intervals
-  later);
-* a lost session is replaced at once (Java: after its local time-out). Failed attempts are repeated for ever, with
-  growing pauses, unless the service says that it can never work: then the session ends, and its channels are free;
-* a channel whose checkpoint cannot be read is given up alone, named, and tried again with growing pauses; so is a
-  channel that the service lists with unknown contents;
-* a channel that is missing in an answer is dropped at once, and requested again at once: the answer may have been cut;
-* a stop lets readers store their last checkpoints before the session ends (Java: none are stored).
+* channels are read only while the session is certainly alive. It is alive for its time-out less a margin, counted from
+  the time when the last answered heartbeat was *sent*;
+* a channel has at most one reader at a time in this process, whatever the service answers;
+* changes caused by the end of a reader are reported immediately, not with the next regular heartbeat. So the next
+  reader gets the channel sooner, and the service learns sooner that a parent is finished (Java and Go: one to two
+  intervals later);
+* a lost session is replaced immediately (Java: after its local time-out). Failed attempts are repeated for ever, with
+  growing pauses. If the service says that an attempt can never succeed, the session ends, and its channels are free;
+* if the checkpoint of a channel cannot be read, or the service lists a channel with unknown contents, only that channel
+  is given up. It is named, and tried again with growing pauses;
+* a channel that is missing in an answer is dropped immediately. A heartbeat then requests it again, because the answer
+  may have been cut;
+* at a stop, readers store their last checkpoints before the session ends (Java stores none).
 """
 
 from __future__ import annotations
@@ -38,17 +39,18 @@ from streamclient.core.tunnel.tunnel_connection import ChannelConnection, Connec
 from streamclient.core.tunnel.tunnel_events import CallVerdict, Command, Event
 
 MARGIN_SHARE = 0.05
-"""Share of the session's time-out that the client gives up, for drifting clocks and for telling its readers."""
+"""The share of the session's time-out that the client gives up, because clocks drift and readers must be told."""
 
 CLOSING_ROUNDS_MAX = 3
-"""Number of heartbeats after which a reader that was asked to end is dropped (Java: closing-channel detection)."""
+"""The number of heartbeats after which a reader that was asked to end is dropped (Java: closing-channel detection)."""
 
 SHORTEST_RECONNECT_MILLIS = 200
 LONGEST_RECONNECT_MILLIS = 10_000
-"""Pauses between attempts to connect; Java and Go wait a random time of up to ten seconds from the first."""
+"""The pauses between attempts to connect. Java and Go wait a random time of up to ten seconds, even after the first
+attempt."""
 
 SHORTEST_BEAT_GAP_SECONDS = 0.2
-"""Shortest time between two heartbeats: channels that end together are reported together."""
+"""The shortest time between two heartbeats. Channels that end within this time are reported together."""
 
 
 @frozen(kw_only=True)
@@ -77,19 +79,19 @@ class _State:
     current: dict[str, Channel] = field(factory=dict)
     connections: dict[str, ChannelConnection] = field(factory=dict)
     readers: dict[str, str] = field(factory=dict)
-    """Channel to identifier of each reader that was started, or whose checkpoint is being looked up."""
+    """For each channel, the identifier of its reader that was started, or whose checkpoint is being looked up."""
     started: set[str] = field(factory=set)
-    """Identifiers of readers that were started and have not sent ``ReaderEnded``."""
+    """The identifiers of readers that were started and for which no ``ReaderEnded`` has come."""
     commands: list[Command] = field(factory=list)
 
 
 class TunnelSession:
-    """The decisions of one tunnel client. Owned by one thread; ``handle`` must not be entered twice at once.
+    """The decisions of one tunnel client.
 
-    The caller sends exactly one answer to every command that has one: ``Connected`` or ``ConnectFailed`` to
-    ``Connect``, ``HeartbeatAnswered`` or ``HeartbeatFailed`` to ``Heartbeat``, ``CheckpointFound`` or
-    ``CheckpointNotFound`` to ``FindCheckpoint``, in the end ``ReaderEnded`` to ``StartReader``, and ``SessionEnded`` to
-    ``EndSession``.
+    Owned by one thread. A call of ``handle`` must end before the next one begins. The caller sends exactly one answer
+    to every command that has one: ``Connected`` or ``ConnectFailed`` to ``Connect``, ``HeartbeatAnswered`` or
+    ``HeartbeatFailed`` to ``Heartbeat``, ``CheckpointFound`` or ``CheckpointNotFound`` to ``FindCheckpoint``,
+    ``ReaderEnded`` to ``StartReader`` when the reader has ended, and ``SessionEnded`` to ``EndSession``.
     """
 
     def __init__(self, settings: SessionSettings, rng: Random, *, new_identifier: Callable[[], str]) -> None:
@@ -117,16 +119,16 @@ class TunnelSession:
 
     @property
     def troubles(self) -> Mapping[str, ChannelTrouble]:
-        """Troubles of the channels that are to be read and cannot be, by channel id. Any thread may read it."""
+        """The troubles of channels that should be read and cannot be, by channel id. Any thread may read this."""
         return self._troubles.present
 
     @property
     def client_id(self) -> str:
-        """Id of the present session; empty between sessions."""
+        """The id of the present session; empty between sessions."""
         return self._state.client_id
 
     def next_deadline(self) -> float | None:
-        """Return when to send ``SessionTick`` if nothing happens before (monotonic seconds); ``None`` for never."""
+        """Return when to send ``SessionTick`` if no event comes before (monotonic seconds); ``None`` for never."""
         state = self._state
         if state.is_finished or state.is_ending:
             return None
@@ -165,7 +167,7 @@ class TunnelSession:
             self._lose_session(f"no heartbeat of {state.client_id} was answered in time")
 
     def _lose_session(self, why: str) -> None:
-        """Drop all channels, which other clients may have by now, and begin a new session at once."""
+        """Drop all channels, because other clients may have them by now, and begin a new session immediately."""
         state = self._state
         state.client_id, state.beat_at = "", None
         for connection in list(state.connections.values()):
@@ -200,7 +202,7 @@ class TunnelSession:
         self._state.is_ending = False
 
     def _go_on(self) -> None:
-        """Do the work that is due, after every event."""
+        """Do the work that is due. This is called after every event."""
         state = self._state
         if state.is_stopping:
             self._finish_when_idle()
@@ -309,7 +311,10 @@ class TunnelSession:
         self._beat_soon()
 
     def _settle(self, connection: ChannelConnection) -> None:
-        """Store the state that the connection reports; remove a closed connection, to make room for a new one."""
+        """Store the state that the connection reports.
+
+        Remove a closed connection, so that a new connection may take its place.
+        """
         state = self._state
         if connection.latest is not None and connection.channel_id in state.current:
             state.current[connection.channel_id] = connection.latest
@@ -319,9 +324,9 @@ class TunnelSession:
     # --- readers -------------------------------------------------------------------------------------------------
 
     def _find_checkpoint(self, connection: ChannelConnection) -> None:
-        """Look the checkpoint up, unless an old reader of the channel still runs or a failed lookup still pauses.
+        """Look the checkpoint up, unless an old reader of the channel still runs or a failed lookup's pause goes on.
 
-        The end of the old reader, or of the pause, calls this again.
+        The end of the old reader, or of the pause, calls this method again.
         """
         state = self._state
         if connection.channel_id in state.readers or self._now < self._troubles.due(connection.channel_id):
@@ -364,7 +369,7 @@ class TunnelSession:
         self._give_up(event.why, event.error)
 
     def _waiting(self) -> list[ChannelConnection]:
-        """Return the channels to be read that wait because their last lookup failed."""
+        """Return the channels that should be read, but wait because their last lookup failed."""
         state = self._state
         connections = (state.connections.get(channel_id) for channel_id in self._troubles.known())
         return [
@@ -421,12 +426,12 @@ class TunnelSession:
         self._state.commands.append(tunnel_events.SessionReport(severity, text))
 
     def _tell_failure(self, text: str, call: str, error: Exception | str) -> None:
-        """Report a failed call as an outage, because calls fail as often as they are repeated."""
+        """Report a failed call as an outage, because such calls are repeated and fail each time."""
         outage = (call, type(error).__name__, str(getattr(error, "code", None)))
         self._state.commands.append(tunnel_events.SessionReport(Severity.WARNING, f"{text}: {error}", outage))
 
     def _tick(self, event: tunnel_events.SessionTick) -> None:
-        """Do nothing here: work that is due is done after every event."""
+        """Do nothing: work that is due is done after every event."""
 
 
 _HANDLERS: Mapping[type, Callable[[TunnelSession, Any], None]] = {

@@ -1,1 +1,1 @@
-"""A Delta table as a destination, with Spark or without: its log, its rows, its upkeep."""
+"""A Delta table as a destination, with or without Spark: its log, its rows, its maintenance."""

@@ -2,9 +2,9 @@
 
 Each commit of a shard is a transaction in Delta's sense (``txn`` of the protocol, with ``Commit.order`` as its version)
 and an entry in the commit's metadata, both in the same log entry as the rows. delta-rs refuses a commit if another
-writer has written one of its transactions since the handle was loaded. So three steps on one handle, to load, to
-compare and to commit, are an exact compare-and-set. After an error the commit may still be stored, as a store may lose
-the answer; so after every error this module loads and compares again.
+writer has written one of its transactions since the handle was loaded. So to load, to compare and to commit on one
+handle is an exact compare-and-set. After an error the commit may still be stored, because the answer of a store may be
+lost. So after every error this module loads and compares again.
 """
 
 from __future__ import annotations
@@ -47,22 +47,22 @@ if TYPE_CHECKING:
     from pyarrow import Schema, Table
 
 _PAUSES = (0.0, 0.05, 0.1, 0.2, 0.4, 0.8)
-"""Seconds before a further try; the last pause is repeated until ``answer_seconds`` are over. The second try follows at
-once, as most refusals mean that another writer was quicker."""
+"""Seconds before a further try; the last pause is repeated until ``answer_seconds`` are over. The second try follows
+immediately, because most refusals mean that another writer was quicker."""
 
 _REFUSALS_MAX = 2
-"""The number of refusals that end the tries. The first one may only mean that the handle is out of date, because
+"""The number of refusals that end the tries. The first refusal may only mean that the handle is out of date, because
 another writer has added a column."""
 
 _VIEWS_MAX = 10
-"""The largest number of views in a row that fail because a clean-up came between loading the table and reading its
-log."""
+"""The largest number of successive views that may fail because a clean-up came between loading the table and reading
+its log."""
 
 _FROZEN_SECONDS = 60.0
-"""A commit that took longer than this, by the wall clock, is looked for before it is reported as stored. The log may
-have been cleaned meanwhile; then a position that was taken is free again, and an entry created there is not part of the
-table. The limit is safe, because no log entry younger than a day is removed (``log_days``), and another look costs such
-a slow commit little."""
+"""If a commit took longer than this, by the wall clock, the writer looks for the commit before it reports success.
+Meanwhile a clean-up may have removed entries of the log. A position of the log is then free again, and an entry that is
+created there is not part of the table. The limit is safe, because no entry younger than a day is removed
+(``log_days``). For such a slow commit the look costs little."""
 
 
 @checks.explains_names
@@ -119,7 +119,7 @@ class DeltaDestination:
         self._key: tuple[str, ...] = ()
         self._is_probed = False
         self._has_seen = False
-        """Whether this handle has seen the table; if so, it never creates the table again."""
+        """Whether this handle has seen the table. If so, the handle never creates the table again."""
         self._identity: object = None
         """The identity of the log directory from which the handle was loaded; see ``Location.log_identity``."""
 
@@ -170,7 +170,7 @@ class DeltaDestination:
 
     @raises_own
     def merge(self, keys: Table, fold: Callable[[Table], Table], commits: Sequence[Commit]) -> None:
-        """See ``MergingDestination``. Every file that holds one of the keys is rewritten."""
+        """See ``MergingDestination``. The call rewrites every file that holds one of the keys."""
         self._store(commits, lambda: fold(keys.slice(0, 0)), partial(self._replace, keys, fold))
 
     @raises_own
@@ -184,7 +184,7 @@ class DeltaDestination:
         first_rows: Callable[[], Table],
         write: Callable[[DeltaTable, Sequence[Commit]], None],
     ) -> None:
-        """Look and write until the commits are stored or refused; ``first_rows`` makes the rows of a new table."""
+        """Look and write until the commits are stored or refused. For a new table, ``first_rows`` makes the rows."""
         check_commits(commits, self._application)
         self.probe()
         deadline = time.monotonic() + self._answer_seconds
@@ -200,7 +200,7 @@ class DeltaDestination:
             try:
                 handle, lasts = self._view([commit.shard for commit in commits])
                 if handle is None:
-                    is_stored(lasts, commits)  # refuses wrong commits before a table is made without them
+                    is_stored(lasts, commits)  # refuse wrong commits before a table is made without them
                     self._create(first_rows())
                     continue
                 check_partition(handle, self._partition)
@@ -235,8 +235,8 @@ class DeltaDestination:
             first = self._log.first_version(version)
             entries = list(self._log.entries(version, first))
             damages = [entry.damage for entry in entries if entry.damage]
-            # The log was cleaned during the read: the carried commits are in a later entry. An entry that is missing
-            # twice is lost.
+            # The log was cleaned while it was read: the carried commits are in a later entry. If an entry is missing
+            # twice, it is lost.
             if (first, damages) in ((self._log.first_version(version), []), seen):
                 break
             seen = (first, damages)
@@ -288,8 +288,11 @@ class DeltaDestination:
     # --- inside -----------------------------------------------------------------------------------------------------
 
     def _load(self, *, is_awaited: bool = False) -> DeltaTable | None:
-        """Return the table at its present version. The handle is kept: updating it costs a third of loading it."""
-        # With a log that is away delta-rs finds no newer version, and would go on with the one that it has.
+        """Return the table at its present version.
+
+        The handle is kept for the next call, because updating a handle costs a third of loading one.
+        """
+        # If the log was moved away, delta-rs finds no newer version, and would go on with the version that it has.
         if self._handle is not None and self.location.log_identity() != self._identity:
             self._forget_handle()
         if self._handle is not None:
@@ -302,17 +305,17 @@ class DeltaDestination:
             self._handle = _open(self.location, is_awaited=is_awaited)
         if self._handle is not None:
             self._has_seen = True
-            check_table(self._handle)  # each time: others may set its properties while the handle is kept
+            check_table(self._handle)  # each time: others may set properties while the handle is kept
         elif self._has_seen:
             raise gone(f"the table at {self.location.url}")
         return self._handle
 
     def _view(self, shards: Sequence[str]) -> tuple[DeltaTable | None, dict[str, Commit | None]]:
-        """Return the table at its present version, and the last commits that it has there.
+        """Return the table at its present version, and the last commits that this version has.
 
-        A view may fail for a reason that passes: entries were removed after the table was loaded (their carried commits
-        are in a later entry), or an entry was read that is not part of the table. So after a failure everything is read
-        again, unless it fails at the same version as before.
+        A view may fail for a passing reason. Either entries were removed after the table was loaded; their carried
+        commits are in a later entry. Or an entry was read that is not part of the table. So after a failure everything
+        is read again. If that fails at the same version, the error is raised.
         """
         missing_at = -1
         for tries_left in reversed(range(_VIEWS_MAX)):
@@ -358,7 +361,7 @@ class DeltaDestination:
         return rows.append_column(column, self._partition.values(rows))
 
     def _fitted(self, rows: Table, handle: DeltaTable) -> Table:
-        """Return the rows in the table's types: delta-rs silently casts all others, 2.5 to 2 for example."""
+        """Return the rows in the table's types. delta-rs silently casts values of other types, for example 2.5 to 2."""
         pa = pyarrow()
         return check_fit(self._divided(rows), pa.schema(handle.schema().to_arrow()), self.location.url)
 
@@ -369,7 +372,10 @@ class DeltaDestination:
     def _replace(
         self, keys: Table, fold: Callable[[Table], Table], handle: DeltaTable, commits: Sequence[Commit]
     ) -> None:
-        """Store the result of ``fold`` for the rows of the handle's version; refused unless that is the latest one."""
+        """Store the result of ``fold`` for the rows of the handle's version.
+
+        Delta refuses that if a later version exists.
+        """
         found = find_rows(handle, keys, self._key, [self._partition.column] if self._partition else [])
         rows = self._fitted(fold(found.present), handle)
         properties, version = self._properties(handle, commits), handle.version()
@@ -386,7 +392,7 @@ class DeltaDestination:
 
     def _properties(self, handle: DeltaTable, commits: Sequence[Commit]) -> CommitProperties:
         deltalake = load("deltalake", "delta")
-        # Never with last_updated: a transaction that has it can expire.
+        # Never set last_updated: a transaction that has it can expire.
         transactions = [
             deltalake.Transaction(transaction_of(commit.application, commit.shard), commit.order) for commit in commits
         ]
@@ -401,7 +407,10 @@ class DeltaDestination:
     def _is_stored(
         self, handle: DeltaTable, lasts: Mapping[str, Commit | None], commits: Sequence[Commit], first_seen: int
     ) -> bool:
-        """Answer as ``is_stored``, also for commits of an unanswered try that a successor has followed already."""
+        """Decide as ``is_stored``.
+
+        The commits of a try without an answer also count if a successor has followed them already.
+        """
         try:
             return is_stored(lasts, commits)
         except StreamClientError:
@@ -414,7 +423,7 @@ class DeltaDestination:
     def _conclude(
         self, commits: Sequence[Commit], error: Exception | None, first_seen: int, *, is_refused: bool
     ) -> None:
-        """Give up after a last look; raise the error that states the known outcome."""
+        """Look a last time, then give up: raise the error that states the known outcome."""
         try:
             handle, lasts = self._view([commit.shard for commit in commits])
             if handle is not None and self._is_stored(handle, lasts, commits, max(first_seen, 0)):
@@ -433,7 +442,7 @@ class DeltaDestination:
 
 
 def _refusals() -> tuple[type[Exception], ...]:
-    """Return the errors that delta-rs raises before it writes anything, and would raise again."""
+    """Return the types of errors that delta-rs raises before it writes anything, and would raise again."""
     errors = load("deltalake.exceptions", "delta")
     return (errors.SchemaMismatchError, errors.DeltaProtocolError, TypeError, ValueError)
 

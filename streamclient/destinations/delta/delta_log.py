@@ -2,10 +2,10 @@
 
 The table's transactions decide which commits it has: an entry is part of the log only if the table includes it.
 
-``DeltaTable.history`` and ``QueryBuilder`` keep the interpreter's lock while they wait for an object store. A worker
-could not renew its leases meanwhile, and a store that hangs would cost it all of them. Opening a file keeps the lock
-too, to ask for its length. Reading a file whose length is "known" does not. So entries are read by their names, with a
-length that no entry reaches: stores send the bytes that exist.
+``DeltaTable.history`` and ``QueryBuilder`` keep the interpreter's lock while they wait for an object store. Meanwhile a
+worker in the same process could not renew its leases, and would lose all of them if the store hangs. Opening a file of
+unknown length keeps the lock, too, while the length is asked for. Reading a file of known length does not. So this
+module reads entries by their names, with a length that no entry reaches; stores send the bytes that exist.
 """
 
 from __future__ import annotations
@@ -29,34 +29,34 @@ ENTRY = "streamclient"
 """Key of our entry in the metadata of a Delta commit."""
 
 ENTRY_BYTES_MAX = 1 << 28
-"""The length in bytes that each entry is read with. An entry with commits of 10,000 shards has 5 MB."""
+"""The length in bytes with which each entry is read. An entry with commits of 10,000 shards has 5 MB."""
 
 _READERS = 8
 """The number of entries read at the same time: enough to hide the latency of a store, few enough for its limits."""
 
 _FIRST_LOOK = 32
 """The number of entries that the first look for the last commits of some shards reads; the next look reads four times
-as many, and so on. Shards with recent commits are found at once, and a shard that has long been idle costs one read of
-the whole log."""
+as many, and so on. So shards with recent commits are found by the first look, and a shard that was idle for long costs
+one read of the whole log."""
 
 _CHUNK = 1_000
 """The number of entries whose files are in memory at the same time when all entries are read."""
 
 
 class DeltaLog:
-    """A handle's knowledge of the log: the last commits of the shards that were asked for. Used by one thread."""
+    """The part of the log that a handle knows: the last commits of the requested shards. Used by one thread."""
 
     def __init__(self, location: Location, application: str) -> None:
         self._location = location
         self._application = application
         self._seen = -1
         self._oldest = 0
-        """The first version whose entry was read; the entries from this version to ``_seen`` were read."""
+        """The first version whose entry was read. All entries from this version up to ``_seen`` were read."""
         self._lasts: dict[str, Commit] = {}
-        """The last commit of each shard by the entries read. Some of these entries may not be part of the table; see
-        ``_look_back``."""
+        """The last commit of each shard according to the entries read. Some of these entries may not be part of the
+        table; see ``_look_back``."""
         self._certain: set[str] = set()
-        """Shards whose last commit, or its absence, was compared with the table's transaction."""
+        """Shards for which the table's transaction was compared with the last commit, or with its absence."""
 
     def last_commits(self, handle: DeltaTable, shards: Sequence[str]) -> dict[str, Commit | None]:
         """Return the last commits at the version of the handle.
@@ -83,13 +83,19 @@ class DeltaLog:
         return {shard: self._lasts.get(shard) for shard in shards}
 
     def note(self, version: int, commits: Iterable[Commit]) -> None:
-        """Remember own commits if no other writer committed in between: their entry then need not be read."""
+        """Remember this handle's own commits, if no other writer committed in between.
+
+        Their entry then need not be read.
+        """
         if version == self._seen + 1:
             self._seen = version
             self._take([LogEntry(str(version), tuple(commits))])
 
     def entries(self, version: int, since: int = 0) -> Iterator[LogEntry]:
-        """Yield the entries with commits from ``since`` to ``version``, oldest first; lost entries as damage."""
+        """Yield the entries with commits from ``since`` to ``version``, oldest first.
+
+        A lost entry is yielded with ``damage``.
+        """
         for start in range(since or self.first_version(version), version + 1, _CHUNK):
             wanted = range(start, min(start + _CHUNK, version + 1))
             found = read_entries(self._location, wanted)
@@ -130,7 +136,7 @@ class DeltaLog:
             entries = [entry for entry in found.values() if entry is not None]
             if len(found) < version - self._seen or any(entry.damage for entry in entries):
                 # The handle was idle for so long that entries have been removed, or an entry is unreadable: the
-                # transactions say which commits must be found.
+                # transactions say which commits must exist.
                 self._seen = -1
             else:
                 self._seen = version
@@ -142,10 +148,10 @@ class DeltaLog:
     def _look_back(self, orders: Mapping[str, int | None]) -> None:
         """Read back until the commits with these ``orders``, those of the table's transactions, are found.
 
-        A writer that was frozen may have put its entry at a position of the log that had been freed. Such an entry is
-        not part of the table, whose transactions do not name its commits; so commits with a higher order are skipped.
-        If the shard of such a commit was not asked for yet, the commit is remembered. It causes an error once the shard
-        is asked for, and then everything is read again.
+        A writer that was frozen may have put its entry at a position of the log that was freed meanwhile. Such an entry
+        is not part of the table, and the table's transactions do not name its commits. So commits with a higher order
+        than the transaction's are skipped. If the shard of such a commit was not asked for yet, the commit is
+        remembered. When the shard is asked for, the commit causes an error, and everything is read again.
         """
         chunk = _FIRST_LOOK
         while self._oldest > 0 and any(self._order(shard) != order for shard, order in orders.items()):
@@ -156,7 +162,7 @@ class DeltaLog:
             chunk *= 4
 
     def _take(self, entries: Iterable[LogEntry], orders: Mapping[str, int | None] | None = None) -> None:
-        # A disputed commit is never skipped: its order must be seen to differ from the transaction's.
+        # A disputed commit is never skipped: the comparison must see that its order differs from the transaction's.
         for entry in entries:
             for commit in (*entry.carried, *entry.commits):
                 known = self._order(commit.shard) or -1
@@ -172,7 +178,7 @@ class DeltaLog:
 
 
 def read_entries(location: Location, versions: range) -> dict[int, LogEntry | None]:
-    """Return the log entries of these versions; ``None`` for a version without commits. Absent ones are left out."""
+    """Return the log entries of these versions; ``None`` for a version without commits. Absent entries are left out."""
     return {version: entry_of(str(version), text) for version, text in read_files(location, versions).items()}
 
 
@@ -187,8 +193,8 @@ def read_files(location: Location, versions: range) -> dict[int, bytes]:
 
     def read(name: str) -> bytes | None:
         try:
-            # Into a buffer of the file's own making: pyarrow's `readall` makes room for all of the length that the file
-            # is said to have, and keeps that if there is no file.
+            # `read_buffer` lets the file itself make the buffer. pyarrow's `readall` would make room for the whole
+            # stated length, and keep that room if the file does not exist.
             return bytes(handler.open_input_file(name).read_buffer())
         except FileNotFoundError:
             return None
@@ -233,7 +239,7 @@ def entry_of(place: str, text: bytes) -> LogEntry | None:
 
 
 def digests_up_to(lasts: Iterable[Commit], entries: Iterable[LogEntry]) -> set[str]:
-    """Return the digests of the commits in these entries that are last commits, or lead to a last commit.
+    """Return the digests of those commits in these entries that are last commits, or lead to a last commit.
 
     A commit in an entry may still not be in the table; see ``DeltaLog``.
     """

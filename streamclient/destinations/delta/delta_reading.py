@@ -1,11 +1,11 @@
 """A Delta table as a DataFrame of any version of Spark, without a jar.
 
-The table says which files it has at one version, and Spark reads those. Spark must be told three things, each of which
-it would otherwise get wrong silently: the schema (else Spark takes that of one file), the base path (else the columns
-of the partition are null), and the list of files (else Spark reads removed ones).
+The table says which files it has at one version, and Spark reads these files. Spark must be told three things, and
+would silently get each of them wrong otherwise: the schema (else Spark takes that of one file), the base path (else the
+columns of the partition are null), and the list of files (else Spark reads removed files).
 
 Spark takes paths, while delta-rs gives addresses, in which a space is ``%20``; so this module builds paths from
-unescaped names. Spark must also not take ``{a,b}``, ``*`` or ``?`` in a name for a pattern.
+unescaped names. Spark must also be kept from reading ``{a,b}``, ``*`` or ``?`` in a name as a pattern.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def read_delta(
         spark: a session that sees the files under the table's address (``s3://`` is read as ``s3a://``).
         url: the table.
         storage_options: options with which delta-rs reads the log.
-        version: an earlier version; the present one by default.
+        version: an earlier version; by default the present version.
 
     Raises:
         ConfigurationError: the table has deletion vectors or mapped columns, so its files alone do not give its rows.
@@ -57,7 +57,7 @@ def read_delta(
 
 
 _PATTERNS = "__globPaths__"
-"""Spark's own option to read a given list of files, without looking for patterns in their names."""
+"""Spark's own option for reading a given list of files without treating characters of their names as patterns."""
 
 
 def _spark_path(address: str) -> str:

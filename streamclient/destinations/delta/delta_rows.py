@@ -1,14 +1,14 @@
 """Rows of a Delta table that are found by their key and replaced, in one commit.
 
 A merge first reads the keys of each file that may have one of the given keys, and then the whole rows of the files that
-do have one. There are two ways to write the result. If every file has one of the keys, all files are rewritten anyway:
-overwriting the table with the remaining and the new rows costs half of delta-rs' MERGE, which reads all rows a second
-time to join them. If some files have none of the keys, or the table is too large for memory, MERGE is used, which
-leaves those files alone.
+do have one. There are two ways to write the result. If every file has one of the keys, all files must be rewritten
+anyway. The table is then overwritten with the remaining and the new rows. That costs half as much as delta-rs' MERGE,
+which reads all rows a second time to join them. If some files have none of the keys, MERGE is used, because it leaves
+those files alone. MERGE is also used if the table is too large for memory.
 
 delta-rs accepts an overwrite after another writer has added rows that the overwriting writer has not seen. So all
-commits of a keyed table share one Delta transaction (``KEYED``): if two commits were begun at the same version, the
-second is refused, and is made again from the newer rows.
+commits of a keyed table share one Delta transaction (``KEYED``). If two commits begin at the same version, the second
+is refused, and is made again from the newer rows.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ KEYED = "keyed"
 a slash, so they differ from it."""
 
 OVERWRITTEN_BYTES_MAX = 64 << 20
-"""The largest total size, in bytes, of the files that are overwritten: as files are compressed, this is a few hundred
+"""The largest total size, in bytes, of the files that are overwritten: files are compressed, so these are a few hundred
 MiB of rows in memory."""
 
 _GONE, _PLACE = PASSING[:2]
@@ -57,12 +57,12 @@ class RowFile:
     _fragment: Any
     _schema: Schema
     _size: int | None
-    """The file's size in bytes according to the log, if it is still to be compared with the real size."""
+    """The file's size in bytes according to the log; ``None`` if it need not be compared with the real size."""
 
     def table(self, columns: Sequence[str]) -> Table:
         """Return ``columns`` of the file's rows; the order of rows is the same on each call."""
         self._check_size()
-        # Without pyarrow's threads: with them about half of all processes abort at exit.
+        # Do not use pyarrow's threads: with them about half of all processes abort at exit.
         return self._fragment.to_table(schema=self._schema, columns=list(columns), use_threads=False)
 
     def tables(self, wanted: Any = None) -> Iterator[Table]:
@@ -74,7 +74,10 @@ class RowFile:
                 yield pa.Table.from_batches([batch])
 
     def _check_size(self) -> None:
-        """Compare the file's size with the log's: other readers of Delta trust the log, and would miss its end."""
+        """Compare the file's size with the size in the log.
+
+        Other readers of Delta trust the log, and would not read the end of a longer file.
+        """
         found = None if self._size is None else self._fragment.filesystem.get_file_info(self.path).size
         if found not in {None, self._size}:
             raise StreamClientException(
@@ -104,7 +107,7 @@ def row_files(handle: DeltaTable, wanted: Any = None) -> Iterator[RowFile]:
 def find_rows(handle: DeltaTable, keys: Table, key: Sequence[str], passing: Sequence[str] = ()) -> FoundRows:
     """Find the rows with these keys, and return them without the columns ``passing``.
 
-    ``passing`` names the partition's column, if there is one: a partitioned table is never overwritten.
+    ``passing`` names the partition's column, if the table has one. A partitioned table is never overwritten.
     """
     pa = pyarrow()
     schema = pa.schema(handle.schema().to_arrow())
@@ -129,7 +132,7 @@ def find_rows(handle: DeltaTable, keys: Table, key: Sequence[str], passing: Sequ
 
 
 def _near(keys: Table, key: Sequence[str]) -> Any:
-    """Return the expression by which files without these keys are skipped unread, according to their bounds.
+    """Return an expression that excludes, by their bounds, files without these keys, so that they are not read.
 
     Only numbers are compared: the bounds that delta-rs gives for texts cannot be compared with texts.
     """
@@ -147,7 +150,7 @@ def _has_key(rows: Table, keys: Table, key: Sequence[str]) -> Array:
     mask = reduce(pc.and_, columns).combine_chunks()
     if len(key) == 1 or not mask.true_count:
         return mask
-    # Each part of these keys is in some key; a join tells whether all parts are in the same one.
+    # Each part of these keys is part of some key; a join tells whether all parts belong to the same key.
     places = pa.array(range(rows.num_rows), pa.int64())
     candidates = rows.append_column(_PLACE, places).filter(mask)
     matching = candidates.join(keys.select(key), list(key), join_type="left semi", use_threads=False)
@@ -155,12 +158,12 @@ def _has_key(rows: Table, keys: Table, key: Sequence[str]) -> Array:
 
 
 def overwrite(handle: DeltaTable, rows: Table, properties: CommitProperties) -> None:
-    """Replace all rows of the table by these."""
+    """Replace all rows of the table by ``rows``."""
     _write(handle, rows, "overwrite", properties)
 
 
 def append(handle: DeltaTable, rows: Table, properties: CommitProperties) -> None:
-    """Append these rows to the table."""
+    """Append ``rows`` to the table."""
     _write(handle, rows, "append", properties)
 
 
@@ -177,7 +180,7 @@ def _write(handle: DeltaTable, rows: Table, mode: Any, properties: CommitPropert
 
 
 def merge(handle: DeltaTable, rows: Table, present: Table, key: Sequence[str], properties: CommitProperties) -> None:
-    """Store ``rows``, in place of rows with equal keys; remove rows of ``present`` whose keys ``rows`` lacks.
+    """Store ``rows`` in place of rows with equal keys; remove the rows of ``present`` whose keys are not in ``rows``.
 
     If there is nothing to store or remove, no commit is made.
     """
@@ -208,7 +211,7 @@ def merge(handle: DeltaTable, rows: Table, present: Table, key: Sequence[str], p
 
 
 def _bounds(source: Table, key: Sequence[str]) -> Iterator[str]:
-    """Yield further conditions that hold for rows with these keys, so that other files are skipped unread."""
+    """Yield further conditions that all rows with these keys satisfy, so that other files are skipped unread."""
     pa, pc = pyarrow(), compute()
     for name in key:
         if pa.types.is_integer(source.column(name).type):
@@ -217,7 +220,7 @@ def _bounds(source: Table, key: Sequence[str]) -> Iterator[str]:
 
 
 def _absent_keys(keys: Table, rows: Table) -> Table:
-    """Return the keys that no row has."""
+    """Return the keys that are not in any row."""
     if not keys.num_rows:
         return keys
     return keys.join(rows, keys.column_names, join_type="left anti", use_threads=False)

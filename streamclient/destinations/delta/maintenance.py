@@ -1,8 +1,8 @@
-"""Upkeep of a Delta table while writers use it: compaction, clean-up, verification, by cron expressions.
+"""Maintenance of a Delta table while writers use it: compaction, clean-up, verification, by cron expressions.
 
-Writers go on meanwhile. The versions of delta-rs that this package allows reject the second of two concurrent
-compactions; other versions accept both and duplicate every row. So the version is checked before each compaction, and
-the number of rows is compared after it.
+The versions of delta-rs that this package allows reject the second of two concurrent compactions. Other versions accept
+both, and duplicate every row. So the version is checked before each compaction, and the number of rows is compared
+after it.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ if TYPE_CHECKING:
 _log = logs.logger(__name__)
 
 COMPACTING_VERSIONS = ((1, 6, 1), (1, 6, 4))
-"""The first tested version, inclusive, and the end of the tested versions, exclusive. They were tested to refuse the
+"""The first tested version, inclusive, and the first untested version, exclusive. The versions between them refuse the
 second of two concurrent compactions."""
 
 _RUN = "streamclient_run"
 """The key under which a compaction marks its own Delta commit, in the commit's metadata."""
 
 CARRYING_TRIES = 30
-"""The largest number of tries to carry commits on. Each writer that commits meanwhile costs one try; a further try
-reads few entries."""
+"""The largest number of tries to repeat the last commits in a new entry. Each writer that commits meanwhile costs one
+try; a further try reads only few entries."""
 
 KEEP_HOURS = 7 * 24
-"""Hours for which files are kept after the table has dropped them; a query must not take longer."""
+"""The hours for which files are kept after the table has dropped them. No query may take longer."""
 
 _KEEP_HOURS_MAX = 1_000_000
-"""The largest number of hours to keep files for: more than a century. delta-rs aborts beyond what its clock can
-count."""
+"""The largest number of hours for which files may be kept: more than a century. Beyond what its clock can count,
+delta-rs aborts."""
 
 _target_bytes = checks.optional(checks.positive)
 
@@ -60,7 +60,7 @@ class Compaction:
     files_before: int
     files_after: int
     is_refused: bool = False
-    """Whether another writer was quicker, so that nothing was joined; the next run joins the files."""
+    """Whether another writer was quicker, so that no files were joined. The next run joins the files."""
 
 
 @frozen
@@ -73,7 +73,7 @@ class Cleaning:
 
 @raises_own
 def compact(destination: DeltaDestination, *, target_bytes: int | None = None) -> Compaction:
-    """Join small files into larger ones; the rows stay the same. Appends may go on meanwhile.
+    """Join small files into larger files. The rows stay the same. Writers may append rows meanwhile.
 
     Args:
         destination: the table.
@@ -119,7 +119,7 @@ def check_compacting_version(version: str) -> None:
 
 
 def _versions_of(destination: DeltaDestination, run: str, versions: range) -> list[int]:
-    """Return the table's versions that the compaction ``run`` made; other writers may have committed in between."""
+    """Return the table's versions that the compaction ``run`` made. Commits of other writers may lie between them."""
     return [version for version, text in read_files(destination.location, versions).items() if run.encode() in text]
 
 
@@ -149,9 +149,9 @@ def _row_count(handle: DeltaTable) -> int:
 
 @raises_own
 def clean(destination: DeltaDestination, *, keep_hours: int = KEEP_HOURS) -> Cleaning:
-    """Remove files that the table no longer has, and entries of its log that are older than ``log_days``.
+    """Remove files that no longer belong to the table, and entries of its log that are older than ``log_days``.
 
-    The last commit of each shard is first carried on in a new entry, so that none is lost with the old entries.
+    First the last commit of each shard is repeated in a new entry, so that it is not lost with the old entries.
 
     Raises:
         ConfigurationError: the removal would include files that a writer may still be about to commit, or that are not
@@ -163,11 +163,11 @@ def clean(destination: DeltaDestination, *, keep_hours: int = KEEP_HOURS) -> Cle
     unused = _unused_files(handle, keep_hours)
     _check_own(handle, unused)
     handle, log = carry(destination), DeltaLog(destination.location, destination.application)
-    # If this process freezes between loading the table and listing the directory, it takes files for unused that were
-    # committed in between. The version loaded after the listing has them, or says when it dropped them.
+    # If this process freezes between loading the table and listing the directory, files that are committed in between
+    # look unused. The version that is loaded after the listing has these files, or says when it dropped them.
     removed = remove_files(destination.location, sorted({*unused}.intersection(_unused_files(handle, keep_hours))))
     before = log.first_version(handle.version())
-    # By the same handle: newer entries are not carried on, and stay, however long this process was frozen.
+    # Use the same handle: newer entries, which were not carried on, then stay, however long this process was frozen.
     handle.create_checkpoint()
     handle.cleanup_metadata()
     return Cleaning(removed, log.first_version(handle.version()) - before)
@@ -182,17 +182,14 @@ def _check_keep_hours(keep_hours: int) -> None:
 
 
 def _unused_files(handle: DeltaTable, keep_hours: int) -> list[str]:
-    """Return the files that no version of the last ``keep_hours`` hours has, and that were not written within them.
-
-    The full list includes files of refused commits, which no entry of the log names, and unrelated files.
-    """
+    """Return the files that no version of the last ``keep_hours`` hours has, and that were written before that time."""
     return handle.vacuum(keep_hours, dry_run=True, enforce_retention_duration=False, full=True)
 
 
 def _check_own(handle: DeltaTable, files: Sequence[str]) -> None:
     """Check that files are in the table's directory or in a directory of one of its partitions.
 
-    The files of Delta's change data feed are arranged likewise in a directory of their own.
+    The files of Delta's change data feed have the same layout in a directory of their own.
     """
     marks = [f"{name}=" for name in handle.metadata().partition_columns]
     for name in files:
@@ -207,10 +204,10 @@ def _check_own(handle: DeltaTable, files: Sequence[str]) -> None:
 
 @raises_own
 def carry(destination: DeltaDestination) -> DeltaTable:
-    """Repeat the last commit of each shard, of all applications, in one new entry; return the table as of then.
+    """Repeat the last commit of each shard, for all applications, in one new entry; return the table after that.
 
-    The entry has no rows, only the shards' transactions. So the entry is refused if a writer was quicker, and is then
-    tried again.
+    The entry has no rows, only the shards' transactions. So Delta refuses the entry if a writer was quicker; then the
+    call tries again.
 
     Raises:
         StreamClientException: the log does not hold the last commit of a shard; nothing was changed.
@@ -233,7 +230,8 @@ def carry(destination: DeltaDestination) -> DeltaTable:
         except (StreamClientException, errors.DeltaError):
             if version == missing_at:
                 raise
-            # Another clean-up may have removed it since the table was loaded, and has then carried it on.
+            # Another clean-up may have removed the entry since the table was loaded; that clean-up has then carried the
+            # commit on.
             entries, orders, since, missing_at = [], {}, 0, version
             continue
         try:
@@ -252,7 +250,7 @@ transaction. The orders are kept, because each lookup reads the end of the log."
 
 
 def _forget_orders(orders: _Orders, newer: Sequence[LogEntry]) -> None:
-    """Drop the orders that newer entries have changed, or may have changed."""
+    """Drop the orders that newer entries have changed or may have changed."""
     if any(entry.damage for entry in newer):
         orders.clear()
     for entry in newer:
@@ -261,7 +259,7 @@ def _forget_orders(orders: _Orders, newer: Sequence[LogEntry]) -> None:
 
 
 def _carried(handle: DeltaTable, entries: Sequence[LogEntry], orders: _Orders) -> LogEntry:
-    """Return an entry with the last commit of each shard, as the table's transactions name it."""
+    """Return an entry with the last commit of each shard, according to the table's transactions."""
     disputed = {commit for entry in entries for commit in entry.disputed}
     totals: dict[str, int] = {}
     carried = []
@@ -272,7 +270,7 @@ def _carried(handle: DeltaTable, entries: Sequence[LogEntry], orders: _Orders) -
         order = orders[application, shard]
         is_disputed = any(commit in disputed and commit.order > (order or -1) for commit in commits)
         if order is None and not is_disputed:
-            continue  # an entry that is not part of the table; see ``DeltaLog``
+            continue  # this entry is not part of the table; see ``DeltaLog``
         last = {commit.order: commit for commit in commits}.get(order or -1)
         if last is None or is_disputed:
             raise StreamClientException(_not_held(handle, application, shard, order))
@@ -317,8 +315,8 @@ Heard = Callable[[str, "Compaction | Cleaning | Proof | Exception"], None]
 class Maintenance:
     """Runs compaction, clean-up and verification of a table at the times of cron expressions, in UTC.
 
-    One instance per table is enough; a second one does no harm. Each has its own handle of the table. If runs were
-    missed while the process slept, a single run makes up for them.
+    One instance per table is enough, and a second instance does no harm. Each instance has its own handle of the table.
+    If runs were missed while the process slept, a single run replaces them.
 
     Args:
         destination: the table.
@@ -358,7 +356,7 @@ class Maintenance:
         self.scheduler: Any = self._schedule.scheduler
 
     def start(self) -> None:
-        """Start the schedule; returns at once.
+        """Start the schedule, and return without waiting for a run.
 
         Raises:
             ConfigurationError: ``verify_rows`` for a mirror, whose rows belong to no commit.
@@ -377,7 +375,10 @@ class Maintenance:
         return {job.id: job.next_run_time for job in self.scheduler.get_jobs()}
 
     def run(self, name: str) -> Compaction | Cleaning | Proof:
-        """Run ``compact``, ``clean`` or ``verify`` now, in this thread; not while the scheduler runs."""
+        """Run ``compact``, ``clean`` or ``verify`` now, in this thread.
+
+        Do not call this method while the schedule runs.
+        """
         runs: Mapping[str, Callable[[], Compaction | Cleaning | Proof]] = {
             "compact": lambda: compact(self._destination),
             "clean": lambda: clean(self._destination, keep_hours=self._keep_hours),

@@ -1,8 +1,7 @@
-"""The locations, options and properties that a Delta table may have; others are refused, as they lose rows silently.
+"""The locations, options and properties that a Delta table may have. All others lose rows silently, and are refused.
 
-Exactly-once on a store depends on one thing: if two writers create the same object, one of them is refused. Stores of
-the schemes below refuse the second writer, unless an option switches that off. All other stores are refused with a
-message.
+Exactly-once depends on one property of the store: if two writers create the same object, the store refuses the second.
+Stores of the schemes below do so, unless an option switches that off. All other stores are refused with a message.
 """
 
 from __future__ import annotations
@@ -26,12 +25,12 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable
 
 PROPERTIES = {"delta.enableExpiredLogCleanup": "false"}
-"""Properties that every table must have. The log is the proof, so delta-rs must not clean it: only ``Maintenance``
-does, after it has carried the last commits on."""
+"""Properties that every table must have. The log is the proof, so delta-rs must not clean it. Only ``Maintenance``
+cleans the log, after it has repeated the last commits in a new entry."""
 
 SCHEMES = ("file", "s3", "s3a", "abfs", "abfss", "az", "gs", "hdfs", "oss")
-"""Schemes of stores whose create-if-absent delta-rs uses. On other stores delta-rs looks first and then writes, which
-is a race."""
+"""Schemes of stores on which delta-rs uses create-if-absent. On other stores delta-rs looks first and writes then,
+which is a race."""
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):")
 
@@ -47,22 +46,23 @@ _REASONS = {
 }
 _HARMLESS = {"aws_conditional_put": {"etag"}, "conditional_put": {"etag"}}
 _ENVIRONMENT = {"file": "MOUNT_", "s3": "AWS_", "s3a": "AWS_"}
-"""Prefixes of the environment variables that delta-rs takes for options of a scheme."""
+"""Prefixes of the environment variables that delta-rs reads as options, by scheme."""
 _OFF = {"", "false", "0", "no", "off", "f", "n"}
 
 _PASSING = ("not found",)
 """Texts in delta-rs' errors about a file that was removed after delta-rs had listed the log."""
 _PASSING_HERE = ("does not exist", "is not a directory")
-"""Texts in delta-rs' errors about a directory that another handle makes, or a probe removes, while delta-rs looks."""
+"""Texts in delta-rs' errors about a directory that another handle is making, or that a probe is removing."""
 _PAUSES = (0.0, 0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.2, 0.2, 0.2)
-"""Seconds before each further try to open a table. An error that outlasts them is not due to concurrent clean-ups."""
+"""Seconds before each further try to open a table. If an error lasts longer than all of them, concurrent clean-ups are
+not its cause."""
 
 _MISREAD = {
     "file": re.compile(r"[\x00-\x1f\x7f\[\]^|\\]|%[0-9A-Fa-f]{2}"),
     "oss": re.compile(r"[^\w/.+=!'()@:,;&$-]", re.ASCII),
 }
-"""Characters that delta-rs misreads in a path: it aborts, decodes an escape, or escapes the character again, and then
-looks for rows where it has not put them."""
+"""Characters that delta-rs misreads in a path. It aborts, decodes an escape, or escapes the character again, and then
+looks for rows in another place than the one where it has put them."""
 _MISREAD_ELSEWHERE = re.compile(r"[\x00-\x1f\x7f\[\]^|\\]")
 
 _DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|m|millis|seconds?|minutes?)\s*")
@@ -87,7 +87,10 @@ class Location:
     options: dict[str, str]
 
     def option(self, *names: str) -> str:
-        """Return the first of these options that is set, here or in the environment; the empty text if none is."""
+        """Return the first of these options that is set in ``options`` or in the environment.
+
+        Return the empty text if none is set.
+        """
         lower = {name.lower(): value for name, value in self.options.items()}
         for name in names:
             if name in lower:
@@ -102,7 +105,10 @@ class Location:
         return unquote(urlsplit(self.url).path).strip("/")
 
     def log_identity(self) -> object:
-        """Return an identity of the log's directory that shows if it was moved; constant for a remote store."""
+        """Return an identity of the log's directory, which changes if the directory is moved.
+
+        For a remote store it is constant.
+        """
         if self.scheme != "file":
             return None
         try:
@@ -122,7 +128,7 @@ def check_location(url: str, options: Mapping[str, str] | None, answer_seconds: 
 
     Args:
         url: a directory, or an address with one of ``SCHEMES``.
-        options: as delta-rs takes them.
+        options: options of delta-rs.
         answer_seconds: how long requests may be repeated; the default of ``retry_timeout`` and ``timeout``.
 
     Raises:
@@ -180,9 +186,9 @@ def _refuse_misread(location: Location) -> None:
 
 
 def _refuse_files(location: Location) -> None:
-    """Refuse a path on which there is a file, as a table is a directory in directories.
+    """Refuse a path of which a part is a file: a table is a directory, and so are all of its parents.
 
-    Each directory of the path is looked at only once, because other handles make and remove some of them.
+    Each part of the path is examined only once, because other handles make and remove some of the directories.
     """
     path = Path(os.path.abspath(location.path))
     for folder in (path, *path.parents):
@@ -220,8 +226,8 @@ def _refuse_long_waits(options: Mapping[str, str], answer_seconds: float) -> Non
 def open_table(location: Location, *, version: int | None = None, is_awaited: bool = False) -> DeltaTable:
     """Open a table; try again for about a second while other handles create it or clean its log.
 
-    ``is_awaited`` is for a caller that can do nothing without the table: opening is then also tried again while only
-    the directory of its log exists.
+    A caller that can do nothing without the table sets ``is_awaited``. Then the call also tries again while only the
+    directory of the table's log exists.
     """
     errors = load("deltalake.exceptions", "delta")
     moment = [*_PASSING, *(_PASSING_HERE if location.scheme == "file" else ())]

@@ -1,8 +1,8 @@
-"""Partition columns of a table, with values that every reader reads back as they were written.
+"""Partition columns of a table. Every reader reads their values back as they were written.
 
-Delta Lake turns the empty text and ``__HIVE_DEFAULT_PARTITION__`` into null there, and Spark decodes characters beyond
-ASCII wrongly. So a key is written in ASCII, escaped. Percent signs cannot be used: Delta escapes them again in its file
-names, and its clean-up then does not recognise the files.
+In a partition column, Delta Lake turns the empty text and ``__HIVE_DEFAULT_PARTITION__`` into null, and Spark decodes
+characters beyond ASCII wrongly. So a key is written in ASCII, escaped. Percent signs cannot be used: Delta escapes them
+again in its file names, and its clean-up then does not recognise the files.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ value must fit in the name of a directory: at most 255 bytes, and 143 on some en
 
 @frozen
 class Day:
-    """A directory for each day, in UTC, on which the service took changes: ``_day``."""
+    """A partition column ``_day``: a directory for each day, in UTC, on which the service took changes."""
 
     column = DAY
 
@@ -52,10 +52,13 @@ class Day:
 @checks.explains_names
 @frozen
 class Key:
-    """A directory for each value of a key column: ``_key``. Suited to some hundreds of values, not to many more."""
+    """A partition column ``_key``: a directory for each value of a key column.
+
+    It suits key columns with at most some hundreds of values.
+    """
 
     name: str = field(validator=checks.text)
-    """The column, by its name in the source."""
+    """The column, by its name in Tablestore."""
 
     column = KEY
 

@@ -21,11 +21,11 @@ def remove_files(location: Location, names: Sequence[str]) -> int:
     """Remove files, by the names under which delta-rs lists them; return how many of them existed.
 
     Raises:
-        DependencyException: the store did not remove a file; others may be removed.
+        DependencyException: the store did not remove a file; other files may have been removed.
     """
     if not names:
         return 0
-    # Through standard input, as options hold secrets, which a process list would show.
+    # The request goes through standard input, because options hold secrets, which a list of processes would show.
     given = json.dumps({"url": location.url, "options": dict(location.options), "names": list(names)})
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     command = [sys.executable, "-m", __name__]

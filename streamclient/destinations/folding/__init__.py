@@ -1,1 +1,4 @@
-"""Changes folded into the rows that they lead to: one law for mirrors and for frames in Spark. Pure."""
+"""The fold of changes into the rows that result from them, by the same rules for mirrors and for frames in Spark.
+
+Pure.
+"""

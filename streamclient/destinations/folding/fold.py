@@ -2,22 +2,22 @@
 
 The laws (those of a single row are in ``row_changes``):
 
-1. *Order.* The changes of one key are applied in the order of their shard, and a child shard's changes after its
-   parents', as their commits form chains that allow no other order. A change from the shard of the row's last change,
-   with a sequence not above the row's, is old or repeated, and is ignored.
-2. *Copy and changes.* A copied row is the table's row after some change, and it is unknown which one. Changes are read
-   from before the copy began, so those that the row contains already are applied again. The result is the same row:
-   without deletions the kept versions of a column are the greatest of all that were put, and the greatest of a set do
-   not depend on whether some were put earlier; if the row or the column was emptied, nothing before that matters. So
-   a copied row is right as soon as the last change before its reading is applied, and until then it may be ahead of
-   its position.
-3. *Doubt.* Only the deletion of a single version breaks law 2, as the version that the deleted one had displaced is
-   lost too. If such a deletion may be in the copied row already (its time does not exceed ``_read_at`` by more than
-   the clocks may differ), the row is in doubt. It is read from the table again, and law 2 holds for it from then on.
-   The same applies to a row whose key occurs more than once, as another writer can cause it.
-4. *Column by column.* With one version per column and no deletion of single versions, a column of a row is the last put
-   among the greatest versions since the column was last emptied, or the present value if that has a greater version.
-   This module computes that for all rows at once. Rows that need more are folded cell by cell, by ``row_changes``.
+1. *Order.* The changes of one key are applied in the order of their shard, and the changes of a child shard after those
+   of its parents: the chains of commits allow no other order. If a change comes from the shard of the row's last
+   change, and its sequence is not above the row's, the change is old or repeated, and is ignored.
+2. *Copy and changes.* A copied row is the table's row after some unknown change. Changes are read from before the copy
+   began, so changes that the row contains already are applied again. The result is the same row. Without deletions the
+   kept versions of a column are the greatest of all that were put, and putting some of them twice does not change which
+   are the greatest. If the row or the column was emptied, nothing before that matters. So a copied row is right as soon
+   as the last change before its reading is applied. Until then the row may be newer than the position of the mirror.
+3. *Doubt.* Only the deletion of a single version breaks law 2: the version that the deleted version had displaced is
+   lost, too. If the copied row may contain such a deletion already (its time does not exceed ``_read_at`` by more than
+   the clocks may differ), the row is in doubt. It is then read from the table again, and law 2 holds for it from then
+   on. A row is also in doubt if its key occurs more than once, which another writer can cause.
+4. *Column by column.* Suppose that columns keep one version, and that no single versions are deleted. Then the value of
+   a column is the last put of the greatest version since the column was last emptied, or the present value if its
+   version is greater. This module computes that for all rows together. Rows that need more are folded cell by cell, by
+   ``row_changes``.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Folded:
     """The result of a fold."""
 
     rows: Table
-    """The rows after the fold, in the layout of a mirror."""
+    """The rows after the fold, in the layout of a mirror's rows."""
     in_doubt: tuple[tuple[Any, ...], ...] = ()
     """Keys of rows that must be read from the table itself; ``rows`` does not have them."""
     doubled: tuple[tuple[Any, ...], ...] = ()
@@ -68,7 +68,7 @@ class Folded:
 
 
 def fold(present: Table, batch: ChangeBatch, rule: TableRule) -> Folded:
-    """Return the rows after ``batch``; ``present`` has the rows before it, all with keys that the batch changes."""
+    """Return the rows after ``batch``; ``present`` has the rows before it whose keys occur in the batch."""
     if batch.is_empty:
         return Folded(present)
     names = _Names.of(present, batch, rule)
@@ -108,7 +108,10 @@ def _without_keys(rows: Table, keys: Collection[tuple[Any, ...]], rule: TableRul
 
 
 def copied(records: Sequence[StreamRecord], read_at_micros: int, columns: Schema, rule: TableRule) -> Table:
-    """Return rows, as read from the table, in a mirror's layout; ``records`` put them, ``columns`` are the mirror's."""
+    """Return rows of the table in a mirror's layout.
+
+    ``records`` are the rows as puts; ``columns`` are the mirror's columns.
+    """
     pa = pyarrow()
     placed = [
         evolve(record, sequence_info=SequenceInfo(0, read_at_micros, place)) for place, record in enumerate(records)
@@ -123,7 +126,7 @@ def copied(records: Sequence[StreamRecord], read_at_micros: int, columns: Schema
 
 
 def empty_rows(rule: TableRule) -> Table:
-    """Return no rows, with the first columns of a mirror: key columns, declared columns, and its own."""
+    """Return an empty table with the first columns of a mirror: key columns, declared columns, and the mirror's own."""
     pa = pyarrow()
     names = stored_names(rule.key, [], RESERVED)
     names |= stored_names(rule.declared, names.values(), RESERVED)
@@ -153,7 +156,10 @@ class _Names:
 
 
 def _types_beside(rows: Table) -> list[tuple[str, ColumnType]]:
-    """Return the columns whose values are only in the map of unfit values, as a destination may limit its columns."""
+    """Return the columns whose values are only in the map of unfit values.
+
+    A destination may limit its number of columns.
+    """
     found = rows.column(UNFIT).drop_null().to_pylist() if UNFIT in rows.column_names else []
     return [(name, ColumnType(held["type"])) for pairs in found for name, held in pairs]
 
@@ -167,7 +173,7 @@ def types_of(rows: Table, rule: TableRule) -> dict[str, ColumnType]:
 
 
 def with_keys(present: Table, rule: TableRule) -> Table:
-    """Return a mirror's rows with complete keys: a destination may have to keep a text outside its column."""
+    """Return a mirror's rows with complete keys: a destination may keep a text of the key outside its column."""
     pa = pyarrow()
     present = present.combine_chunks()
     for name, stored in zip(rule.key, stored_keys(rule), strict=True):
@@ -232,7 +238,7 @@ class _Fold:
 
     @cached_property
     def rows_count(self) -> int:
-        """Number of all rows, new ones included."""
+        """The number of all rows, including new rows."""
         last = compute().max(self.all_numbers).as_py()
         return 0 if last is None else last + 1
 
@@ -274,11 +280,11 @@ class _Fold:
         places = {place for (kind, _), cells in changes.lists.items() if kind != "original" for place, _, _ in cells}
         for name, emptied in changes.deleted.items():
             if name in changes.versions:
-                # One record puts and empties the column, and its columns do not say in which order.
+                # A single record puts a value into the column and empties it, and does not say in which order.
                 both = pc.is_in(emptied, value_set=changes.versions[name].places)
                 places.update(emptied.filter(both).to_pylist())
-        # A row that gets no put may have lost its last cell, and then expires by the time of its writing, perhaps only
-        # after the table is given a time to live. If the table has one, the row may also have expired meanwhile.
+        # A row without a put may have lost its last cell. It then expires by the time of its last write, perhaps only
+        # after the table is given a time to live. If the table has a time to live, the row may have expired already.
         is_quiet = pc.equal(changes.operations, RecordType.UPDATE.value)
         if self.rule.ttl_millis is not None:
             is_quiet = pc.not_equal(changes.operations, RecordType.DELETE.value)
@@ -296,7 +302,7 @@ class _Fold:
         return pc.is_in(changes.everywhere, value_set=places)
 
     def rows_alone(self, numbers: set[int]) -> list[RowCells]:
-        """Return these rows, folded cell by cell."""
+        """Return the rows with these numbers, folded cell by cell."""
         if not numbers:
             return []
         pc = compute()
@@ -344,7 +350,7 @@ class _Fold:
         return pc.is_in(self.every_row, value_set=makers)
 
     def _greatest(self, numbers: Array, places: Array) -> Array:
-        """Return for each row the greatest of ``places`` that has the row's number at its side in ``numbers``."""
+        """Return for each row the greatest of ``places`` whose entry in ``numbers`` is the row's number."""
         pa = pyarrow()
         found = pa.table({"row": numbers, "place": places}).group_by("row", use_threads=False)
         last = found.aggregate([("place", "max")])
@@ -392,7 +398,7 @@ class _Fold:
         return pa.table({name: arrays[name] for name in (*self.names.stored.values(), *OWN)})
 
     def _sources_of(self, name: str, there: Array | None, versions: CellVersions) -> Array:
-        """Return the source of each row's value of a column; null for no value."""
+        """Return the source of each row's value of a column; null where the row has no value."""
         pa, pc, changes = pyarrow(), compute(), self.batch.changes
         cells = changes.versions.get(name) or Cells(integers(()), integers(()))
         rows, places, numbers = self._considered.take(cells.places), cells.places, cells.values
@@ -422,7 +428,7 @@ class _Fold:
         return pc.coalesce(self._spread(rows, pc.add(places, self.count)), before)
 
     def _unfit(self, changed: ByPlace, kept: Array, sources: Mapping[str, Array]) -> Array:
-        """Return the map of values that do not fit their columns: they are few, so made one by one."""
+        """Return the map of values that do not fit their columns. They are few, so each is made on its own."""
         pa = pyarrow()
         kind = own_types()[UNFIT]
         found: dict[str, dict[int, Any]] = {}

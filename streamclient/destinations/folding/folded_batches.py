@@ -1,4 +1,4 @@
-"""The changes of one commit, of all its shards, by column."""
+"""The changes of one commit, for all of its shards, by column."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class ShardChanges:
     records: Sequence[StreamRecord]
     """The records, in the order of their sequence."""
     changes: ChangeColumns
-    """The same changes by column."""
+    """The changes by column."""
 
     @classmethod
     def of(cls, shard: str, records: Sequence[StreamRecord]) -> ShardChanges:
-        """Make the changes of records as they were read."""
+        """Make the changes of one shard from its records."""
         ordered = in_order(records)
         return cls(shard, ordered, ChangeColumns.of_records(ordered))
 
@@ -39,7 +39,7 @@ class ChangeBatch:
 
     changes: ChangeColumns
     records: Sequence[StreamRecord]
-    """The same changes as records, in the same order; used only for rows that are folded cell by cell."""
+    """The changes as records, in the same order; used only for rows that are folded cell by cell."""
     shards: Array
     """The shard of each change."""
 

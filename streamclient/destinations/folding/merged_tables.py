@@ -1,9 +1,9 @@
-"""The fold of tables of change rows, whatever types their columns have by now.
+"""The fold of tables of change rows, also if the types of their columns were changed.
 
-The fold works not on values but on the *sources* of the shown cells: the numbers of the changes that contain them. The
-values are then taken by these numbers, column by column. So a column that a user's transform has turned into decimals
-is folded like any other, and nothing is converted. An older version is not in a column but in a text next to the
-columns; its source is a number after those of the changes.
+The fold does not work on values. It works on the *sources* of the shown cells: the numbers of the changes that contain
+them. The values are then taken by these numbers, column by column. So if a user's transform has turned a column into
+decimals, the column is folded like any other, and nothing is converted. An older version of a cell is not in a column,
+but in a text next to the columns; its source is a number after the numbers of the changes.
 """
 
 from __future__ import annotations
@@ -62,11 +62,11 @@ if TYPE_CHECKING:
 SEQUENCE = (EPOCH, TIMESTAMP, ROW_INDEX)
 
 CHUNK_BYTES = 64 * 2**20
-"""The smallest size, in bytes, of the changes that are folded at once: enough to make columns worthwhile, and far below
-an executor's memory."""
+"""The smallest size, in bytes, of the changes that are folded together: large enough to make columns worthwhile, and
+far below an executor's memory."""
 
 _SOURCE = ColumnType.INTEGER
-"""The type of the folded values, which are sources."""
+"""The type of the values that this module folds. They are sources."""
 
 Fold = Callable[["Table", Sequence[str], int], "Table"]
 
@@ -74,9 +74,9 @@ Fold = Callable[["Table", Sequence[str], int], "Table"]
 def fold_table(changes: Table, key: Sequence[str], max_versions: int) -> Table:
     """Return the rows that result from changes: ``key``, attributes, ``_unfit``, and the last change's sequence.
 
-    ``changes`` are in the layout of ``change_rows``, sorted by key, then by sequence, and include all changes
-    of each key. A change that occurs twice counts once. ``key`` names the columns that identify rows; a reserved name
-    among them is not shown.
+    ``changes`` are in the layout of ``change_rows``, sorted by key, then by sequence, and include all changes of each
+    key. A change that occurs twice counts once. ``key`` names the columns that identify rows. A column with a reserved
+    name is not in the result.
     """
     work = _Changes.of(changes, key, max_versions)
     rows = fold(empty_rows(work.rule), work.batch, work.rule).rows
@@ -124,7 +124,7 @@ def folded_batches(
             continue
         table = pa.Table.from_batches(waiting)
         cut = pc.indices_nonzero(_differs(table, key))[-1].as_py()
-        # If one key fills the whole chunk, the next look pays only after much more has come.
+        # If one key fills the whole chunk, another look pays only when many more changes have come.
         enough = chunk_bytes if cut else 2 * enough
         if cut:
             yield from make(table.slice(0, cut), key, max_versions).to_batches()
@@ -134,7 +134,7 @@ def folded_batches(
 
 
 def _differs(table: Table, names: Sequence[str]) -> Array:
-    """Return whether each row differs from the row before in one of these columns; the first row does."""
+    """Return whether each row differs from the previous row in one of these columns; the first row does."""
     pa, pc = pyarrow(), compute()
     found = pa.repeat(pa.scalar(False), max(0, table.num_rows - 1))
     for name in names:
@@ -147,12 +147,12 @@ def _differs(table: Table, names: Sequence[str]) -> Array:
 
 @define(slots=False)
 class _Changes:
-    """Changes without repeats, and the places of the cells that they put."""
+    """Changes without repeats, and the places (indexes) of the changes that put cells."""
 
     table: Table
     key: Sequence[str]
     rule: TableRule
-    """A rule with a key of one number: the number of the row."""
+    """A rule whose key is a single number: the number of the row."""
     is_first: Array
     """Whether each change is the first of its row."""
 
@@ -269,7 +269,7 @@ class _Changes:
 
     @cached_property
     def older_cells(self) -> dict[int, list[RecordColumn]]:
-        """The same versions by place, as cells of sources."""
+        """The older versions by place, as cells of sources."""
         found: dict[int, list[RecordColumn]] = {}
         sources: dict[str, int] = {}
         for place, entry in self._older_entries:
@@ -338,7 +338,7 @@ def _value(entry: Mapping[str, Any]) -> ColumnValue:
 
 @frozen
 class _Records(Sequence[StreamRecord]):
-    """The changes as records whose values are sources; made one by one, as few are needed."""
+    """The changes as records whose values are sources. Each record is made on its own, as few are needed."""
 
     changes: _Changes
 
@@ -352,7 +352,7 @@ class _Records(Sequence[StreamRecord]):
             RecordType(changes.operations[place].as_py()),
             ((changes.rule.key[0], changes.numbers[place].as_py()),),
             (
-                # Tables keep the cells of a change, but not their order: puts win over deletions.
+                # Tables keep the cells of a change, but not the order of the cells: puts win over deletions.
                 *changes.deletions.get(place, ()),
                 *(RecordColumn(name, ColumnOperation.PUT, place, version) for name, version in puts),
                 *changes.older_cells.get(place, ()),

@@ -4,14 +4,15 @@ The rules are the table's own, as its records show them:
 
 * PUT replaces the row by the record's cells. DELETE removes it. UPDATE applies its cells in their order, and creates a
   missing row if a cell is put. Deletions alone create no row, and leave an existing row empty.
-* The table keeps the ``max_versions`` greatest versions of a column, at once, whatever the order of writing. A later
-  write of an existing version replaces its value. Readers see the greatest version. Once the limit is lowered, readers
-  see no more versions than it allows; the excess is removed when the column is changed next.
-* If the table has a time to live, a cell whose version is older disappears, and with its last cell the row. A row
-  without cells disappears when its last write is that old. No record reports this: each reader computes it.
+* The table keeps the ``max_versions`` greatest versions of a column, whatever the order of writing. A later write of an
+  existing version replaces its value. Readers see the greatest version. Once the limit is lowered, readers see no more
+  versions than it allows; the excess is removed when the column is changed next.
+* If the table has a time to live, a cell disappears when its version is older than that time, and a row disappears with
+  its last cell. A row without cells disappears when its last write is older than that time. No record reports such an
+  end, so each reader computes it.
 
-``fold`` does the same to whole columns. This module serves the rows for which that would be wrong or too slow, and
-checks it.
+``fold`` applies the same rules to whole columns. This module serves the rows for which ``fold`` would be wrong or too
+slow, and tests compare ``fold`` with it.
 """
 
 from __future__ import annotations
@@ -52,26 +53,26 @@ if TYPE_CHECKING:
     from pyarrow import DataType, Table
 
 OWN = (VERSION, VERSIONS, OLDER_VERSIONS, UNFIT, EPOCH, TIMESTAMP, ROW_INDEX, SHARD, READ_AT)
-"""Columns of a mirror next to those of the table; a column is null if it has nothing to say.
+"""Columns that a mirror has next to the columns of the table. A column is null if it does not apply to the row.
 
 ``_version`` is the version of all the row's cells that ``_versions`` does not name, and no cell has a smaller version.
 For a row without cells, ``_version`` is the time when the row was last changed, or copied. Epoch, timestamp and row
-index are the sequence of the last change, and the next column is its shard; all four are null for a row as it was
-copied. ``_read_at`` is the time when the row was read from the table itself; null once a PUT has replaced the row.
+index are the sequence of the last change, and the next column is its shard; all four are null in a copied row that no
+change has modified. ``_read_at`` is the time when the row was read from the table itself; null once a PUT has replaced
+the row.
 """
 
 CLOCKS_MARGIN_MICROS = 60_000_000
 """The largest difference, in microseconds, between this machine's clock and those of the service's servers.
 
-Each comparison of such times allows for this difference: the time from which changes are read that a copy may have
-missed, the time for which the stream has kept them, the expiry of cells, and the time from which an idle table is past
-the end of a replication.
+Every comparison of times of both sides allows for this difference. Such times are the time from which changes are read
+during a copy, the time for which the stream has kept them, the expiry of cells, and the end of a replication.
 """
 
 
 @frozen
 class TableRule:
-    """The rules that a table's rows obey, from DescribeTable."""
+    """The rules for a table's rows, from the answer of DescribeTable."""
 
     key: tuple[str, ...]
     """Names of the key columns, in their order."""
@@ -96,12 +97,12 @@ class RowCells:
     shard: str = ""
     read_at_micros: int | None = None
     is_in_doubt: bool = False
-    """Whether the row's content is unknown: a change deleted a single version of a column, and the row as it was read
-    from the table may have contained that change already. The version that the deleted one had displaced is then
-    unknown, so the row must be read from the table again."""
+    """Whether the row's content is unknown. That is so if a change deleted a single version of a column, and the row
+    may already have contained that change when it was read from the table. The version that the deleted version had
+    displaced is then unknown, so the row must be read from the table again."""
 
     def is_behind(self, record: StreamRecord, shard: str) -> bool:
-        """Return whether the change is new to this row; older and repeated changes are not."""
+        """Return whether the change is new to this row. Older and repeated changes are not new."""
         return self.sequence is None or self.shard != shard or record.sequence_info > self.sequence
 
     def apply(self, record: StreamRecord, shard: str, rule: TableRule) -> None:
@@ -136,7 +137,7 @@ class RowCells:
             self.is_in_doubt |= record.sequence_info.timestamp_micros <= known_until
 
     def keep_newest(self, count: int, columns: Iterable[str]) -> None:
-        """Keep the newest ``count`` versions of some columns, and remove the others."""
+        """Keep the newest ``count`` versions of each of some columns, and remove all older versions."""
         for name in columns:
             versions = self.cells.get(name, {})
             if len(versions) > count:
@@ -161,7 +162,7 @@ def own_types() -> dict[str, DataType]:
 
 
 def cells_of(rows: Table, key: Sequence[str]) -> Iterator[RowCells]:
-    """Yield the rows of a mirror, cell by cell. ``key`` has the source's names."""
+    """Yield the rows of a mirror, cell by cell. ``key`` has the names of the key columns in the source."""
     pa = pyarrow()
     names = {name: original_name(name) for name in rows.column_names if name not in RESERVED}
     columns = {name: rows.column(name).to_pylist() for name in names}

@@ -1,4 +1,4 @@
-"""The versions of the cells of many rows at once: one common version per row, and the cells that differ from it."""
+"""The versions of the cells of many rows together: one common version per row, and the cells that differ from it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ class CellVersions:
     """The versions of all cells: those of present rows, and those that changes put."""
 
     def __init__(self, present: Table, kept: Array, result: Array) -> None:
-        """Per row, ``kept`` has its number if it keeps cells, else null; ``result`` has the result's row numbers."""
+        """Prepare the versions.
+
+        ``kept`` has the number of each row that keeps cells, else null; ``result`` has the result's rows.
+        """
         self._count = present.num_rows
         self._kept = kept
         self.late: set[int] = set()
@@ -73,7 +76,7 @@ class CellVersions:
         names = list(self._names)
         numbers = list(self._numbers)
         for name, (rows, different) in self._different.items():
-            # Present rows whose cell still comes from them.
+            # Present rows whose cell is still their own.
             now = place_of.take(rows)
             still = pc.fill_null(pc.equal(sources.get(name, kept).take(now), rows), False)
             codes.append(pa.repeat(pa.scalar(len(names)), still.true_count))

@@ -1,10 +1,11 @@
 """PostgreSQL as a destination, through psycopg: rows, commits and fence in one transaction.
 
-The table has two more beside it: ``<table>_shards`` with the last commit of each shard, and ``<table>_commits`` with
+A destination has two more tables: ``<table>_shards`` with the last commit of each shard, and ``<table>_commits`` with
 all commits. A commit copies its rows into a temporary table, locks the rows of its shards in the order of their names,
-compares, and writes. So the second of two writers sees the effect of the first. The copy comes before the lock, as the
-server does not end the COPY of a frozen writer. A merge folds before the lock, as the server ends a transaction that
-waits for long. If the connection breaks during COMMIT the outcome is unknown: the next try looks first, then decides.
+compares, and writes. So the second of two writers sees the effect of the first. The copy comes before the lock, because
+the server does not end the COPY of a frozen writer. A merge folds before the lock, because the server ends a
+transaction that is idle for long. If the connection breaks during COMMIT, the outcome is unknown: the next try first
+looks whether the commits are stored.
 """
 
 from __future__ import annotations
@@ -43,16 +44,17 @@ if TYPE_CHECKING:
     from pyarrow import Field, Schema, Table
 
 _COPIED = "streamclient_copied"
-"""The temporary table with a transaction's rows."""
+"""The name of the temporary table with a transaction's rows."""
 
 _FETCH_ROWS = 10_000
 
 _PAUSES = (0.2, 0.5, 1.0, 2.0)
-"""Seconds before each further try to add columns; the last pause is repeated. Each try makes other users of the table
+"""Seconds before each further try to add columns; the last pause is repeated. During a try, other users of the table
 wait for at most a tenth of a second, which they hardly notice."""
 
 _LOOK, _STORE = "look", "store"
-"""Kinds of work, for the limits of statements: work of one kind takes about the same time on every call."""
+"""Kinds of work. Each kind has its own limit for statements, because work of one kind takes about the same time on
+every call."""
 
 
 @checks.explains_names
@@ -65,14 +67,14 @@ class PostgresDestination:
     (``xmin``, ``ctid``) gets a mark after its name; see ``column_names``.
 
     Args:
-        conninfo: as libpq takes it, for example ``"host=db dbname=lake user=writer"``.
+        conninfo: the connection in libpq's form, for example ``"host=db dbname=lake user=writer"``.
         table: the table of the rows, optionally with its schema before it, as in ``"lake.orders"``. The first commit
-            creates it and the two next to it; reading creates nothing, and no other table is written to.
+            creates it and the two further tables. Reading creates nothing, and no other table is written to.
         application: the fleet that writes; one per status table.
-        answer_seconds: seconds for which a commit is retried, the client waits for an answer, and the server
-            lets a commit hold its locks while the writer is silent. Keep it below the lease's duration: a frozen writer
-            holds up its successor for that long. If the server ended a statement of a commit at its limit, the next
-            call doubles the limit, up to ten minutes.
+        answer_seconds: seconds for which a commit is retried. They are also the longest wait of the client for an
+            answer, and the longest time for which the server lets a silent writer hold its locks. Keep them below the
+            lease's duration, because the successor of a frozen writer waits as long. If the server ended a statement of
+            a commit at its limit, the next call doubles the limit, up to ten minutes.
 
     Raises:
         ConfigurationError: an argument cannot work.
@@ -120,7 +122,9 @@ class PostgresDestination:
         self._store(rows, commits, count())
 
     def key_by(self, columns: Sequence[str]) -> None:
-        """See ``MergingDestination``. Rows get a digest of their key, as an index takes neither NUL nor long texts.
+        """See ``MergingDestination``.
+
+        Rows get a digest of their key, because an index takes neither NUL nor long texts.
 
         Raises:
             ConfigurationError: a column of this destination cannot have such a name.
@@ -186,7 +190,7 @@ class PostgresDestination:
         query = self._query(columns)
         if values is not None:
             query = f"{query.replace('%', '%%')} {condition}"
-        # Use another handle, as the caller may commit with this one between two parts.
+        # Use another handle, because the caller may commit with this handle between two parts.
         reader = self._session.another()
         try:
             with reader.reading("streamclient_rows") as cursor:
@@ -215,7 +219,7 @@ class PostgresDestination:
         return self._tables.names
 
     def _asked(self, work: Callable[[Cursor[Any]], Answer], kind: str = "") -> Answer:
-        """Do work in a transaction; if the server does not find tables that were seen, report them as gone."""
+        """Do work in a transaction. If tables that were seen are not found by the server, report them as gone."""
         try:
             return self._session.retrying(work, kind)
         except DependencyException as error:
@@ -229,7 +233,7 @@ class PostgresDestination:
     def _look(
         self, cursor: Cursor[Any], digests: Sequence[bytes], commits: Sequence[Commit], tries: Iterator[int]
     ) -> tuple[Table, _Replaced] | None:
-        """Return the rows with these keys, before anything is locked; ``None`` if the commits are stored."""
+        """Return the rows with these keys, without a lock; ``None`` if the commits are stored already."""
         if self._is_stored(cursor, commits, "", is_repeated=next(tries) > 0):
             return None
         columns = self._columns(cursor).schema
@@ -246,8 +250,9 @@ class PostgresDestination:
 
     def _remove(self, cursor: Cursor[Any], replaced: _Replaced) -> None:
         """Remove the rows that a merge has read, if they are unchanged."""
-        # Only one merge at a time. If another one removes a row and adds it again meanwhile, this one would not find it
-        # by its key: a waiting statement looks at the rows that existed when it began.
+        # Only one merge may run at a time. If another merge removed a row and added it again meanwhile, this merge
+        # would not find the row by its key: a statement that waits looks at the rows that existed when the statement
+        # began.
         cursor.execute("select pg_advisory_xact_lock(hashtext(%b))", (self._names.rows,))
         key = quoted(DIGEST)
         cursor.execute(
@@ -260,7 +265,7 @@ class PostgresDestination:
             raise _OthersWereQuickerError
 
     def _refuse_kept(self, cursor: Cursor[Any], replaced: _Replaced) -> None:
-        """Refuse if the rows still exist, unchanged or made again by this very transaction."""
+        """Raise an error if these rows still exist: unchanged, or made again by this very transaction."""
         cursor.execute(
             f"select {quoted(DIGEST)}, xmin::text, xmin::text::bigint = txid_current() & 4294967295 "
             f"from {self._names.rows} where {quoted(DIGEST)} = any(%b::bytea[])",
@@ -297,7 +302,7 @@ class PostgresDestination:
         """Prepare the tables before the first write."""
         if not self._is_ready:
             if not self._asked(self._tables.are_there):
-                is_stored({}, commits)  # refuses wrong commits before tables are made without them
+                is_stored({}, commits)  # refuse wrong commits before tables are made without them
             self._asked(self._tables.create)
             self._tables.is_seen = True
             if self._tables.has_former_digests:
@@ -341,7 +346,7 @@ class PostgresDestination:
         )
 
     def _insist(self, change: Callable[[Cursor[Any]], bool], failure: str) -> None:
-        """Change a table in many short transactions; a single long one would make all users wait for one long reader.
+        """Change a table in many short transactions. After a single long one, all users would wait for a slow reader.
 
         Raises:
             DependencyException: others use the table for longer than an answer may take.
@@ -368,13 +373,13 @@ class PostgresDestination:
     ) -> None:
         rows, columns = self._fitted(cursor, rows)
         if self._new(rows, columns):
-            # Checked first, so that a refused writer leaves no columns.
+            # Check this first, so that a refused writer leaves no columns.
             if self._is_stored(cursor, commits, "", is_repeated=is_repeated):
                 return
             raise _ColumnsAreMissingError(self._new(rows, columns))
         self._copy(cursor, rows)
-        # One statement for many shards, here and below: an answer for each would take most of such a commit's time. A
-        # shard's first commit needs a row that it can lock.
+        # Use one statement for all shards, here and below: with an answer for each shard, waiting would take most of
+        # the commit's time. The first commit of a shard needs a row that it can lock.
         cursor.execute(
             f"insert into {self._names.shards} (application, shard) select %b, unnest(%b::text[]) "
             "on conflict do nothing",
@@ -385,7 +390,7 @@ class PostgresDestination:
         if replaced is not None:
             self._remove(cursor, replaced)
         self._insert(cursor, rows)
-        # After the lock, so that the steps of a shard are in order.
+        # This comes after the lock, so that the steps of a shard are in order.
         cursor.execute("select nextval(pg_get_serial_sequence(%b, 'id'))", (self._names.commits,))
         (step,) = cursor.fetchone() or (None,)
         shards, texts = [commit.shard for commit in commits], [commit.to_json() for commit in commits]
@@ -410,7 +415,7 @@ class PostgresDestination:
         )
 
     def _is_stored(self, cursor: Cursor[Any], commits: Sequence[Commit], lock: str, *, is_repeated: bool) -> bool:
-        """Answer as ``is_stored``, also for commits of an unanswered try that a successor has followed already."""
+        """Decide as ``is_stored``; commits of an unanswered try count even if a successor has followed them."""
         shards = [commit.shard for commit in commits]
         try:
             return is_stored(self._lasts(cursor, shards, lock), commits)
@@ -440,7 +445,7 @@ class PostgresDestination:
         return [field for field in rows.schema if field.name not in {*columns.schema.names, KEY}]
 
     def _copy(self, cursor: Cursor[Any], rows: Table) -> None:
-        """Copy the rows into a table of the server that only this transaction sees."""
+        """Copy the rows into a temporary table, which only this transaction sees."""
         if not rows.num_rows:
             return
         kinds = [(field.name, sql_type(field.type)) for field in rows.schema]
@@ -448,7 +453,7 @@ class PostgresDestination:
         cursor.execute(f"create temporary table {_COPIED} ({columns}) on commit drop")
         values = [python_values(rows.column(field.name), field) for field in rows.schema]
         with cursor.copy(f"copy pg_temp.{_COPIED} from stdin (format binary)") as copying:
-            # For the server the bytes of a JSON document are those of its text.
+            # For the server, a JSON document consists of the bytes of its text.
             copying.set_types([kind.replace("json", "text") for _, kind in kinds])
             for line in zip(*values, strict=True):
                 copying.write_row(line)
@@ -459,7 +464,7 @@ class PostgresDestination:
         # Another writer may have added columns since the rows were copied.
         check_fit(rows, columns.schema, self._names.rows)
         if new := self._new(rows, columns):
-            raise _ColumnsAreMissingError(new)  # or another user has removed some
+            raise _ColumnsAreMissingError(new)  # or another user has removed some columns
         if rows.num_rows:
             names = ", ".join(map(sql_name, rows.column_names))
             digest = KEY if self._tables.key else ""
@@ -475,14 +480,13 @@ class _Replaced:
     """The rows that a merge replaces."""
 
     digests: Sequence[bytes]
-    """Digests of their keys."""
+    """The digests of the keys."""
     seen: frozenset[tuple[bytes, str]]
-    """The rows that the merge read, each with the transaction that wrote it: any later change has another
-    transaction."""
+    """The rows that the merge read, each with the transaction that wrote it. A later change has another transaction."""
 
 
 class _OthersWereQuickerError(Exception):
-    """The rows that a merge read have changed since."""
+    """The rows that a merge has read were changed by others since."""
 
 
 class _ColumnsAreMissingError(Exception):

@@ -3,19 +3,20 @@
 An index takes neither NUL nor long texts, so rows have a digest of their key: the SHA-256 of ``streamclient-key-1`` and
 a line feed, followed by the values as ``column_types.encoded`` writes them, in the order of the key.
 
-Earlier versions stored the digest of Python's ``repr``, in the column ``_key``. It depends on the interpreter: another
-Python does not find the row, and stores its key a second time. Such a digest cannot be compared with anything, so it is
-renewed from the key columns before the first write:
+Earlier versions stored the digest of Python's ``repr``, in the column ``_key``. Such a digest depends on the
+interpreter: another Python does not find the row, and stores its key a second time. So every such digest is replaced
+before the first write, by a digest of the key columns:
 
 1. ``_key`` is renamed and the new column is added. From then on PostgreSQL refuses workers of an earlier version, as
    ``_key`` does not exist. So nothing is written until all digests are renewed.
-2. Rows get their new digest in pieces, one transaction each, in the order of the former digests. A row without a new
-   digest is still to be done, so another process continues where one was killed, and several may share the work.
+2. Rows get their new digest in pieces, one transaction each, in the order of the former digests. Rows without a new
+   digest are still to be done. So if a process is killed, another process continues, and several processes may share
+   the work.
 3. An index is made, the new column becomes the primary key, and the former column is removed. The new column is then
    declared NOT NULL, which marks the renewal as complete.
 
-If a key is stored twice already, both rows stay, as it is unknown which is right. The index is then not unique, and the
-next change of such a key makes the mirror read the row from the source again.
+If a key is stored twice already, both rows stay, because it is unknown which row is right. The index is then not
+unique, and the next change of such a key makes the mirror read the row from the source again.
 """
 
 from __future__ import annotations
@@ -41,8 +42,8 @@ _log = logs.logger(__name__)
 _TITLE = b"streamclient-key-1\n"
 
 PIECE_ROWS = 5_000
-"""The number of rows whose digests one transaction renews. It takes a fraction of a second, so that a failure loses
-little work."""
+"""The number of rows whose digests one transaction renews. Such a transaction takes a fraction of a second, so a
+failure loses little work."""
 
 _former, _digest = quoted(FORMER_DIGEST), quoted(DIGEST)
 
@@ -58,16 +59,16 @@ def _digest_of(key: Sequence[Any]) -> bytes:
 
 
 class DigestRenewal:
-    """The steps by which a table's digests become those of this version; each step is one transaction."""
+    """The steps that replace a table's digests by digests of this version. Each step is one transaction."""
 
     def __init__(self, tables: PostgresTables) -> None:
         self._tables = tables
         self._rows = tables.names.rows
         self._after = b""
-        """The former digest up to which rows are done."""
+        """The last former digest whose row is done."""
 
     def begin(self, cursor: Cursor[Any]) -> bool:
-        """Refuse workers of earlier versions from now on; return ``False`` if others use the table at the moment."""
+        """Refuse workers of earlier versions from now on; return ``False`` if other users block that at the moment."""
         self._lock(cursor)
         if KEY not in self._tables.key_columns(cursor):
             return True  # another process has begun
@@ -81,7 +82,7 @@ class DigestRenewal:
         )
 
     def renew_piece(self, cursor: Cursor[Any]) -> bool:
-        """Renew the next digests; return ``False`` if none are left."""
+        """Renew the digests of the next rows; return ``False`` if no row is left."""
         self._lock(cursor)
         if self._is_done(cursor):
             return False
@@ -109,7 +110,7 @@ class DigestRenewal:
         return True
 
     def make_index(self, cursor: Cursor[Any]) -> None:
-        """Create an index over the new digests, a unique one if no digest occurs twice."""
+        """Create an index over the new digests; it is unique if no digest occurs twice."""
         self._lock(cursor)
         if self._is_done(cursor) or self._index(cursor) is not None:
             return
@@ -126,7 +127,10 @@ class DigestRenewal:
             )
 
     def finish(self, cursor: Cursor[Any]) -> bool:
-        """Switch to the new digests and remove the former ones; return ``False`` if others use the table now."""
+        """Switch to the new digests and remove the former digests.
+
+        Return ``False`` if other users block that at the moment.
+        """
         self._lock(cursor)
         index = self._index(cursor)
         if self._is_done(cursor) or index is None:
@@ -139,7 +143,7 @@ class DigestRenewal:
             with cursor.connection.transaction():
                 return altered(cursor, f"alter table {rows} drop column {_former}", f"alter table {rows} {goes_by}")
         except psycopg.errors.DependentObjectsStillExist:
-            # A view of another user needs the former column: it stays, without values in new rows.
+            # If a view of another user needs the former column, the column stays, and is empty in new rows.
             return altered(
                 cursor,
                 f"alter table {rows} drop constraint {quoted(self._primary_key(cursor))}",
@@ -148,7 +152,7 @@ class DigestRenewal:
             )
 
     def _lock(self, cursor: Cursor[Any]) -> None:
-        """Allow one process at a time, and no merge during it."""
+        """Let only one process work at a time, and no merge meanwhile."""
         cursor.execute("select pg_advisory_xact_lock(hashtext(%b))", (self._rows,))
 
     def _is_done(self, cursor: Cursor[Any]) -> bool:
@@ -181,8 +185,8 @@ def renew_digests(
 ) -> None:
     """Renew the digests of a table, beginning after the last step that was completed.
 
-    ``asked`` does work of a given kind in a transaction. ``insist`` repeats work until it reports success or the time
-    is over.
+    ``asked`` does work of a given kind in a transaction. ``insist`` repeats work until the work reports success or the
+    time is over.
     """
     renewal = DigestRenewal(tables)
     insist(renewal.begin, f"the digests of {tables.names.rows} could not be renewed")

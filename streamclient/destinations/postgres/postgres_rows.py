@@ -22,24 +22,24 @@ NAME_BYTES_MAX = 63
 """The largest length of a name in bytes. PostgreSQL truncates longer names, so two columns could become one."""
 
 SYSTEM_COLUMNS = frozenset({"ctid", "tableoid", "xmin", "xmax", "cmin", "cmax"})
-"""Columns that every table has. No other column may have such a name, so ``sql_name`` gives a column of the rows
-another one."""
+"""Columns that every table has. No other column may have such a name, so ``sql_name`` renames a column of the rows that
+has."""
 
 COLUMNS_MAX = 400
-"""The number of source columns that become columns here. Values of further columns are kept in ``_unfit``, with their
-types, and so are texts and bytes that do not fit in the row's page (``_PAGE_BYTES``)."""
+"""The number of source columns that become columns of the table. Values of further columns are kept in ``_unfit``, with
+their types, and so are texts and bytes that do not fit in the row's page (``_PAGE_BYTES``)."""
 
 _PAGE_BYTES = 8_160
-"""Bytes that a row may take in a page of 8 KiB, with its header."""
+"""The number of bytes that a row may take in a page of 8 KiB, its header included."""
 
 _HEADER_BYTES = 23
-"""Bytes of a row's header, before the bit for each column."""
+"""The number of bytes of a row's header, without the bits for the columns."""
 
 _KEPT_BYTES = 24
-"""A value with more bytes than this is moved out of the page, and leaves fewer bytes there."""
+"""The size from which on PostgreSQL moves a value out of the page. Such a value leaves fewer bytes in the page."""
 
 _NUMBER_BYTES = 15
-"""Bytes of a number or a time: 8, and 7 of padding if it follows a text."""
+"""The number of bytes of a number or a time: 8, and 7 of padding if it follows a text."""
 
 _SQL_TYPES = {
     "int64": "bigint",
@@ -68,7 +68,7 @@ CATALOGUE_TYPES = {
     "timestamptz": "timestamptz",
     "json": "json",
 }
-"""Our types by their names in the catalogue."""
+"""The SQL types of this package by their names in PostgreSQL's catalogue."""
 
 _WIDER = {
     "smallint": ("int4", "int8", "numeric"),
@@ -77,20 +77,20 @@ _WIDER = {
     "real": ("float8",),
     "text": ("varchar",),
 }
-"""For some of our SQL types, the wider types that take all of their values and give them back unchanged."""
+"""For some SQL types of this package: the wider types that take all of their values and return them unchanged."""
 
 _DIGITS = 19
-"""Digits of the longest whole number."""
+"""The number of digits of the longest whole number."""
 
 
 DIGEST = "_key_digest"
 """The column with the digest of a row's key; see ``postgres_digests``."""
 
 FORMER_DIGEST = "_key_former"
-"""The name that ``_key`` of earlier versions has while digests are renewed from the rows."""
+"""The name that the column ``_key`` of earlier versions gets while digests are renewed."""
 
 _TAKEN = SYSTEM_COLUMNS | {DIGEST, FORMER_DIGEST}
-"""Names that the rows' columns cannot have here."""
+"""Names that columns of the rows cannot have in the table."""
 
 
 def quoted(name: str) -> str:
@@ -109,13 +109,13 @@ def sql_name(name: str) -> str:
 
 
 def arrow_name(column: str) -> str:
-    """Return the name that the rows have for a table column."""
+    """Return the name of the rows' column for a column of the table."""
     name = original_name(column)
     return name if name in _TAKEN else column
 
 
 def sql_type(kind: DataType) -> str:
-    """Return the SQL type of the column for values of ``kind``; raise ``ConfigurationError`` without one."""
+    """Return the SQL type for values of ``kind``. Raise ``ConfigurationError`` if PostgreSQL has no such type."""
     found = _SQL_TYPES.get(str(kind))
     if found is None:
         if kind in added_types().values():
@@ -125,14 +125,17 @@ def sql_type(kind: DataType) -> str:
 
 
 def arrow_type(name: str, sql: str) -> DataType:
-    """Return the type of the rows' values for a column; raise ``ConfigurationError`` if the type is not ours."""
+    """Return the type of the rows' values for a column of the table.
+
+    Raise ``ConfigurationError`` if rows never have such a type.
+    """
     if sql == "json" and name in ADDED:
         return added_types()[name]
     arrow = next((arrow for arrow, own in _SQL_TYPES.items() if own == sql), None)
     if arrow is None:
         raise ConfigurationError(f"column {name!r} is {sql}, which rows of this package never have: use another table")
     pa = pyarrow()
-    stamp = pa.timestamp("us", tz="UTC")  # the only one of these types without an alias
+    stamp = pa.timestamp("us", tz="UTC")  # the only one of these types that has no alias
     return stamp if arrow == str(stamp) else pa.type_for_alias(arrow)
 
 
@@ -142,7 +145,7 @@ def is_own_type(name: str, sql: str) -> bool:
 
 
 def takes(sql: str, type_name: str, modifier: int) -> bool:
-    """Return whether a column of catalogue type ``type_name`` takes all values of our type ``sql``."""
+    """Return whether a column of catalogue type ``type_name`` takes all values of the SQL type ``sql``."""
     if type_name not in _WIDER.get(sql, ()):
         return False
     if modifier == -1:
@@ -153,10 +156,10 @@ def takes(sql: str, type_name: str, modifier: int) -> bool:
 
 @frozen
 class TableColumns:
-    """The columns of a table that are ours."""
+    """The columns of a table that this package wrote."""
 
     schema: Schema
-    """Our columns, by the names that rows have for them."""
+    """This package's columns, by the names that rows have for them."""
     others: frozenset[str] = frozenset()
     """The names of columns of other programs."""
     width: int = 0
@@ -164,7 +167,7 @@ class TableColumns:
 
 
 def python_values(column: Any, field: Field) -> list[Any]:
-    """Return a column's values in the form in which psycopg copies them.
+    """Return a column's values in the form that psycopg copies.
 
     Raises:
         UnfitValueError: a date or a time is outside the years that Python knows.
@@ -212,7 +215,7 @@ def _arrow_value(value: Any, kind: DataType) -> Any:
 
 
 def check_key_names(columns: Sequence[str]) -> None:
-    """Refuse a key that no column here can hold, as rows could not be found by it.
+    """Refuse a key that no column can hold: rows could not be found by it.
 
     Raises:
         ConfigurationError: a name is too long.
@@ -253,7 +256,7 @@ def without_unfit(rows: Table, columns: TableColumns) -> Table:
 
 
 def _within_page(rows: Table, columns: TableColumns) -> Table:
-    """Move texts and bytes that do not fit in a page with the rest to the map, from the last column backwards."""
+    """Move texts and bytes to the map, beginning with the last column, until the rest of the row fits in a page."""
     fresh = [name for name in rows.column_names if name not in columns.schema.names]
     # The digest of a key is not yet a column of the rows, and the map of unfit values may be empty.
     header = _HEADER_BYTES + -(-(columns.width + len(fresh) + 1) // 8) + 8

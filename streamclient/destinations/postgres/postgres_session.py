@@ -1,14 +1,15 @@
-"""A connection to PostgreSQL whose values and transactions do not depend on the settings of the other side.
+"""A connection to PostgreSQL whose values and transactions do not depend on settings of the server.
 
-A server, a database or a role may have defaults of its own: another isolation, under which a transaction does not see
-the column that another one has just added, and casts; another encoding; a text form of numbers and times that loses
-digits. None of them may decide what is stored. A pool may give the connection to other clients after each transaction,
-and use another connection for the next one. So nothing is left on it, not even a prepared statement.
+A server, a database or a role may have its own defaults. With another isolation, a transaction does not see a column
+that another transaction has just added, and casts the value. Another encoding, or a text form of numbers and times, may
+lose digits or letters. None of these defaults may change the stored values. A pool may give the connection to other
+clients after each transaction, and use another connection for the next transaction. So a transaction leaves nothing on
+its connection, not even a prepared statement.
 
-Each statement has two limits: the server's, and a little later this side's, as a connection may fall silent. If
-the server has ended a statement at its limit, the statement gets twice the time on the next call: a batch that was
-promised cannot become smaller, and without more time it would never be stored. Statements that read all rows take as
-long as they need, within an hour; they wait for locks no longer than others.
+Each statement has two limits: the server's and, a little later, the client's, because a connection may fall silent. If
+the server ends a statement at its limit, the statement gets twice the time on the next call. A batch that was promised
+cannot become smaller, and without more time it would never be stored. A statement that reads all rows may take up to an
+hour; it waits for locks no longer than other statements do.
 """
 
 from __future__ import annotations
@@ -32,16 +33,18 @@ _SERVER_MIN = 120_000
 _PAUSE_SECONDS = 0.1
 
 _TIMEOUT_MAX = 2**31 - 1
-"""Largest limit in milliseconds that the server takes, and that the operating system waits for a connection."""
+"""The largest limit, in milliseconds, that the server accepts. The operating system waits for a connection at most as
+long."""
 
 _STATEMENT_SECONDS_MAX = 600.0
-"""Largest limit of a statement: no mirror waits longer for a commit."""
+"""The largest limit of a statement. No mirror waits longer for a commit."""
 
 _LOCK_SHARE = 0.9
-"""The share of a statement's limit that the statement may wait for a lock: the error then says that it was a lock."""
+"""The share of a statement's limit for which the statement may wait for a lock. It is below 1, so that the error after
+a longer wait names the lock as the reason."""
 
 _READING_SECONDS_MAX = 3_600.0
-"""The longest time, in seconds, of a statement that reads all rows: a server that works for longer finds no end."""
+"""The longest time, in seconds, of a statement that reads all rows: a server that works for longer will not finish."""
 
 _IDLE_SECONDS_MAX = 7_200
 """The largest time in seconds after which TCP probes a silent connection: Linux itself probes after this time. Far
@@ -56,23 +59,23 @@ class PostgresSession:
         self._answer_seconds = answer_seconds
         self._connection: Any = None
         self._limits: dict[str, float] = {}
-        """Limits of statements that differ from ``answer_seconds``, by the kind of work."""
+        """Limits of statements by the kind of work, for the kinds whose limit is not ``answer_seconds``."""
 
     def another(self) -> PostgresSession:
-        """Return a further connection with the same settings."""
+        """Return another connection with the same settings."""
         return PostgresSession(self._conninfo, self._answer_seconds)
 
     def close(self) -> None:
-        """Close the connection; the next transaction opens a new one."""
+        """Close the connection; the next transaction opens a new connection."""
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
 
     def connection(self) -> Connection[Any]:
-        """Return the connection. Ask for results with values of rows in binary, which no setting changes.
+        """Return the connection. Request values of rows in binary, because no setting changes the binary form.
 
-        The same holds for parameters: a setting decides how a text is read, and a list of bytes would become another
-        list.
+        Send parameters in binary, too: a setting decides how a text is read, and could turn a list of bytes into
+        another list.
         """
         if self._connection is None or self._connection.closed:
             psycopg = load("psycopg", "postgres")
@@ -81,13 +84,14 @@ class PostgresSession:
                 connect_timeout=min(max(2, int(self._answer_seconds)), _TIMEOUT_MAX // 1000),
                 client_encoding="UTF8",
                 prepare_threshold=None,
-                # Autocommit, because an open transaction would take the next one for a part of itself, and nothing
-                # would be stored at its end.
+                # Use autocommit. Otherwise an open transaction would contain the next transaction, and nothing would be
+                # stored at the end of that.
                 autocommit=True,
                 **_network_limits(self._conninfo, self._answer_seconds),
             )
             made.answer_seconds = self._answer_seconds
-            # Not stricter: a statement must see what was committed while the one before it waited for a lock.
+            # Do not use a stricter isolation: a statement must see changes that were committed while the previous
+            # statement waited for a lock.
             made.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
             self._connection = made
         connection: Connection[Any] = self._connection
@@ -96,12 +100,12 @@ class PostgresSession:
     def retrying(self, work: Callable[[Cursor[Any]], Answer], kind: str = "") -> Answer:
         """Do some work in one transaction; retry after an error that breaks the connection or the transaction.
 
-        Work of one ``kind`` takes about the same time on every call: once its statements were ended, they get more
-        time.
+        Work of one ``kind`` takes about the same time on every call. So if the server ended a statement of such work,
+        the kind gets more time.
 
         Raises:
-            DependencyException: the server refuses, or does not answer in time; then the outcome is unknown.
-            ConfigurationError: the work refuses what the server is set to.
+            DependencyException: the server refuses, or it does not answer in time and the outcome is unknown.
+            ConfigurationError: the work refuses a setting of the server.
         """
         psycopg = load("psycopg", "postgres")
         deadline = time.monotonic() + self._answer_seconds
@@ -112,8 +116,8 @@ class PostgresSession:
                     self._set_limits(cursor, limit)
                     answer = work(cursor)
             except ConfigurationError:
-                # A connection keeps the defaults of server, database and role with which it began; the next one has
-                # those of its time.
+                # A connection keeps the defaults that server, database and role had when it began. The next connection
+                # gets the present defaults.
                 self.close()
                 raise
             except psycopg.Error as error:
@@ -126,7 +130,8 @@ class PostgresSession:
                     advice = f"; a statement is given longer the next time, {self._limits[kind]:g} s"
                 if not _is_passing(error):
                     raise refusal(error) from error
-                # It may have broken before COMMIT or during it: the next try looks whether the commit is in.
+                # The connection may have broken before COMMIT or during it: the next try looks whether the commit is
+                # stored.
                 if time.monotonic() + _PAUSE_SECONDS >= deadline:
                     raise DependencyException(
                         f"PostgreSQL gave no answer within {waited:g} s; the last error was: {error}{advice}",
@@ -141,9 +146,9 @@ class PostgresSession:
 
     @contextmanager
     def reading(self, name: str) -> Iterator[Cursor[Any]]:
-        """Yield a cursor of the server, whose statements take as long as they need while the server works on them.
+        """Yield a cursor of the server. Its statements may take long, as long as the server works on them.
 
-        A wait for a lock has a limit, and the statement has one that a reading should never reach.
+        A wait for a lock is limited. The statement has a limit, too, which no reading should ever reach.
         """
         limits = (str(limit_millis(self._answer_seconds)), str(limit_millis(_READING_SECONDS_MAX)))
         connection = self.connection()
@@ -165,7 +170,7 @@ class PostgresSession:
             ) from error
 
     def _is_at_work(self, process: int) -> bool:
-        """Return whether a process of the server is working, and not waiting for this side to read or to ask."""
+        """Return whether a process of the server is working, and not waiting for this client to read or to send."""
         query = (
             "select state = 'active' and wait_event_type is distinct from 'Client' from pg_stat_activity where pid = %b"
         )
@@ -194,12 +199,12 @@ class PostgresSession:
         cursor.execute(f"select pg_backend_pid(), {calls}", [text for pair in settings.items() for text in pair])
         (process, *_) = cursor.fetchone() or (0,)
         if statement_seconds > self._answer_seconds:
-            # This does not delay the detection of a silent connection.
+            # This does not delay the discovery of a silent connection.
             self._connection.is_working = lambda: self._is_at_work(process)
 
 
 def _network_limits(conninfo: str, answer_seconds: float) -> dict[str, Any]:
-    """Return the times after which TCP probes the other side, where the caller does not set them."""
+    """Return the times after which TCP probes the other side, except those that the caller sets."""
     third = min(max(1, int(answer_seconds / 3)), _IDLE_SECONDS_MAX)
     own = {
         "keepalives_idle": third,
@@ -225,7 +230,7 @@ def refusal(error: Any) -> DependencyException:
 
 
 def _advice(error: Exception) -> str:
-    """Return the advice about an error that passes once its cause is gone; empty for other errors."""
+    """Return the advice for an error that passes once its cause is gone; empty for other errors."""
     errors = load("psycopg", "postgres").errors
     if isinstance(error, errors.LockNotAvailable):
         return "; another session holds a lock that this one needs: pg_blocking_pids and pg_stat_activity name it"
@@ -235,7 +240,10 @@ def _advice(error: Exception) -> str:
 
 
 def _is_passing(error: Exception) -> bool:
-    """Return whether another try may succeed. Internal errors are transactions that the server has ended."""
+    """Return whether another try may succeed.
+
+    The server reports a transaction that it has ended as an internal error.
+    """
     psycopg = load("psycopg", "postgres")
     return isinstance(error, psycopg.OperationalError | psycopg.InternalError)
 

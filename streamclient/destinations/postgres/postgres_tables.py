@@ -1,12 +1,12 @@
 """The three tables of a destination in PostgreSQL: their schema, their own columns, and changes by other users.
 
 A name without a schema is looked up once, and then used with the schema in which the tables were found: a search path
-may later lead elsewhere. If tables that were seen once no longer exist, they were moved, renamed or hidden, so whatever
-has their names now must not be taken for a new beginning.
+may later lead elsewhere. If tables that were seen once no longer exist, they were moved, renamed or hidden. So tables
+that have their names now must not be used, and no new tables may be created.
 
-``<table>_shards`` lists our columns, with the types that they were created with, as rows of an application name that no
-fleet can have. Other users may add columns, which are left out, and may widen our columns, as long as these take
-our values.
+``<table>_shards`` also lists the columns of this package, with the types with which they were created, as rows of an
+application that no fleet can have. Other users may add columns, which are ignored. They may also widen this package's
+columns, as long as the columns take its values.
 """
 
 from __future__ import annotations
@@ -46,21 +46,24 @@ if TYPE_CHECKING:
 _log = logs.logger(__name__)
 
 _NOTES = ""
-"""The application of notes among the shards: no fleet can have an empty name."""
+"""The name of the application under which ``<table>_shards`` has notes. No fleet can have an empty name."""
 
 _COLUMN = "column "
-"""Prefix of the name of a noted column."""
+"""The prefix of the name of a column in the notes."""
 
 _LOCK_MILLIS = 100
-"""The longest time, in milliseconds, for which the addition of a column waits for users of the table. Users who come
-meanwhile must wait for these users and for the addition."""
+"""The longest time, in milliseconds, for which adding a column waits for users of the table. Users who come later must
+wait for the earlier users and for the addition."""
 
 GONE = frozenset({"42P01", "3F000"})
 """PostgreSQL's error codes for a missing table or schema."""
 
 
 class TableNames:
-    """The names of the three tables, quoted and with their schema; plain as the catalogue has them."""
+    """The names of the three tables, quoted and with their schema.
+
+    ``plain`` has the names as in PostgreSQL's catalogue.
+    """
 
     def __init__(self, schema: str, table: str) -> None:
         self.schema = schema
@@ -90,11 +93,11 @@ class TableNames:
 
 @frozen
 class _Column:
-    """A column as the catalogue has it."""
+    """A column as PostgreSQL's catalogue describes it."""
 
     name: str
     kind: str
-    """The type as in our own statements if it is one of ours, else empty."""
+    """The type as in this package's own statements, if it is one of these types; otherwise empty."""
     type_name: str
     modifier: int
     written: str
@@ -102,27 +105,27 @@ class _Column:
     is_made: bool
     """Whether the server generates the column's values."""
     is_plain: bool
-    """Whether the column has no default and is not declared NOT NULL, as all of our columns are created."""
+    """Whether the column has no default and is not declared NOT NULL. This package creates all of its columns so."""
     number: int
     noted: str | None
-    """The type that the column had when it was noted as ours; ``None`` without a note."""
+    """The type of the column when it was noted as this package's own; ``None`` without a note."""
 
 
 class PostgresTables:
-    """A handle's knowledge of its tables; a copy of the handle copies it."""
+    """The knowledge that a handle has of its tables. A copy of the handle copies this knowledge."""
 
     def __init__(self, table: str) -> None:
         self._given = TableNames.of(table)
         self.names: TableNames = self._given
         self.key: tuple[str, ...] = ()
         self.is_seen: bool = False
-        """Whether this handle has seen the tables; if so, it never creates them again."""
+        """Whether this handle has seen the tables. If so, the handle never creates them again."""
         self.has_former_digests: bool = False
-        """Whether the digests of keys are those of an earlier version, as of the last look."""
+        """Whether the digests of keys were those of an earlier version at the last look."""
         self._told: frozenset[str] = frozenset()
 
     def keyed(self, key: Sequence[str]) -> PostgresTables:
-        """Return the same tables with rows that are found by these columns."""
+        """Return the same tables with rows that are found by the columns ``key``."""
         made = copy(self)
         made.key = tuple(key)
         return made
@@ -136,9 +139,9 @@ class PostgresTables:
             DependencyException: the tables were seen before and no longer exist.
             ConfigurationError: only some exist, so they belong to another program or are no longer complete.
         """
-        # One statement, as one transaction creates them: it sees all of them or none. For a name without a schema, look
-        # in the first schema of the search path that has all three; otherwise in the schema where a table would be
-        # created.
+        # Use one statement: one transaction creates the tables, so the statement sees all of them or none. For a name
+        # without a schema, take the first schema of the search path that has all three tables; if none has, take the
+        # schema in which a table would be created.
         names = self.names
         cursor.execute(
             "select nspname, relname from pg_class "
@@ -175,20 +178,16 @@ class PostgresTables:
         )
 
     def create(self, cursor: Cursor[Any]) -> None:
-        """Create the tables unless they exist, as commits need them.
-
-        Raises:
-            ConfigurationError: the server, or an existing table, cannot take commits.
-        """
+        """Create the tables that commits need, unless they exist."""
         check_server(cursor)
         self._check_temporary(cursor)
-        if self.are_there(cursor):  # without a lock, so that a frozen writer holds up no other
+        if self.are_there(cursor):  # without a lock, so that a frozen writer does not hold up other writers
             self._check_whole(cursor)
             self._check_key(cursor)
             self._note_columns(cursor)
             return
         names = self._names_to_make(cursor)
-        # Two concurrent creators would collide in PostgreSQL's catalogue, with an error.
+        # Two creators at the same time would collide in PostgreSQL's catalogue, with an error.
         cursor.execute("select pg_advisory_xact_lock(hashtext(%b))", (names.rows,))
         key = f"{quoted(DIGEST)} bytea primary key" if self.key else ""
         cursor.execute(f"create table if not exists {names.rows} ({key})")
@@ -196,7 +195,8 @@ class PostgresTables:
             f"create table if not exists {names.shards} ("
             "application text, shard text, commit text, primary key (application, shard))"
         )
-        # Steps are numbered here, because a table may move to another cluster, with other transaction numbers.
+        # Steps are numbered in this table, because tables may move to another cluster, which has other transaction
+        # numbers.
         cursor.execute(
             f"create table if not exists {names.commits} ("
             "application text, shard text, number bigint, epoch bigint, commit text not null, "
@@ -228,7 +228,7 @@ class PostgresTables:
             )
 
     def check_rights(self, cursor: Cursor[Any]) -> None:
-        """Require that this role has the rights on the tables that commits need.
+        """Require that this role has those rights on the tables that commits need.
 
         Raises:
             ConfigurationError: a right is missing.
@@ -255,7 +255,7 @@ class PostgresTables:
             raise ConfigurationError(f"this role lacks the right to commit: grant it {told}")
 
     def _check_whole(self, cursor: Cursor[Any]) -> None:
-        """Refuse copies of tables that lack the constraints on a shard's first commit and on the order of steps."""
+        """Refuse tables that are copies without the primary keys and the sequence: they could store a commit twice."""
         names = self.names
         cursor.execute(
             "select pg_get_serial_sequence(%b, 'id') is not null and count(*) = 2 from pg_index "
@@ -269,7 +269,7 @@ class PostgresTables:
             )
 
     def key_columns(self, cursor: Cursor[Any]) -> dict[str, bool]:
-        """Return the columns of digests, each with whether it is declared NOT NULL."""
+        """Return the columns that hold digests, and for each whether it is declared NOT NULL."""
         cursor.execute(
             "select attname, attnotnull from pg_attribute "
             "where attrelid = %b::regclass and attname = any(%b::text[]) and not attisdropped",
@@ -288,10 +288,10 @@ class PostgresTables:
     # --- their columns --------------------------------------------------------------------------------------------
 
     def columns(self, cursor: Cursor[Any]) -> TableColumns:
-        """Return the columns that are ours.
+        """Return the columns of the rows that this package created.
 
         Raises:
-            ConfigurationError: one of our columns was given a type that cannot take our values.
+            ConfigurationError: the type of such a column was changed, and no longer takes this package's values.
         """
         ours: list[Field] = []
         others: set[str] = set()
@@ -311,9 +311,10 @@ class PostgresTables:
         )
 
     def _own_kind(self, column: _Column) -> str | None:
-        """Return the type of the values of a column of ours; ``None`` for a column of another program.
+        """Return the type of a column's values if this package created the column.
 
-        A column without a note is ours if it looks so: a worker of an earlier version notes nothing.
+        Return ``None`` for a column of another program. A column without a note counts as this package's own if it has
+        the same form: a worker of an earlier version writes no notes.
         """
         name, kind = arrow_name(column.name), column.kind
         is_ours = column.noted is not None or column.name == KEY or (bool(kind) and column.is_plain)
@@ -322,7 +323,7 @@ class PostgresTables:
             return None
         if column.noted and (kind == column.noted or takes(column.noted, column.type_name, column.modifier)):
             return column.noted
-        # A key finds its rows by values of one type, so it has nowhere else to put others.
+        # A key finds its rows by values of a single type, so values of other types cannot be stored elsewhere.
         is_key = bool(column.noted) and name in self.key
         if kind and is_own_type(name, kind) and not is_key:
             return kind
@@ -339,7 +340,7 @@ class PostgresTables:
     def _refuse_key(self, column: _Column) -> None:
         if arrow_name(column.name) in self.key:
             raise ConfigurationError(
-                f"{self._what(column)} of {self.names.rows} is {column.written}, which keys of this package never are: "
+                f"{self._what(column)} of {self.names.rows} is {column.written}, a type that keys never have here: "
                 "give it the type of the table's key again"
             )
 
@@ -354,9 +355,9 @@ class PostgresTables:
         """Return the columns of the rows.
 
         Raises:
-            ConfigurationError: a column of ours has another name now.
+            ConfigurationError: a column that this package created has another name now.
         """
-        # Types by their catalogue names: their written form depends on a setting.
+        # Use the catalogue's names of types: their written form depends on a setting.
         cursor.execute(
             "select attname, type_name, atttypmod, written, is_made, is_plain, attnum, noted.name, noted.kind from ("
             "select attname, "
@@ -381,9 +382,10 @@ class PostgresTables:
         return found
 
     def _refuse_renamed(self, there: Sequence[_Column], gone: Mapping[str, str]) -> None:
-        """Refuse a column that may be a renamed one of ours: if ours were created again, both would have values.
+        """Refuse a column that may be one of this package's under a new name.
 
-        A column of ours that was dropped is created again.
+        If its column were created again, both would have values. If a column of this package was dropped, it is created
+        again.
         """
         fresh = {
             column.kind: column.name
@@ -403,7 +405,7 @@ class PostgresTables:
                 )
 
     def _note_columns(self, cursor: Cursor[Any]) -> None:
-        """Note our columns that an earlier version has created without a note."""
+        """Note the columns that an earlier version created without a note."""
         there, own = self._catalogue(cursor), {KEY, DIGEST, FORMER_DIGEST}
         kinds = {
             column.name: self._own_kind(column) for column in there if column.noted is None and column.name not in own
@@ -420,9 +422,10 @@ class PostgresTables:
             )
 
     def add(self, cursor: Cursor[Any], fields: Sequence[Field]) -> bool:
-        """Add columns, in a transaction of their own; return ``False`` if others use the table at the moment.
+        """Add columns, in a separate transaction; return ``False`` if others use the table at the moment.
 
-        Readers of the table wait for a transaction that wants to change it, even while that one waits itself.
+        Readers of the table wait for a transaction that wants to change the table, even while that transaction waits
+        itself.
         """
         added = ", ".join(f"add column if not exists {sql_name(field.name)} {sql_type(field.type)}" for field in fields)
         if not altered(cursor, f"alter table {self.names.rows} {added}"):

@@ -1,7 +1,7 @@
-"""A connection to PostgreSQL with its own time limit. It imports psycopg, so import it on demand.
+"""A connection to PostgreSQL with its own time limit. This module imports psycopg, so import it on demand.
 
-The limits of the server and of TCP all miss a proxy that stays connected but forwards nothing: the server waits for the
-next statement, and the client for an answer that never comes.
+The limits of the server and of TCP do not help against a proxy that stays connected but forwards nothing. The server
+then waits for the next statement, and the client waits for an answer that never comes.
 """
 
 from __future__ import annotations
@@ -15,28 +15,28 @@ from typing import Any
 from psycopg import Connection, OperationalError
 
 MARGIN_SECONDS = 1.0
-"""The seconds that this side waits longer than the server: a reachable server ends the statement first, and says
-why."""
+"""The seconds for which the client waits longer than the server. So a reachable server ends the statement first, and
+says why."""
 
 _TURN_SECONDS = 0.5
-"""The longest time, in seconds, between two looks at the interpreter's signals."""
+"""The longest time, in seconds, between two checks for signals to the interpreter."""
 
 
 class TimedConnection(Connection[Any]):
-    """Closes the connection if an answer does not come in time; the server ends its side by its own limits."""
+    """A connection that is closed if an answer does not come in time. The server ends its side by its own limits."""
 
     answer_seconds: float = math.inf
     """The longest wait for one answer, in seconds, without ``MARGIN_SECONDS``."""
     is_working: Callable[[], bool] | None = None
-    """For a statement on which the server sets no limit: asks whether the server works on it. If so, the wait goes
-    on."""
+    """Returns whether the server still works on the statement; then the wait goes on. Used for statements without a
+    limit of the server."""
 
     def wait(self, gen: Any, *_arguments: Any, **_options: Any) -> Any:
-        """Drive one of psycopg's generators, as its own ``wait`` does, to its end or to the limit."""
+        """Run one of psycopg's generators to its end, as psycopg's own ``wait`` does, or to the limit."""
         try:
             return self._drive(gen)
         except (KeyboardInterrupt, SystemExit, GeneratorExit):
-            self.pgconn.finish()  # within an answer, so nothing can follow on this connection
+            self.pgconn.finish()  # The wait ended within an answer, so nothing can follow on this connection.
             raise
 
     def _drive(self, gen: Any) -> Any:
@@ -54,7 +54,7 @@ class TimedConnection(Connection[Any]):
                 elif left <= 0:
                     if is_last_turn or self.is_working is None:
                         raise self._silence()
-                    # An answer may arrive while the server is asked.
+                    # An answer may arrive during the question to the server.
                     is_last_turn = not self.is_working()
                     more = MARGIN_SECONDS if is_last_turn else self.answer_seconds
                     deadline = time.monotonic() + more

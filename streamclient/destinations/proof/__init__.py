@@ -1,1 +1,1 @@
-"""The proof that each record is in a destination once."""
+"""The proof that a destination has each record exactly once."""

@@ -1,4 +1,7 @@
-"""The findings of a proof, and the check by the log alone that the commits of each shard form one chain."""
+"""The findings of a proof, and the check that the commits of each shard form one chain.
+
+That check needs only the log.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ class Flaw(Enum):
     ALTERED = "altered"
     """A commit's values do not give its digest."""
     EPOCH = "epoch"
-    """A commit of an earlier owner follows one of a later owner, or the log gives a commit two epochs."""
+    """A commit of an earlier owner follows a commit of a later owner, or the log gives a commit two epochs."""
     FENCE = "fence"
     """The fence of the shard does not name the last commit of its log."""
     TREE = "tree"
@@ -41,7 +44,7 @@ class Flaw(Enum):
 
 @frozen
 class Finding:
-    """One error, with its position."""
+    """One error, and the range of a shard in which it is."""
 
     flaw: Flaw
     shard: str
@@ -65,15 +68,15 @@ class Proof:
     records: int = 0
     """The number of records according to the commits."""
     rows: int | None = None
-    """Number of rows read; ``None`` if the rows were not read."""
+    """The number of rows read; ``None`` if the rows were not read."""
     findings: list[Finding] = field(factory=list)
     losses: list[Commit] = field(factory=list)
-    """Commits that follow an accepted loss: records before theirs had left the stream."""
+    """Commits that follow an accepted loss, that is, records left the stream before they were committed."""
     lasts: dict[tuple[str, str], Commit] = field(factory=dict)
-    """The last commit of each application and shard."""
+    """The last commit of each shard, by application and shard."""
 
     def note_damage(self, text: str) -> None:
-        """Note something unreadable, whose content is therefore unknown."""
+        """Note an unreadable entry or file, whose content is therefore unknown."""
         self.findings.append(Finding(Flaw.UNREADABLE, "", "", "", text))
 
     @property
@@ -102,23 +105,23 @@ class Chain:
 
     commits: list[tuple[int, Commit]] = field(factory=list)
     carried: list[Commit] = field(factory=list)
-    """Commits that were carried on: entries up to the highest of them may have been removed."""
+    """Commits that a later entry repeats. All entries up to the highest of these commits may have been removed."""
     totals: dict[int, int] = field(factory=dict)
-    """Number of records up to a carried commit, by its number."""
+    """The number of records up to a repeated commit, by its number."""
 
     @property
     def last_carried(self) -> int:
-        """The highest number of a carried commit; 0 without one."""
+        """The highest number of a repeated commit; 0 without such a commit."""
         return max((commit.number for commit in self.carried), default=0)
 
     @property
     def last(self) -> int:
-        """The highest number of its commits."""
+        """The highest number of the chain's commits."""
         return max(self.last_carried, *(commit.number for _, commit in self.commits), 0)
 
     @property
     def places(self) -> set[str]:
-        """The end positions of all its commits."""
+        """The end positions of all commits of the chain."""
         return {
             end
             for commit in (*self.carried, *(commit for _, commit in self.commits))
@@ -136,7 +139,7 @@ class Chain:
         return min(self.first - 1, self.last_carried)
 
     def records_up_to(self, number: int) -> int | None:
-        """Return the number of records up to a commit, removed entries included; ``None`` if it is unknown."""
+        """Return the number of records up to a commit, those of removed entries included; ``None`` if it is unknown."""
         counts = {commit.number: commit.count for _, commit in self.commits}
         for known, total in (self.totals or {0: 0}).items():
             less, more = range(number + 1, known + 1), range(known + 1, number + 1)
@@ -151,8 +154,7 @@ Chains = dict[tuple[str, str], Chain]
 def ends_of(entries: Iterable[LogEntry]) -> dict[tuple[str, str], int]:
     """Return the number of the last commit of each application and shard.
 
-    This is for a second look at a log that writers are extending: entries from before that look may have been removed
-    meanwhile.
+    Use this for a second look at a log to which writers add: earlier entries may have been removed meanwhile.
     """
     ends: dict[tuple[str, str], int] = {}
     for entry in entries:
@@ -211,7 +213,7 @@ def _check_chain(chain: Chain, proof: Proof) -> Commit | None:
 
 
 def _check_carried(chain: Chain, proof: Proof) -> dict[int, Commit]:
-    """Check that carried commits equal the original ones, each time; return the commits by their numbers."""
+    """Check that each repeated commit equals the original commit; return the commits by their numbers."""
     known = {original.number: original for _, original in chain.commits}
     for commit in chain.carried:
         if not commit.is_intact or known.setdefault(commit.number, commit) != commit:
@@ -244,5 +246,5 @@ def _check_next(last: Commit, commit: Commit, proof: Proof) -> None:
 
 
 def found_in(flaw: Flaw, commit: Commit, text: str) -> Finding:
-    """Return a finding for the range of one commit."""
+    """Return a finding for the range of ``commit``."""
     return Finding(flaw, commit.shard, commit.start, commit.end, text)

@@ -20,15 +20,16 @@ if TYPE_CHECKING:
     from pyarrow import Table
 
 _UNLIKE_RECORDS = (CodecError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
-"""Errors of rows that cannot become records: values may have any type and be missing anywhere."""
+"""Errors that are raised for rows that cannot become records. The values of such rows may have any type, or be
+missing."""
 
 
 @define
 class _Part:
-    """Rows of one commit that were read so far."""
+    """The rows of one commit that were read so far."""
 
     commits: list[Commit]
-    """One commit; several if several applications write the shard into one table."""
+    """The commit; more than one if several applications write the shard into the same table."""
     tables: list[Table] = field(factory=list)
     """The rows, dropped as soon as the commit is complete, so that memory holds only incomplete commits."""
     rows: int = 0
@@ -50,7 +51,7 @@ def _parts_of(chains: Chains) -> dict[tuple[str, int], _Part]:
 
 
 def check_rows(destination: Destination, chains: Chains, proof: Proof) -> None:
-    """Note in ``proof`` each commit whose rows differ, and rows without a commit. Reads all rows."""
+    """Note in ``proof`` each commit whose rows differ, and rows without a commit. The call reads all rows."""
     parts = _parts_of(chains)
     owners: dict[str, list[Chain]] = {}
     for (_, shard), chain in chains.items():
@@ -95,7 +96,7 @@ def check_rows(destination: Destination, chains: Chains, proof: Proof) -> None:
 
 
 def _ends(destination: Destination) -> dict[str, int]:
-    """Return the number of the present last commit of each shard."""
+    """Return the number of each shard's present last commit."""
     ends: dict[str, int] = {}
     for (_, shard), number in ends_of(destination.log()).items():
         ends[shard] = max(ends.get(shard, 0), number)
@@ -103,7 +104,7 @@ def _ends(destination: Destination) -> dict[str, int]:
 
 
 def _check_older(shard: str, chains: Sequence[Chain], rows: int, proof: Proof) -> None:
-    """Check rows of commits whose entries were removed: they can only be counted together."""
+    """Check the rows of commits whose entries were removed. Such rows can only be counted together."""
     records = [chain.records_up_to(chain.cleared) for chain in chains]
     wanted = sum(count or 0 for count in records)
     if None in records or rows == wanted:
@@ -117,7 +118,7 @@ def _check_older(shard: str, chains: Sequence[Chain], rows: int, proof: Proof) -
 
 
 def _unknown(parts: Mapping[tuple[str, int], _Part], shard: str, number: int, count: int) -> Finding:
-    """Return the finding for rows without a commit: their range is between the commits with the nearest numbers."""
+    """Return the finding for rows without a commit. Its range lies between the commits with the nearest numbers."""
     own = [part.commits[0] for (name, _), part in parts.items() if name == shard and isinstance(number, int)]
     before = max((commit for commit in own if commit.number < number), key=lambda commit: commit.number, default=None)
     after = min((commit for commit in own if commit.number > number), key=lambda commit: commit.number, default=None)
@@ -128,9 +129,9 @@ def _unknown(parts: Mapping[tuple[str, int], _Part], shard: str, number: int, co
 
 
 def readable_rows(destination: Destination, tell: Callable[[str], object]) -> Iterator[Table]:
-    """Yield all readable rows. ``tell`` is called for each file that cannot be read, or not to its end.
+    """Yield all readable rows. ``tell`` is called for each file that cannot be read completely.
 
-    A destination without files raises, as ``rows`` does.
+    For a destination without files the function raises the errors of ``rows``.
     """
     if not isinstance(destination, RowFiles):
         yield from destination.rows()
@@ -138,7 +139,7 @@ def readable_rows(destination: Destination, tell: Callable[[str], object]) -> It
     for name, read in destination.files():
         try:
             yield from read()
-        except Exception as error:  # an error of whichever library reads the file
+        except Exception as error:  # an error of any library that reads the file
             tell(f"the file {name} cannot be read: {error}")
 
 

@@ -1,8 +1,9 @@
-"""Proof that a destination holds each record once: from its log alone, and by reading its rows.
+"""The proof that a destination has each record exactly once: from its log alone, and by reading its rows.
 
-From the log: the commits of each shard form one chain, each beginning where the one before ended and naming its digest;
-epochs never fall; nothing follows the end of a shard; children begin after their parents have ended. From the rows:
-each commit has exactly its rows, and their digest is the commit's.
+The log shows that the commits of each shard form one chain: each commit begins where the previous commit ended, and
+names the digest of that commit. It also shows that epochs never fall, that nothing follows the end of a shard, and that
+children begin after their parents have ended. The rows show that each commit has exactly its rows, and that their
+digest is the commit's.
 """
 
 from __future__ import annotations
@@ -43,11 +44,12 @@ def verify(
     """Look for lost, repeated and damaged records.
 
     Args:
-        destination: the destination to check. Its writers may go on meanwhile; the next proof covers their new commits.
-        parents: the parents of each shard, as the stream lists them, as far as they are read into this destination.
+        destination: the destination to check. Its writers may go on meanwhile; a later proof covers their new commits.
+        parents: the parents of each shard, as the stream lists them. Only parents that are read into this destination
+            count.
         checkpoints: stored checkpoints by shard, of the application of ``destination``. Only they reveal that a
-            destination has lost its latest commits. A callable is called before and after the log is read, so that
-            writers may go on meanwhile.
+            destination has lost its latest commits. A function that returns them is called before and after the log is
+            read, so that writers may go on meanwhile.
         with_rows: also read all rows, count them and compare their digests. Rows that were not made from change records
             alone cannot be compared.
 
@@ -81,7 +83,7 @@ def refuse_mirror(destination: Destination) -> None:
 
 
 def _check_fences(destination: Destination, proof: Proof) -> None:
-    """Check that the last commits of the destination's fence are those of its log."""
+    """Check that the destination's fence and its log have the same last commits."""
     own = {shard: last for (application, shard), last in proof.lasts.items() if application == destination.application}
     listed = destination.fenced_shards() if isinstance(destination, Fences) else ()
     newer: dict[str, Commit] = {}
@@ -106,7 +108,7 @@ def _fences(
     try:
         return dict(destination.last_commits(shards))
     except StreamClientException:
-        pass  # the check per shard finds out which
+        pass  # the check for each shard finds out which
     found: dict[str, Commit | None] = {}
     for shard in shards:
         try:
@@ -125,7 +127,7 @@ def _end(last: Commit | None) -> str:
 def _check_tree(chains: Chains, parents: Mapping[str, Collection[str]], proof: Proof) -> None:
     for (application, shard), chain in chains.items():
         if not chain.commits or chain.commits[0][1].number > 1:
-            continue  # its beginning was removed
+            continue  # the beginning of the log was removed
         place, first = chain.commits[0]
         for parent in sorted(parents.get(shard, ())):
             above = chains.get((application, parent), Chain())
@@ -134,7 +136,7 @@ def _check_tree(chains: Chains, parents: Mapping[str, Collection[str]], proof: P
                 continue
             last = proof.lasts.get((application, parent))
             if not ends and last is not None and last.end == CheckpointPosition.SHARD_END:
-                continue  # its end was carried on
+                continue  # the end of the chain was repeated in a later entry
             until = "" if ends else ", and the parent has not ended yet"
             text = f"{first} began before its parent {parent} had ended{until}"
             proof.findings.append(found_in(Flaw.TREE, first, text))
@@ -143,7 +145,7 @@ def _check_tree(chains: Chains, parents: Mapping[str, Collection[str]], proof: P
 def _check_checkpoints(
     proof: Proof, chains: Chains, application: str, earlier: Mapping[str, str], later: Mapping[str, str]
 ) -> None:
-    """Check that the log has each checkpoint stored before it was read, and that no checkpoint went back since."""
+    """Check that the log has the position of each earlier checkpoint, and that no checkpoint went back since."""
     for shard in sorted({*earlier, *later}):
         before = earlier.get(shard, CheckpointPosition.TRIM_HORIZON)
         last = proof.lasts.get((application, shard))
@@ -155,7 +157,7 @@ def _check_checkpoints(
             continue
         places = chains[application, shard].places
         now = later.get(shard, before)
-        # At the start of the last commit: the batch is committed, and its checkpoint comes next.
+        # The checkpoint is at the start of the last commit: the batch is committed, and its checkpoint comes next.
         wrong = before if before not in places else now if now in places - {last.start, last.end} else None
         if wrong is not None:
             text = f"the status table is at {wrong}, and the destination at {last}"

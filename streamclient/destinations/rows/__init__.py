@@ -1,1 +1,1 @@
-"""Changes as rows: columns, types, names, digests."""
+"""Changes as rows of a table: columns, types, names, digests."""

@@ -1,7 +1,8 @@
 """Checks of the types of rows against the types of a table, before anything is written.
 
 Writers of tables cast values of another type silently: 2.5 becomes 2 in a long column, 2**53+1 becomes 2**53 in a
-double one, 5 becomes "5". So rows whose types differ are refused here; their producer asks for the columns again.
+double one, 5 becomes "5". So this module refuses rows whose types differ, and the producer of the rows asks for the
+columns again.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def check_fit(rows: Table, table: Schema, where: str) -> Table:
-    """Return the rows without all-null columns, if each column has the type that the table has or will get.
+    """Return the rows without columns that are all null, if each column has the type of the table's column.
 
     Raises:
         UnfitValueError: a column has another type, or a name that differs from the table's only in case.
@@ -45,7 +46,7 @@ def check_fit(rows: Table, table: Schema, where: str) -> Table:
 
 
 def check_not_null(rows: RecordBatch | Table, place: Callable[[int], str]) -> None:
-    """Refuse a null in a field that the rows' schema declares not null: readers of Arrow do not look for one there.
+    """Refuse a null in a field that the rows' schema declares not null: readers of Arrow do not check such fields.
 
     Raises:
         UnfitValueError: there is such a null; ``place`` names the source of a row by the row's number.
@@ -63,8 +64,8 @@ def check_table_types(schema: Schema) -> Schema:
     """Return the schema for a new table of such rows: every column may be null.
 
     Raises:
-        ConfigurationError: two names differ only in case, in a struct too; or a type is not kept unchanged by every
-            writer; or a type contains null, for which no value can come later.
+        ConfigurationError: two names differ only in case, which also holds within a struct; or some writer does not
+            keep a type unchanged; or a type contains null, so no value could be stored later.
     """
     pa = pyarrow()
     seen: dict[str, str] = {}
@@ -103,7 +104,7 @@ def _refuse_structs(column: str, kind: DataType) -> None:
 
 
 def _field_names(kind: DataType) -> Iterator[list[str]]:
-    """Yield the field names of each struct in a type."""
+    """Yield, for each struct in a type, the names of its fields."""
     pa = pyarrow()
     if pa.types.is_struct(kind):
         yield [field.name for field in kind]

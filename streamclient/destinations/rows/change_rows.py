@@ -1,4 +1,4 @@
-"""Change records as rows of a table, and back.
+"""Conversion of change records to rows of a table, and of rows to records.
 
 One row per change: the columns of the table, then the added columns below. Nothing of a record is lost, so
 ``records_of`` returns equal records (with the cells of a record in the order of their names).
@@ -58,7 +58,7 @@ ADDED = (
     ORIGINAL_COLUMNS,
     UNFIT,
 )
-"""The added columns, in their order. A source column with such a name gets another one; see ``column_names``."""
+"""The added columns, in their order. A source column with such a name is renamed; see ``column_names``."""
 
 DAY = "_day"
 KEY = "_key"
@@ -66,7 +66,7 @@ KEY = "_key"
 
 VERSION = "_version"
 READ_AT = "_read_at"
-"""Columns that a table of rows has next to some of the added ones; see ``streamclient.copying``."""
+"""Columns that a table of rows, as ``streamclient.copying`` makes it, has next to some of the added columns."""
 
 VALIDITY = VALID_FROM, VALID_TO = "_valid_from", "_valid_to"
 """Columns of a history of rows: the start and the end of a state's validity."""
@@ -111,13 +111,13 @@ def change_rows(
     """Make the rows of one commit's records, in the order of their sequence.
 
     Args:
-        changes: the changes between the start and the end of the commit: records, or their columns
+        changes: the changes between the start and the end of the commit: records, or columns
             (``page_columns.columns_of_pages``), which give the same rows at a small part of the cost.
         shard: the shard of the changes.
         number: the commit's number, by which a proof finds its rows.
         columns: the columns of the destination, ``Destination.columns()``; they keep their types and spellings.
-        declared: types of columns that the destination may not have yet, by their name in the source. A column in
-            neither takes the type of its first value in the records.
+        declared: types of columns that the destination may not have yet, by their name in the source. A column without
+            a type there takes the type of its first value in the records.
     """
     given = as_columns(changes)
     cells = values_by_name(given)
@@ -133,8 +133,9 @@ def change_rows(
 def rows_of_schema(changes: ChangeColumns, *, shard: str, columns: Schema) -> Table:
     """Make rows with exactly these columns, whatever the changes hold; other columns are not computed.
 
-    Columns named like added ones are those, of the type in ``added_types``; all others come from the source. A value
-    that its column cannot hold, or that has no column, goes to ``_unfit`` if that is one of the columns.
+    Columns with the name of an added column are that added column, with the type in ``added_types``. All others come
+    from the source. A value that its column cannot hold, or that has no column, goes to ``_unfit`` if that is one of
+    the columns.
 
     Raises:
         UnfitValueError: a value does not fit its column and there is no ``_unfit``, or a column that is declared NOT
@@ -168,13 +169,14 @@ def rows_of_schema(changes: ChangeColumns, *, shard: str, columns: Schema) -> Ta
 
 
 OF_CHANGES = frozenset({OPERATION, EPOCH, TIMESTAMP, ROW_INDEX, SHARD})
-"""Added columns that say nothing about cells."""
+"""Added columns that do not depend on the cells of a record."""
 
 
 def rows_of_values(values: RecordBatch, *, shard: str, columns: Schema) -> RecordBatch:
-    """Do the work of ``rows_of_schema`` for source columns that ``DecodedPage.values`` has made.
+    """Make the rows of ``rows_of_schema`` from source columns that ``DecodedPage.values`` has made.
 
-    Added columns may be those of ``OF_CHANGES`` only. All others are in ``values``, by their names in the source.
+    Only the added columns in ``OF_CHANGES`` are possible. All other columns are in ``values``, by their names in the
+    source.
 
     Raises:
         UnfitValueError: a column that is declared NOT NULL has no value.
@@ -196,7 +198,7 @@ def _named_change(sequences: Sequence[Array], shard: str, place: int) -> str:
 
 
 ByPlace = dict[int, list[Any]]
-"""Entries of the few records that have any, by the record's place (its index)."""
+"""Entries for the few records that have any, by the record's place (its index)."""
 
 
 def values_by_name(changes: ChangeColumns) -> dict[str, dict[ColumnType, Cells]]:
@@ -265,7 +267,7 @@ def _change_makers(operations: Array, sequences: Sequence[Array], shard: str) ->
 
 
 def _added_makers(changes: ChangeColumns, shard: str, number: int) -> dict[str, Callable[[], Array]]:
-    """Return the functions that make the added columns, except the last one."""
+    """Return the functions that make the added columns, except the last column."""
     pa = pyarrow()
     return _change_makers(changes.operations, changes.sequences, shard) | {
         COMMIT: lambda: pa.repeat(pa.scalar(number, pa.int64()), changes.count),
@@ -278,7 +280,7 @@ def _added_makers(changes: ChangeColumns, shard: str, number: int) -> dict[str, 
 
 
 def _spread_lists(changes: ChangeColumns, lists: ByPlace, name: str) -> Array:
-    """Return the lists as a whole column; records without a list get an empty one."""
+    """Return the lists as a whole column. A record without a list gets an empty list."""
     pa, kind = pyarrow(), added_types()[name]
     if not lists:
         return pa.array([()], kind).take(pa.repeat(pa.scalar(0, pa.int32()), changes.count))
@@ -338,8 +340,8 @@ def _originals(changes: ChangeColumns) -> ByPlace:
 
 
 _NOTHING: dict[str, Any] = dict.fromkeys(("column", "version", "type", "value"))
-"""The mark for previous cells that are known to be empty. Null and the empty list could say it, but not every library
-that writes tables keeps them apart."""
+"""The mark for previous cells that are known to be empty. The empty list could say so, but not every library that
+writes tables distinguishes it from null."""
 
 
 def _plain_cells(changes: ChangeColumns, wanted: str) -> ByPlace:
@@ -361,7 +363,7 @@ def _stored_version(version: int) -> int | None:
 
 
 def records_of(rows: Table) -> list[StreamRecord]:
-    """Return the records from which ``change_rows`` made the rows, whatever columns the table has gained since.
+    """Return the records from which ``change_rows`` made the rows, even if the table has gained columns since.
 
     Records come in the order of the rows, and key columns in the order of the table's columns.
 

@@ -1,8 +1,8 @@
-"""Changes by column: the common source of a commit's digest and rows, whether records or pages came.
+"""Changes by column, made of records or of pages: the common source of a commit's digest and of its rows.
 
-Each cell of a column has a *place*: the index of its record in the order of the digest. From records, every cell
-passes through Python once. From the pages of a stream (``page_columns``) whole columns are taken over unchanged, and
-only the few cells that need a decision pass through Python.
+Each cell of a column has a *place*: the index of its record in the order of the digest. From records, every cell passes
+through Python once. From the pages of a stream (``page_columns``) whole columns are used unchanged, and only the few
+cells that need a decision pass through Python.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pyarrow import Array, DataType
 
 NO_VERSION = -(2**63)
-"""The number for an absent version; real versions are milliseconds since 1970."""
+"""The number that stands for an absent version. Real versions are milliseconds since 1970."""
 
 Cell = tuple[int, int, str]
 """The place, the version, and the text that ``typed_text`` makes of the value."""
@@ -95,7 +95,7 @@ class ChangeColumns:
 
 
 def as_columns(changes: Iterable[StreamRecord] | ChangeColumns) -> ChangeColumns:
-    """Return the columns of records; columns are returned unchanged."""
+    """Return the columns of records; return columns unchanged."""
     return changes if isinstance(changes, ChangeColumns) else ChangeColumns.of_records(changes)
 
 
@@ -103,7 +103,7 @@ def as_columns(changes: Iterable[StreamRecord] | ChangeColumns) -> ChangeColumns
 
 
 def in_order(records: Sequence[StreamRecord]) -> list[StreamRecord]:
-    """Return the records in the order over which the digest is defined."""
+    """Return the records in the order in which the digest takes them."""
     infos = [record.sequence_info for record in records]
     numbers = [(info.epoch, info.timestamp_micros, info.row_index) for info in infos]
     if all(first < second for first, second in pairwise(numbers)):
@@ -143,7 +143,7 @@ def cell_order(cell: RecordColumn) -> tuple[int, str]:
 
 
 def version_number(version: int | None) -> int:
-    """Return a version, or the number for an absent one."""
+    """Return a version as a number; an absent version has a number, too."""
     return NO_VERSION if version is None else version
 
 
@@ -192,7 +192,7 @@ def _arrow_types() -> dict[ColumnType, DataType]:
 
 @define
 class Collector:
-    """Collects cells: one by one, and in parts of a column whose places ascend."""
+    """Collects cells: single cells, and parts of a column whose places ascend."""
 
     _parts: dict[Column, list[Cells]] = field(factory=dict)
     _version_parts: dict[str, list[Cells]] = field(factory=dict)
@@ -203,7 +203,7 @@ class Collector:
     _originals: list[int] = field(factory=list)
 
     def add(self, place: int, record: StreamRecord) -> None:
-        """Add all cells of a record. In this and all other methods places must come in ascending order."""
+        """Add all cells of a record. The calls of this and of all other methods must come with ascending places."""
         for name, value in record.primary_key:
             self._value("key", name, place, value)
         self.cells(place, record.columns)
@@ -211,7 +211,7 @@ class Collector:
             self.original(place, record.original_columns)
 
     def cells(self, place: int, columns: Sequence[RecordColumn]) -> None:
-        """Add cells of one record; they must be all that the record has of their columns."""
+        """Add cells of one record. For each column of these cells, the call includes all cells that the record has."""
         values, older = split_cells(columns)
         for name, cell in values.items():
             if cell.value is not None:
@@ -267,7 +267,7 @@ class Collector:
     ) -> ChangeColumns:
         """Return the columns of ``count`` records.
 
-        ``ranks`` gives each record's place in the order of the digest, by the place under which its cells were added.
+        ``ranks[place]`` is the rank, in the order of the digest, of the record whose cells were added under ``place``.
         """
         for (kind, name), (places, values) in self._values.items():
             for value_type, cells in _by_type(places, values):

@@ -1,9 +1,9 @@
 """Column names in tables that do not distinguish ``Name`` from ``name``. Pure.
 
-Tablestore distinguishes them; Delta Lake, Spark and Iceberg by default do not. A name is stored unchanged, unless it
-differs only in case from a stored one, or is one of the added columns. It then gets a suffix of two underscores and
-eight letters of its SHA-256, so that every writer derives the same name, and every reader finds
-the original name in it.
+Tablestore distinguishes such names; Delta Lake, Spark and Iceberg by default do not. A name is stored unchanged, unless
+it is the name of an added column or differs from a stored name only in case. In these two cases it gets a suffix of two
+underscores and eight letters of its SHA-256. So every writer derives the same name, and every reader can recover the
+original name.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def marked(name: str) -> str:
 
 
 def original_name(stored: str) -> str:
-    """Return the original name for a stored one."""
+    """Return the original name of a stored name."""
     name, separator, digest = stored.rpartition(_SEPARATOR)
     return name if separator and digest == _digest(name) else stored
 

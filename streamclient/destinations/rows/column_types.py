@@ -4,10 +4,10 @@ A Tablestore column may hold an integer in one row and text in the next; a colum
 
 * A column keeps its declared type, or else the type of its first value. No value changes it.
 * A value of that type is stored in its column.
-* Any other value is *unfit*. It is stored in a map next to the columns, under the column's name, as its type and a text
-  from which it is read back equal: bytes, text, 1, 1.0 and "1" stay apart.
-* An unfit integer that a DOUBLE column holds exactly is shown there as well, as queries expect. Nothing else is
-  converted: the column is null.
+* Any other value is *unfit*. It is stored in a map next to the columns, under the column's name, as its type and a
+  text. From these an equal value can be read: bytes, text, 1, 1.0 and "1" stay distinct.
+* If a DOUBLE column can hold an unfit integer exactly, the column shows it as well, as queries expect. No other value
+  is converted: the column is null.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from streamclient.errors import CodecError
 from streamclient.records import ColumnType, ColumnValue
 
 MAX_EXACT_INTEGER = 2**53
-"""Doubles hold each integer up to this one exactly, but only some of the larger ones."""
+"""The largest integer up to which a double can represent every integer exactly."""
 
 _TYPES: dict[type, ColumnType] = {
     int: ColumnType.INTEGER,
@@ -50,7 +50,7 @@ def fits(value: ColumnValue, column: ColumnType) -> bool:
 
 
 def shown(value: ColumnValue, column: ColumnType) -> ColumnValue | None:
-    """Return the column's own content for a value: the value, an equal double, or ``None``."""
+    """Return the content of the column itself for a value: the value, an equal double, or ``None``."""
     if fits(value, column):
         return value
     is_integer = isinstance(value, int) and not isinstance(value, bool)
@@ -74,12 +74,13 @@ _QUIET_NAN = struct.pack("<Q", 0x7FF8000000000000)
 
 
 def encoded(values: Iterable[ColumnValue | None]) -> bytes:
-    """Return bytes from which the values could be read back, so different values give different bytes; for digests.
+    """Return bytes for a digest.
 
-    For each value a letter, its length in decimal digits, a colon, and its bytes: ``N`` null, without bytes; ``I`` an
-    integer, in decimal digits; ``D`` a double, 8 bytes, the lowest first, every NaN the quiet one; ``T`` a truth value,
-    ``0`` or ``1``; ``S`` a text in UTF-8; ``B`` bytes. Nothing of it depends on the interpreter, unlike the form of a
-    text in ``repr``: a newer Python knows more letters that can be printed.
+    The values could be read back from the bytes, so different values give different bytes. For each value a letter, its
+    length in decimal digits, a colon, and its bytes: ``N`` null, without bytes; ``I`` an integer, in decimal digits;
+    ``D`` a double, 8 bytes, the lowest first, every NaN the quiet one; ``T`` a truth value, ``0`` or ``1``; ``S`` a
+    text in UTF-8; ``B`` bytes. The bytes do not depend on the interpreter. The ``repr`` of a text does: a newer Python
+    knows more printable letters.
     """
     return b"".join(map(_encoded, values))
 

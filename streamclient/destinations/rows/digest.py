@@ -1,11 +1,11 @@
 r"""The digest of a commit's records: equal for equal records, on every machine and from every layout.
 
-It does not depend on how pages were cut, on the order of cells within a record, on the types of the columns that hold
-the values, or on columns that came later. So it can be computed from the records that were read, and again, years
-later, from the rows of the table.
+The digest does not depend on how pages were cut, on the order of cells within a record, on the types of the columns
+that hold the values, or on columns that came later. So it can be computed from the records when they are read, and
+years later from the rows of the table.
 
-Records are sorted by their sequence, and records with equal sequence by their keys. Among the cells that a record puts
-into one column, the one with the highest version is the *value*, the others are *older*. The digest covers a list of
+Records are sorted by their sequence, and records with equal sequence by their keys. A record may put several cells into
+one column. The cell with the highest version is the *value*; the others are *older*. The digest covers a list of
 sections, each for one column and one type, so that it can be computed from whole columns of a table::
 
     "streamclient-records-1\n", number of records, then each section by its name: length, name, length, body

@@ -23,7 +23,7 @@ def to_arrow(records: Sequence[StreamRecord], *, shard: str = "") -> Table:
     """Return the rows of ``records`` as a ``pyarrow.Table``, in the order of their sequence.
 
     ``shard`` is the shard of the records, for the column ``_shard_id``; the column ``_commit`` is 0. If ``records`` are
-    a page, or a part of a page, no objects are made for the single records. Usable from any thread.
+    a page, or a part of a page, the call makes no record objects. Usable from any thread.
 
     Raises:
         CodecError: the records are not of one table.
@@ -47,7 +47,7 @@ def to_polars(records: Sequence[StreamRecord], *, shard: str = "") -> Any:
 def to_pandas(records: Sequence[StreamRecord], *, shard: str = "") -> Any:
     """Return the rows of ``to_arrow`` as a ``pandas.DataFrame`` with the types of Arrow.
 
-    So a column of integers stays one where a row has no value; pandas' own types would make it one of floats.
+    With these types a column of integers may lack values; with pandas' own types it would become a column of floats.
 
     Raises:
         CodecError: the records are not of one table.

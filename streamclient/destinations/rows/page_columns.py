@@ -1,8 +1,9 @@
 """The conversion of a stream's pages, which the codec lays out by column, into the columns of changes.
 
-``streamclient.wire.columns`` describes the layout. A page decides which cell of a column it shows and lists the others;
-the digest decides by its own rule. So if a record has a listed cell of a column, all its cells of that column are
-collected and decided as for a record. All other cells are taken over unchanged.
+``streamclient.wire.columns`` describes the layout. A page shows one cell of a column for each record, and lists the
+record's other cells. The digest may choose another cell by its own rule. So if a record has a listed cell of a column,
+all its cells of that column are collected, and the rule of the digest chooses among them. All other cells are used
+unchanged.
 """
 
 from __future__ import annotations
@@ -34,11 +35,12 @@ _SEQUENCE = ("epoch", "timestamp_micros", "row_index")
 def columns_of_pages(pages: Iterable[Any], *, keeps_order: bool = False) -> ChangeColumns:
     """Return the changes of one shard from the ``DecodedPage.arrow()`` of its pages, with or without a schema.
 
-    Equal to ``ChangeColumns.of_records`` of the same records. With ``keeps_order`` they stay in the order of the pages:
-    rows of a tunnel's full data all have the same sequence, and sorting them by key is slow.
+    The result equals ``ChangeColumns.of_records`` of the same records. With ``keeps_order`` the records stay in the
+    order of the pages. That serves the full data of a tunnel: all of its rows have the same sequence, and sorting them
+    by key is slow.
 
     Raises:
-        CodecError: a page has another layout, or other key columns than the first one.
+        CodecError: a page has another layout, or other key columns than the first page.
     """
     pa = pyarrow()
     batches = [batch for batch in map(pa.record_batch, pages) if _checked(batch).num_rows]
@@ -93,7 +95,7 @@ def _order(sequences: tuple[Array, ...], batches: Sequence[RecordBatch]) -> Arra
 
 
 def _ascend(epochs: Array, stamps: Array, rows: Array) -> bool:
-    """Return whether each sequence is greater than the one before."""
+    """Return whether each sequence is greater than the previous one."""
     if not len(epochs):
         return True
     pc = compute()
@@ -106,7 +108,7 @@ def _ascend(epochs: Array, stamps: Array, rows: Array) -> bool:
 # --- cells ------------------------------------------------------------------------------------------------------------
 
 _Beside = dict[str, dict[int, list[RecordColumn]]]
-"""Cells that the page lists, by column and by row of the page."""
+"""Cells that the page lists next to its columns, by column and by row of the page."""
 
 
 def _add_page(collector: Collector, batch: RecordBatch, places: Array, first: int) -> None:
@@ -119,7 +121,7 @@ def _add_page(collector: Collector, batch: RecordBatch, places: Array, first: in
         for cell in cells:
             beside.setdefault(cell.name, {}).setdefault(row, []).append(cell)
     single: dict[int, list[RecordColumn]] = {}
-    """Cells to choose from, by row."""
+    """The cells of a row of which the digest's rule chooses one."""
     for field, column in zip(batch.schema.field("columns").type, _children(batch, "columns"), strict=True):
         listed = beside.get(field.name, {})
         for row, cell in _add_column(collector, field.name, column, places, listed):
@@ -170,7 +172,7 @@ def _take(collector: Collector, name: str, cells: Cells, versions: Array) -> Non
 
 
 def _is_listed_whole(cell: RecordColumn, listed: Collection[RecordColumn]) -> bool:
-    """Return whether the column shows only that a value of another type exists, which is listed."""
+    """Return whether the column shows only that a value of another type exists, and the page lists all such values."""
     return (
         cell.operation is ColumnOperation.PUT
         and cell.value is None

@@ -1,1 +1,1 @@
-"""Loops over changes in an event loop. Programs import ``streamclient.aio``."""
+"""The loops of ``streamclient.aio``, which run in an event loop. Programs import ``streamclient.aio``."""

@@ -20,28 +20,31 @@ from streamclient.worker.handlers.event_loop import AsyncioBridge, LoopBridge
 Self = TypeVar("Self", bound="AsyncLoop")
 
 _loops: ContextVar[frozenset[weakref.ref[AsyncLoop]]] = ContextVar("_loops", default=frozenset())
-"""The objects from which this task, or one that made it, takes batches."""
+"""The objects from which this task takes batches, or a task that started this task."""
 
 
 class AsyncLoop(LoopBase, AsyncIterator[AsyncBatch]):
-    """A loop in an event loop, or coroutines. ``streamclient.aio.AsyncChanges`` adds its worker, and has the rules."""
+    """A loop in an event loop, or coroutines for batches.
+
+    ``streamclient.aio.AsyncChanges`` adds its worker and the rules.
+    """
 
     def __init__(self, consumption: Consumption, find_bridge: Callable[[], LoopBridge] = AsyncioBridge.here) -> None:
-        """``find_bridge`` returns the event loop of the caller; equal ones are one event loop."""
+        """``find_bridge`` returns the bridge to the caller's event loop; equal bridges lead to the same event loop."""
         super().__init__(consumption)
         self._find_bridge = find_bridge
         self._bridge: LoopBridge | None = None
         self._is_waiting = False
         self._is_elsewhere: Callable[[], bool] = lambda: False
-        """Returns whether the task that took the last batch still runs, and another one asks."""
+        """Returns whether another task asks for a batch while the task that took the last one still runs."""
 
     def __aiter__(self: Self) -> Self:  # noqa: PYI019  # typing.Self came with Python 3.11
-        """Begin a loop: first comes the batch that an earlier loop over this object left, if any."""
+        """Begin a loop. If an earlier loop over this object left a batch, that batch comes first."""
         self._consumption.begin_again()
         return self
 
     async def __anext__(self) -> AsyncBatch:
-        """Settle the batch that is out, and wait for the next one.
+        """Settle the previous batch, whose body has ended, and wait for the next batch.
 
         Raises:
             StopAsyncIteration: the object was closed, or the worker was shut down.
@@ -85,7 +88,7 @@ class AsyncLoop(LoopBase, AsyncIterator[AsyncBatch]):
 
         Args:
             handler: an ``async def`` of one batch, or a class or function that makes an ``AsyncRecordProcessor``.
-            concurrency: most tasks at once; ``None`` for one for each shard with a batch.
+            concurrency: the largest number of tasks at the same time; with ``None``, each shard may have one.
         """
         from streamclient.loops.aio.task_runs import run_tasks  # noqa: PLC0415
 
@@ -98,7 +101,7 @@ class AsyncLoop(LoopBase, AsyncIterator[AsyncBatch]):
 
         Args:
             handler: an ``async def`` that does the work for one record.
-            concurrency: most records under way at once, over all shards.
+            concurrency: the largest number of records in work at the same time, over all shards.
             key: returns the key within which records stay in order; by default the primary key.
         """
         from streamclient.loops.aio.task_runs import run_each  # noqa: PLC0415
@@ -109,25 +112,25 @@ class AsyncLoop(LoopBase, AsyncIterator[AsyncBatch]):
     async def aclose(self) -> None:
         """Stop the worker, and return when its leases are handed over. A second call is harmless.
 
-        A loop in another task ends after its present body. In the loop's own task, and in tasks that it has made, such
-        as those of ``asyncio.shield``, the batch that is out is left: nothing of it is stored unless it was committed.
+        If another task runs the loop, the loop ends after its present body. If the caller is the loop's own task, or a
+        task that it has started (``asyncio.shield`` does so), the present batch is not stored, unless it was committed.
         """
         await self._close(is_over=weakref.ref(self) in _loops.get() or not self._is_elsewhere())
 
     async def __aenter__(self: Self) -> Self:  # noqa: PYI019
-        """Do nothing; the worker begins with the loop."""
+        """Do nothing; the worker begins when the loop begins."""
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Close; raise the error that made the worker fail, unless the block itself raises."""
+        """Close the object; raise the error that made the worker fail, unless the block itself raises."""
         await self._close(is_over=True)
         if error is None:
             self._consumption.raise_failure()
 
     def _enter(self) -> LoopBridge:
-        """Begin with the first call; refuse a second task, and another event loop."""
+        """Begin at the first call; refuse a second task, and refuse another event loop."""
         consumption, bridge = self._consumption, self._find_bridge()
         consumption.require_here()
         if self._is_waiting:
@@ -155,12 +158,12 @@ class AsyncLoop(LoopBase, AsyncIterator[AsyncBatch]):
 
 @types.coroutine
 def _others() -> Generator[None, None, None]:
-    """Let other tasks run: a loop that never waits must not keep the event loop for itself."""
+    """Let other tasks run, because a loop that never waits would keep the event loop for itself."""
     yield
 
 
 async def _slept(bridge: LoopBridge, sleep: Callable[[Callable[[], object]], bool]) -> None:
-    """Wait until what ``sleep`` is given is called; do not wait if ``sleep`` returns ``False``."""
+    """Wait until the function that ``sleep`` is given is called; do not wait if ``sleep`` returns ``False``."""
     waiter = bridge.waiter()
     if sleep(lambda: bridge.post(waiter.ring)):
         await waiter

@@ -1,4 +1,4 @@
-"""One shard whose records are tasks: queues batches, and stores the position before which every record is done."""
+"""The records of one shard as tasks of an event loop, and the stored position before which every record is done."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _log = logs.logger(__name__)
 
 
 class AsyncKeyedCode(AsyncUserCode):
-    """As ``KeyedProcessor``, in an event loop: the same order, the same retries, the same way of a failing record.
+    """``KeyedProcessor`` for an event loop: with the same order, retries and treatment of failing records.
 
-    A record that keeps failing asks for a new processor. Until the shard is past that record, each batch is finished
-    before the next one is taken, so the failure policy applies to exactly the batch with the record.
+    If a record keeps failing, a new processor is requested. Until the shard is past that record, each batch is finished
+    before the next batch is taken. So the failure policy applies to exactly the batch with that record.
     """
 
     def __init__(self, crew: LaneCrew) -> None:
@@ -37,7 +37,7 @@ class AsyncKeyedCode(AsyncUserCode):
         self._answered: list[Waiter] = []
 
     async def initialize(self, given: InitializationInput) -> None:
-        """Keep the input, and enter the crew."""
+        """Keep ``given`` for later calls, and count this shard in the crew of all shards."""
         if not isinstance(given.checkpointer, RecordProcessorCheckpointer):
             raise TypeError(f"{given.checkpointer!r} cannot begin a checkpoint")
         self._shard, self._marker, self._checkpointer = given.shard_info, given.shutdown_marker, given.checkpointer
@@ -45,7 +45,7 @@ class AsyncKeyedCode(AsyncUserCode):
         self._crew.enter(self._lanes)
 
     async def handle(self, batch: AsyncBatch) -> None:
-        """Queue the batch, waiting only for room; after a failure return when the batch is done.
+        """Queue the batch and wait only for room. After a failure, wait until the batch is done.
 
         Raises:
             ApplicationException: a record of this batch was given up; the whole batch will come again.
@@ -54,7 +54,7 @@ class AsyncKeyedCode(AsyncUserCode):
         if failed_at is not None:
             await self._lanes.finish()
         if self._lanes.order.is_halted:
-            return  # a new processor was requested, which starts at the checkpoint
+            return  # a new processor was requested; that processor starts at the checkpoint
         keyed = [(self._crew.settings.key(record), record) for record in batch]
         if keyed:
             checks.done("key", keyed[0][0])  # one record is enough: a function that defers does so for all
@@ -69,11 +69,14 @@ class AsyncKeyedCode(AsyncUserCode):
     def last_work(
         self, reason: ShutdownReason, end: tuple[AsyncBatch, Settlement], commit: Callable[[], Awaitable[None]]
     ) -> MakeCoroutine | None:
-        """Return what waits for the records under way and stores the position reached, if the shard has begun."""
+        """Return the function that waits for records in work and stores the position.
+
+        The result is ``None`` before the shard has begun.
+        """
         return partial(self._close, reason) if self._has_begun else None
 
     def stores_at(self, reason: ShutdownReason, *, has_stored_all: bool, has_unstored: bool) -> bool:
-        """Return ``False``: the last work stores."""
+        """Return ``False``: ``last_work`` stores the position."""
         return False
 
     async def _handle_carefully(self, keyed: Sequence[tuple[Hashable, StreamRecord]], position: str) -> None:
@@ -88,11 +91,11 @@ class AsyncKeyedCode(AsyncUserCode):
             raise failure.as_error()
 
     async def _close(self, reason: ShutdownReason) -> None:
-        """Wait for records under way, or at the shard's end for all records; then store the position reached."""
+        """Wait for the records in work, or at the shard's end for all records; then store the position reached."""
         lanes, order = self._lanes, self._lanes.order
         try:
             if reason is ShutdownReason.ZOMBIE:
-                lanes.cancel()  # nothing of them could be stored
+                lanes.cancel()  # no position could be stored
             elif reason is not ShutdownReason.TERMINATE:
                 lanes.drop()
             await lanes.finish()
@@ -116,10 +119,11 @@ class AsyncKeyedCode(AsyncUserCode):
         if reason is ShutdownReason.TERMINATE and order.failure is not None:
             raise order.failure.as_error()
 
-    # --- after each record, and now and then -------------------------------------------------------------------------
+    # --- after each record, and regularly
+    # --------------------------------------------------------------------------------
 
     def _give_up(self, failure: LaneFailure) -> None:
-        """Ask for a new processor, which meets the failure in the record's own batch."""
+        """Request a new processor, which meets the failure in the batch that holds the record."""
         if not self._is_careful:
             shard_id, text = self._shard.shard_id, "shard %s: %s; starting again at the checkpoint"
             _log.error(text, shard_id, failure.as_error(), extra=logs.of_shard(shard_id))
@@ -127,7 +131,7 @@ class AsyncKeyedCode(AsyncUserCode):
             self._marker.mark_for_process_restart()
 
     def _store_if_due(self) -> None:
-        """Store the watermark if that is due; else look again later, as long as anything is left to do."""
+        """Store the watermark if that is due; otherwise check again later, as long as any work is left."""
         settings, order = self._crew.settings, self._lanes.order
         is_stored = order.position in (None, self._stored)
         if self._is_storing or self._is_closed or (is_stored and order.is_idle):
@@ -145,7 +149,7 @@ class AsyncKeyedCode(AsyncUserCode):
             self._crew.bridge.call_later(seconds, self._look_around)
 
     def _look_around(self) -> None:
-        """Do work that the end of a record does not cause: the shard may be at rest, or wait for its only record."""
+        """Do the work that no record's end causes: the shard may be idle, or wait for its only record."""
         self._has_timer = False
         for slow in self._lanes.slow():
             name, shard_id = named(slow.record), self._shard.shard_id

@@ -1,6 +1,6 @@
-"""Records of one shard as tasks of an event loop: in order within a key, keys side by side.
+"""Records of one shard as tasks of an event loop: in order within a key, keys at the same time.
 
-The order is that of ``KeyedProcessorFactory``; where that waits in a thread, these lanes await.
+The order is that of ``KeyedProcessorFactory``, which waits in threads; these lanes await.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ RecordHandler = Callable[[StreamRecord], Awaitable[object]]
 
 
 class LaneCrew(FailedShards):
-    """The handler, tasks and bytes that the lanes of all shards of one run share. Only inside the event loop."""
+    """The handler, tasks and bytes that the lanes of all shards of a run share. Used only inside the event loop."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class LaneCrew(FailedShards):
         self._room: list[Waiter] = []
 
     def enter(self, lanes: AsyncLanes) -> None:
-        """Let one more shard work here."""
+        """Count one more shard that works here."""
         self._members.add(lanes)
 
     def leave(self, lanes: AsyncLanes) -> None:
@@ -57,12 +57,12 @@ class LaneCrew(FailedShards):
         self._members.discard(lanes)
 
     def cancel(self) -> None:
-        """Cancel all records under way, and begin no further one."""
+        """Cancel all records in work, and begin no further record."""
         for lanes in list(self._members):
             lanes.cancel()
 
     async def add_bytes(self, size_bytes: int, may_enter: Callable[[], bool]) -> None:
-        """Add the bytes of a record as soon as they have room, or ``may_enter`` says that it need not wait."""
+        """Add the bytes of a record once they have room, or once ``may_enter`` allows the record without waiting."""
         while self._used_bytes + size_bytes > self.settings.most_pending_bytes and not may_enter():
             waiter = self.bridge.waiter()
             self._room.append(waiter)
@@ -77,7 +77,7 @@ class LaneCrew(FailedShards):
             waiter.ring()
 
     def step(self, lanes: AsyncLanes, lane: Lane) -> None:
-        """Process the first record of a lane, in its turn."""
+        """Process the first record of a lane when its turn comes."""
         self._ready.append((lanes, lane))
         self._begin()
 
@@ -91,7 +91,7 @@ class LaneCrew(FailedShards):
                 lanes.tasks[lane] = self._tasks.start(self.bridge, self._attempts(lanes, item.record), ended)
 
     async def _attempts(self, lanes: AsyncLanes, record: StreamRecord) -> None:
-        """Process a record, again after each error as often as is allowed; then raise the error."""
+        """Process a record, and repeat after an error as often as the settings allow; then raise the error."""
         for attempt in itertools.count(1):
             try:
                 checks.done("the handler", await self._handler(record))
@@ -107,13 +107,13 @@ class LaneCrew(FailedShards):
 
 
 class AsyncLanes:
-    """The lanes of one shard. Only inside the event loop."""
+    """The lanes of one shard: queues of records, one for each key. Used only inside the event loop."""
 
     def __init__(self, crew: LaneCrew, failed: Callable[[LaneFailure], None], moved: Callable[[], None]) -> None:
-        """Make lanes; ``failed`` is called for a record that is given up, and ``moved`` after each record."""
+        """Make lanes. ``failed`` is called for a record that is given up; ``moved`` is called after each record."""
         self.order: LaneOrder = LaneOrder(crew.settings.slow_record_warning_millis / 1_000)
         self.tasks: dict[Lane, Task] = {}
-        """The tasks of the records under way."""
+        """The tasks of the records in work."""
         self._crew = crew
         self._failed = failed
         self._moved = moved
@@ -124,7 +124,8 @@ class AsyncLanes:
     async def take_in(self, records: Sequence[tuple[Hashable, StreamRecord]], position: str) -> int:
         """Queue the records of a batch that ends at ``position``, with their keys; return the batch's number.
 
-        The call waits for room. A halt ends the call early; then records are left out, and the batch stays unfinished.
+        The call waits for room. If the lanes halt meanwhile, the call ends early: records are left out, and the batch
+        stays unfinished.
         """
         batch = self.order.begin_batch(position, len(records))
         for key, record in records:
@@ -140,13 +141,13 @@ class AsyncLanes:
         return batch
 
     def drop(self) -> None:
-        """Begin no further record, and forget the waiting ones, which are not done."""
+        """Begin no further record, and forget the waiting records, which then count as not done."""
         self._crew.remove_bytes(self.order.drop())
         _ring(self._pausing)
         self._ring_if_finished()
 
     def cancel(self) -> None:
-        """Cancel the records under way too, once; they are then neither done nor failed."""
+        """Cancel the records in work once, too. Such a record is then neither done nor failed."""
         self.drop()
         under_way = [] if self._is_cancelled else list(self.tasks.values())
         self._is_cancelled = True
@@ -154,14 +155,14 @@ class AsyncLanes:
             task.cancel()
 
     async def finish(self) -> None:
-        """Wait until no record waits or is under way."""
+        """Wait until no record waits or is in work."""
         while not self.order.is_idle:
             waiter = self._crew.bridge.waiter()
             self._finished.append(waiter)
             await waiter
 
     async def halts_within(self, seconds: float) -> bool:
-        """Wait, and return whether records began no more meanwhile; that ends the wait."""
+        """Wait at most ``seconds``; return early, with ``True``, if the lanes stop beginning records."""
         waiter = self._crew.bridge.waiter()
         if not self.order.is_halted:
             self._pausing.append(waiter)
@@ -174,11 +175,11 @@ class AsyncLanes:
         return self.order.is_halted
 
     def slow(self) -> list[SlowRecord]:
-        """Return the records under way that need a warning now; each again when it has taken twice as long."""
+        """Return the records in work that need a warning now. A record is returned again when its time has doubled."""
         return self.order.slow(self._crew.settings.monotonic())
 
     def step_ended(self, lane: Lane, item: LaneItem, error: BaseException | None) -> None:
-        """Record that the first record of a lane is done, was given up, or was cancelled."""
+        """Record the end of the first record of a lane: it is done, was given up, or was cancelled."""
         self.tasks.pop(lane, None)
         if error is not None and not self._is_cancelled and not self.order.is_halted:
             is_cancellation = isinstance(error, asyncio.CancelledError)

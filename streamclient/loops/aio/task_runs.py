@@ -1,4 +1,4 @@
-"""Runs coroutines for batches or records: inside the caller's ``await``, and none is left when that is over."""
+"""Runs coroutines for batches or records inside the caller's ``await``. No task is left when that returns."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ async def run_tasks(
     Args:
         consumption: the worker, which has not begun.
         handler: an ``async def`` of one batch, or a class or function that makes an ``AsyncRecordProcessor``.
-        concurrency: most tasks at once; ``None`` for no limit but the number of shards.
+        concurrency: the largest number of tasks at the same time; ``None`` for no limit but the number of shards.
         bridge: the event loop, replaceable for tests.
 
     Raises:
@@ -60,7 +60,7 @@ async def run_each(
     Args:
         consumption: the worker, which has not begun.
         handler: an ``async def`` of one record.
-        concurrency: most records under way at once, over all shards.
+        concurrency: the largest number of records in work at the same time, over all shards.
         key: returns the key within which records stay in order; by default the primary key.
         bridge: the event loop, replaceable for tests.
         monotonic: the clock of retries and checkpoints, replaceable for tests.
@@ -86,15 +86,15 @@ class _TaskRun:
         self.bridge = bridge
         self.tasks = TaskSet(copy_context(), self._ring)
         self.cancel_records: Callable[[], object] = lambda: None
-        """Cancels the tasks of records under way, which the line does not know."""
+        """Cancels the tasks of records in work, which the line of batches does not know."""
         self._consumption = consumption
         self._line = TaskLine(lambda: bridge, concurrency, self.tasks)
         self._has_worker = True
-        """Whether the worker still runs, as far as this run waits for it."""
+        """Whether the worker still runs, as far as this run has seen."""
         self._waiter: Waiter | None = None
 
     async def until_over(self, make_code: Callable[[], AsyncUserCode]) -> None:
-        """Run until the worker has ended and no task is left. After a cancellation, raise it again then.
+        """Run until the worker has ended and no task is left; then raise a cancellation that came meanwhile.
 
         The first cancellation cancels the tasks and waits until the leases are handed over; a second one waits for the
         tasks alone.
@@ -118,7 +118,7 @@ class _TaskRun:
             if is_over:
                 consumption.end_sigterm(None)
             else:
-                # The coroutine is dropped, or Ctrl-C ends the event loop: nothing can be awaited any more.
+                # The coroutine was dropped, or Ctrl-C ended the event loop: nothing can be awaited any more.
                 self.bridge.post(partial(self._cancel, is_last=True))
                 consumption.drop()
         consumption.raise_failure()
@@ -175,7 +175,7 @@ def _code_maker(handler: object, commit: Commit) -> Callable[[], AsyncUserCode]:
 
 
 def _may_make_async(handler: object) -> bool:
-    """Return whether a maker of processors may make async ones: it is neither a class of others nor a factory."""
+    """Return whether ``made`` may make async processors: it is neither a class of other processors nor a factory."""
     made = handler
     while isinstance(made, partial):
         made = made.func

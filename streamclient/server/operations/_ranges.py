@@ -22,7 +22,7 @@ from streamclient.wire.schema import Direction
 
 @frozen
 class RangeRead:
-    """A validated read. The bounds are checked later, against the schema and each other."""
+    """A validated read. The bounds are checked later, against the schema and against each other."""
 
     table_name: str
     direction: Direction
@@ -35,7 +35,7 @@ class RangeRead:
     transaction_id: str | None
     as_matrix: bool
     entire_keys: bool
-    """Whether a matrix has all key columns, or only the requested ones."""
+    """Whether a matrix has all key columns, or only the requested key columns."""
 
 
 @frozen
@@ -49,10 +49,10 @@ class RangePage:
 
 
 def read_range(state: ServerState, table: Table, request: RangeRead) -> RangePage:
-    """Read rows in key order until the range, the request's limit, or one call's limit of scanning or work is used up.
+    """Read rows in key order, up to the end of the range, the request's limit, or a call's limit of rows or of work.
 
-    Rows that the filter leaves out count as scanned but not towards the request's limit. A page ends before a row whose
-    filter needs more work than is left, so that the next page begins with that row.
+    Rows that the filter leaves out count as scanned, but not towards the request's limit. If the filter of a row needs
+    more work than is left, the page ends before that row, and the next page begins with it.
 
     Raises:
         ServiceError: the bounds do not fit, or the first row already needs more work than one request may do.

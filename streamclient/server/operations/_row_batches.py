@@ -35,7 +35,7 @@ def operation_type(message: Any) -> OperationType:
 
 
 def execute_each(state: ServerState, writes: TableWrites, transaction: Transaction | None) -> Sequence[RowResult]:
-    """Execute row by row; each succeeds or fails on its own. All fail if the table does not exist."""
+    """Execute row by row; each row succeeds or fails on its own. All rows fail if the table does not exist."""
     try:
         batch = WriteBatch(state, state.table(writes.table_name), transaction)
     except ServiceError as error:

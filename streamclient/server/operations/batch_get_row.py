@@ -30,7 +30,7 @@ class TableKeys:
 
 
 def _validate(request: Any, limits: Limits) -> tuple[TableKeys, ...]:
-    """Return the keys to read, in the request's order; each table once."""
+    """Return the keys to read, in the request's order. Each table may occur once."""
     if not request.tables:
         raise refusals.BATCH_GET_EMPTY()
     names = set()
@@ -53,7 +53,7 @@ def _table(table: Any, limits: Limits) -> TableKeys:
 def _act(state: ServerState, request: tuple[TableKeys, ...]) -> Any:
     """Read row by row in the request's order; each row succeeds or fails on its own.
 
-    Once the rows read so far are too large together, the others fail, and the client asks for those again.
+    Once the rows read so far are too large together, the remaining rows fail, and the client requests them again.
     """
     response = schema.BatchGetRowResponse()
     reading = _Reading(state)
@@ -93,7 +93,7 @@ class _Reading:
         return read_found(table, found, keys.selection)
 
     def _look_at(self, size_bytes: int) -> None:
-        """Count the bytes of a whole row, even if a filter or a selection leaves little: all of it is read."""
+        """Count the bytes of a whole row, because all of it is read. A filter or a selection may leave little of it."""
         limit = self._state.limits.batch_get_bytes
         if self._looked_at_bytes and self._looked_at_bytes + size_bytes > limit:
             raise refusals.BATCH_GET_SIZE(limit=limit, size=self._looked_at_bytes + size_bytes)

@@ -36,7 +36,7 @@ class BatchWriteRow:
 
 
 def _validate(request: Any, limits: Limits) -> BatchWriteRow:
-    """Return the writes, table by table in the request's order; each table once."""
+    """Return the writes, table by table in the request's order. Each table may occur once."""
     if not request.tables:
         raise refusals.BATCH_WRITE_EMPTY()
     _check_tables(request.tables, limits)
@@ -73,7 +73,7 @@ def _write(row: Any, limits: Limits) -> AnyWrite:
 
 
 def _check_repeated(writes: tuple[AnyWrite, ...]) -> None:
-    """Refuse a repeated row unless all writes of it are independent of the present row."""
+    """Refuse a row that is written twice, unless no write of the row depends on the present row."""
     keyed = [(write.encoded_key, write) for write in writes if not write.generates_key]
     counts = Counter(key for key, _ in keyed)
     for key, write in keyed:
@@ -109,12 +109,12 @@ def _answer(result: RowResult) -> Any:
 
 @lru_cache(maxsize=64)
 def _success(read_units: int, write_units: int) -> Any:
-    """Return the answer of nearly every row, to be copied into each answer."""
+    """Return the answer for nearly every row. It is copied into each answer."""
     return schema.RowInBatchWriteRowResponse(is_ok=True, consumed=consumed(read=read_units, write=write_units))
 
 
 def _atomic(state: ServerState, writes: TableWrites, transaction: Transaction | None) -> Sequence[RowResult]:
-    """Execute all rows or none: every row of a refused batch reports the first refusal."""
+    """Execute all rows or none. If the batch is refused, every row reports the first refusal."""
     try:
         _check_one_partition_key(writes.writes)
         return WriteBatch(state, state.table(writes.table_name), transaction).execute_all(writes.writes)

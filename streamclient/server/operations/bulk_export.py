@@ -1,4 +1,7 @@
-"""BulkExport: a range read forward, as one block of named columns or as PlainBuffer, the newest version of each."""
+"""BulkExport: a range read forward.
+
+The answer has the newest version of each named column, as one block or as PlainBuffer.
+"""
 
 from __future__ import annotations
 
@@ -48,10 +51,10 @@ def _validate(request: Any, limits: Limits) -> RangeRead:
 
 
 def _act(state: ServerState, request: RangeRead) -> Any:
-    """Read like GetRange; the charge is the bytes of all scanned rows."""
+    """Read like GetRange. The charge covers the bytes of all scanned rows."""
     table = state.table(request.table_name)
     page = read_range(state, table, request)
-    # The rows are never empty: the Java SDK reads a block in every answer.
+    # The answer is never without rows: the Java SDK reads a block in every answer.
     response = schema.BulkExportResponse(consumed=consumed(), rows=encode_page(table, request, page) or HEADER)
     response.consumed.capacity_data_size.read_size = page.charged_bytes
     response.consumed.capacity_data_size.write_size = 0

@@ -51,10 +51,10 @@ def _act(state: ServerState, request: ComputeSplitPoints) -> Any:
     table = state.table(request.table_name)
     state.forget_expired_rows(table)
     points = split_points(table, request.split_bytes, request.point_limit)
-    # One location for all pieces; Java requires the repeats to add up to the number of pieces.
+    # There is one location for all pieces. Java requires that the repeats add up to the number of pieces.
     location = hashlib.md5(request.table_name.encode(), usedforsecurity=False).hexdigest()
     return schema.ComputeSplitPointsBySizeResponse(
-        # The observed charge of the service: 1 for a table in one piece, 4 for one in three.
+        # The charge that was observed at the service: 1 for a table in one piece, 4 for a table in three pieces.
         consumed=consumed(read=len(points) + 2 if points else 1),
         schema=key_schema(table.definition.key),
         split_points=[key_prefix_frame(table.definition, point) for point in points],

@@ -48,7 +48,7 @@ class CreateTable:
     write_capacity: int
     encryption: Encryption
     boundaries: tuple[bytes, ...]
-    """Encoded keys at which partitions begin, ascending, without the first."""
+    """The encoded keys at which partitions begin, ascending, without the first partition's."""
     stream: StreamSwitch
     local_transactions: bool
 
@@ -82,7 +82,7 @@ def _validate(request: Any, limits: Limits) -> CreateTable:
 
 
 def _options(message: Any) -> TableOptions:
-    """Return the options of a new table; lifetime and versions have no defaults, as at the service."""
+    """Return the options of a new table. As at the service, time to live and versions have no defaults."""
     if not message.HasField("time_to_live"):
         raise refusals.TIME_TO_LIVE_MISSING()
     if not message.HasField("max_versions"):
@@ -91,7 +91,7 @@ def _options(message: Any) -> TableOptions:
 
 
 def _local_transactions(request: Any, key: tuple[KeyColumn, ...]) -> bool:
-    """Return whether the table has local transactions; by default it has them if the key allows it."""
+    """Return whether the table has local transactions. By default it has them if its key allows them."""
     if not request.HasField("enable_local_txn"):
         return True
     if request.enable_local_txn and any(column.auto_increment for column in key):
@@ -190,7 +190,7 @@ def _check_bound_value(value: KeyValue) -> None:
 def _boundaries(partitions: Any, column: KeyColumn, limits: Limits) -> tuple[bytes, ...]:
     """Return the first keys of the partitions.
 
-    The ranges must cover all keys, from INF_MIN to INF_MAX, and each must begin at the end of the one before.
+    The ranges must cover all keys, from INF_MIN to INF_MAX, and each range must begin where the previous range ends.
     """
     if len(partitions) > limits.partitions:
         raise refusals.PARTITIONS(limit=limits.partitions)
@@ -206,7 +206,7 @@ def _boundaries(partitions: Any, column: KeyColumn, limits: Limits) -> tuple[byt
 
 
 def _act(state: ServerState, request: CreateTable) -> Any:
-    """Create the table, ready at once, and its stream if requested."""
+    """Create the table, which is ready immediately, and its stream if requested."""
     if request.table_name in state.tables:
         raise refusals.TABLE_EXISTS()
     if len(state.tables) >= state.limits.tables:

@@ -25,7 +25,7 @@ class GetStreamRecord:
 
 
 def _validate(request: Any, limits: Limits) -> GetStreamRecord:
-    """Return the iterator and the limits. The table name in the request, for table groups, is not needed."""
+    """Return the iterator and the limits. The request's table name, which serves table groups, is not needed."""
     limit = request.limit if request.HasField("limit") else limits.stream_page_records
     if limit <= 0:
         raise refusals.LIMIT()
@@ -36,9 +36,9 @@ def _validate(request: Any, limits: Limits) -> GetStreamRecord:
 def _act(state: ServerState, request: GetStreamRecord) -> Counted:
     """Return records from the iterator on, oldest first, and the next iterator.
 
-    - An open shard without new records answers with the given iterator: the Go SDK's loops end on that.
-    - A closed shard that was read to its end answers without a next iterator.
-    - An iterator whose next record is past retention answers ``OTSTrimmedDataAccess``.
+    - For an open shard without new records, the answer has the given iterator, which ends the loops of the Go SDK.
+    - For a closed shard that was read to its end, the answer has no next iterator.
+    - If the next record of the iterator is past retention, the answer is ``OTSTrimmedDataAccess``.
     """
     iterator = request.iterator
     stream = state.stream(iterator.stream_id)

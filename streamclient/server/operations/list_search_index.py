@@ -1,6 +1,6 @@
 """ListSearchIndex: always empty, because search indexes are not served.
 
-Clean-up scripts ask before deleting a table.
+Clean-up scripts call this operation before they delete a table.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ def _validate(request: Any, limits: Limits) -> str | None:
 
 
 def _act(state: ServerState, table_name: str | None) -> Any:
-    """Return the streams of one table or of all; none for a table that is unknown or has no stream."""
+    """Return the streams of one table, or of all tables. A table that is unknown or has no stream gives none."""
     streams = sorted(state.streams.values(), key=lambda stream: stream.stream_id)
     return schema.ListStreamResponse(
         streams=[

@@ -1,4 +1,7 @@
-"""ListTimeseriesTable: always empty, as time series are not served. Clean-up scripts ask before deleting tables."""
+"""ListTimeseriesTable: always empty, as time series are not served.
+
+Clean-up scripts call it before they delete tables.
+"""
 
 from __future__ import annotations
 

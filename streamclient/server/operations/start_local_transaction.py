@@ -23,7 +23,7 @@ class StartLocalTransaction:
 
     table_name: str
     partition_key: Key
-    """The one column that is the partition key."""
+    """The column that is the partition key, with its value."""
 
 
 def _validate(request: Any, limits: Limits) -> StartLocalTransaction:

@@ -25,13 +25,13 @@ from streamclient.wire import schema
 
 @frozen
 class UpdateTable:
-    """A validated request; parts that are ``None`` stay as they are."""
+    """A validated request. Parts that are ``None`` stay unchanged."""
 
     table_name: str
     read_capacity: int | None
     write_capacity: int | None
     options_message: Any | None
-    """The options as sent; omitted options are filled from the table."""
+    """The options as they were sent. Omitted options keep the table's values."""
     stream: StreamSwitch | None
 
 
@@ -58,7 +58,7 @@ def _validate(request: Any, limits: Limits) -> UpdateTable:
 
 
 def _act(state: ServerState, request: UpdateTable) -> Any:
-    """Change throughput, options and stream: all of them or none."""
+    """Change throughput, options and stream: all of them, or none."""
     table = state.table(request.table_name)
     if request.stream is not None:
         _check_switch(state, table, request.stream)
@@ -87,7 +87,10 @@ def _changed(definition: ServedTable, request: UpdateTable, now_seconds: int) ->
 
 
 def _check_switch(state: ServerState, table: Table, switch: StreamSwitch) -> None:
-    """Refuse changes of a running stream: its expiration and origin columns are fixed until it is switched off."""
+    """Refuse changes of a running stream.
+
+    Its retention and origin columns are fixed until the stream is switched off.
+    """
     stream = state.stream_of(table)
     if stream is None or not switch.enable:
         return

@@ -1,8 +1,8 @@
 """The distribution of channels over clients.
 
-The service documents only the aim: spread the channels evenly over the live clients, during heartbeats. The rest is our
-choice: shares differ by at most one, as few channels move as possible, and the protocol moves a channel without force:
-its holder is asked to release it, and the client with too few channels gets it with its own next heartbeat.
+The service documents only the aim: spread the channels evenly over the live clients, during heartbeats. The rest is the
+choice of this server. Shares differ by at most one, and as few channels move as possible. A channel is not moved by
+force: its holder is asked to release it, and a client with too few channels gets it with its own next heartbeat.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from streamclient.server.tunnels.tunnel_channels import Status, Tunnel, TunnelCh
 
 
 def quotas(held: Mapping[str, int], total: int) -> dict[str, int]:
-    """Return the number of channels for each client, ``total`` in all; clients with the most now get the odd channels.
+    """Return how many of ``total`` channels each client gets. Clients that hold the most now get the odd channels.
 
     Worked example: client a holds 3 channels, and client b, just arrived, holds 0; then a keeps 2 and b gets 1.
     """
@@ -25,7 +25,7 @@ def quotas(held: Mapping[str, int], total: int) -> dict[str, int]:
 
 
 def ask_for_surplus(tunnel: Tunnel) -> None:
-    """Ask clients above their quota to release channels, as far as other clients are below theirs."""
+    """Ask clients above their quota to release channels, but only as many as other clients lack."""
     kept = _kept(tunnel)
     wanted = quotas({client: len(channels) for client, channels in kept.items()}, _total(tunnel.live.values()))
     for client, channels in kept.items():
@@ -44,7 +44,7 @@ def lease_free(tunnel: Tunnel, client_id: str) -> None:
 
 
 def _kept(tunnel: Tunnel) -> dict[str, list[TunnelChannel]]:
-    """Return each client's channels that it was not asked to release."""
+    """Return, for each client, the channels that it was not asked to release."""
     kept: dict[str, list[TunnelChannel]] = {client: [] for client in tunnel.clients}
     for channel in tunnel.live.values():
         if channel.client_id in kept and channel.status is Status.OPEN:

@@ -1,6 +1,6 @@
-"""Changes of a tunnel without a request: channels appear, sessions run out, the stream disappears.
+"""Changes of a tunnel that no request makes: channels appear, sessions run out, the stream disappears.
 
-``ServerState`` reports the stream's part, new shards and lost records, at the moment it happens.
+``ServerState`` reports new shards and lost records of the stream when they happen.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def refresh(state: ServerState, tunnel: Tunnel) -> None:
     if stream is not None:
         state.forget_expired(stream)
     elif tunnel.definition.has_stream:
-        tunnel.is_expired = True  # the tunnel expires with its stream
+        tunnel.is_expired = True  # The tunnel expires together with its stream.
     if tunnel.is_expired:
         return
     if tunnel.stage is Stage.INIT:
@@ -47,7 +47,7 @@ def _initialize(state: ServerState, tunnel: Tunnel) -> None:
 
 
 def base_ranges(state: ServerState, table: Table) -> list[ChannelRange]:
-    """Cut the table at its partitions, and within them into pieces of about one channel's size."""
+    """Cut the table at its partitions, and cut large partitions into pieces of about the size of one channel."""
     state.forget_expired_rows(table)
     sizes = split_points(table, state.limits.tunnel_base_channel_bytes, state.limits.splits_per_request)
     cuts = sorted({*table.definition.boundaries, *sizes})

@@ -1,7 +1,7 @@
 """The operations of the Tunnel Service: one function per request, each under the engine's lock.
 
-Rules: the observed protocol of the Java and Go SDKs. The page ``tunnels`` of the decisions states the choices where the
-service is unknown.
+The rules are those of the protocol as observed in the Java and Go SDKs. Where the service's behaviour is unknown, the
+decision page ``tunnels`` states what this server does.
 """
 
 from __future__ import annotations
@@ -33,21 +33,22 @@ from streamclient.wire.page_parts import FINISHED
 from streamclient.wire.schema import ChannelStatusNumber, StartOffsetFlag, TunnelTypeNumber
 
 DEFAULT_TIMEOUT_SECONDS = 300
-"""The time-out in seconds of a session whose client names none: the clients' own default."""
+"""The time-out, in seconds, of a session whose client does not name a time-out: the default of the official clients."""
 
 MAX_TIMEOUT_SECONDS = SECONDS_PER_DAY
-"""The longest time-out in seconds, after which even a session that was not ended loses its channels."""
+"""The longest time-out of a session, in seconds. After the time-out, a session loses its channels, even if it was not
+ended."""
 
 START_MARGIN_MICROS = 5 * 60 * MICROS_PER_SECOND
-"""The microseconds by which a start time must at least be younger than the oldest log, so that reading begins before
-the log at that time is lost."""
+"""The number of microseconds by which a start time must at least be newer than the oldest log. So reading can begin
+before the log of that time is lost."""
 
 
 # --- tunnels -------------------------------------------------------------------------------------------------------
 
 
 def create(state: ServerState, request: Any) -> Any:
-    """Make a tunnel; one with incremental data switches the table's stream on if it is off."""
+    """Make a tunnel. If the tunnel has incremental data and the table's stream is off, switch the stream on."""
     wanted = request.tunnel
     table = _table(state, wanted.table_name)
     check_tunnel_name(wanted.tunnel_name, state.limits)
@@ -79,7 +80,7 @@ def create(state: ServerState, request: Any) -> Any:
         has_config=kind is not TunnelTypeNumber.BASE_DATA,
     )
     if start_micros is None:
-        # All existing records are older, including those that a batch dated ahead of the clock.
+        # All existing records are older than this, including records that a batch has dated ahead of the clock.
         start_micros = created if stream is None else stream.next_timestamp(created)
     state.add_tunnel(Tunnel(definition, start_micros, init_calls_left=state.tunnel_init_calls))
     return schema.CreateTunnelResponse(tunnel_id=definition.tunnel_id)
@@ -124,7 +125,7 @@ def list_tunnels(state: ServerState, request: Any) -> Any:
 
 
 def describe(state: ServerState, request: Any) -> bytes:
-    """Return a tunnel with its channels, finished ones first, and its consume point."""
+    """Return a tunnel with its channels, of which finished channels come first, and its consume point."""
     _table(state, request.table_name)
     tunnel = _find(state, request.table_name, request.tunnel_name)
     if tunnel is None or (request.tunnel_id and request.tunnel_id != tunnel.definition.tunnel_id):
@@ -136,7 +137,7 @@ def describe(state: ServerState, request: Any) -> bytes:
 
 
 def get_rpo(state: ServerState, request: Any) -> Any:
-    """Return the consume points as JSON: per channel, and of the tunnel."""
+    """Return the consume points as JSON: of each channel, and of the tunnel."""
     tunnel = _by_id(state, request.tunnel_id)
     live = [channel.point() for channel in tunnel.live.values()]
     channels = b", ".join((*tunnel.past_points.values(), *live))
@@ -149,7 +150,7 @@ def get_rpo(state: ServerState, request: Any) -> Any:
 
 
 def schedule(state: ServerState, request: Any) -> Any:
-    """Suspend, resume or end channels by hand: all named channels, or none."""
+    """Suspend, resume or end channels on request: all named channels, or none."""
     tunnel = _by_id(state, request.tunnel_id)
     ended = set()
     for wanted in request.channels:
@@ -190,7 +191,7 @@ def connect(state: ServerState, request: Any) -> Any:
 
 
 def heartbeat(state: ServerState, request: Any) -> Any:
-    """Take the client's reports, then answer with its channels; it must drop its other channels."""
+    """Take the client's reports, then answer with its channels. The client must drop all channels not in the answer."""
     tunnel = _usable(state, request.tunnel_id)
     client = tunnel.clients.get(request.client_id)
     if client is None:
@@ -223,7 +224,7 @@ def _take_report(tunnel: Tunnel, client_id: str, report: Any) -> None:
 
 
 def shutdown(state: ServerState, request: Any) -> Any:
-    """End a session; an unknown session has ended already."""
+    """End a session. If the session is unknown, it has ended already."""
     tunnel = _by_id(state, request.tunnel_id)
     tunnel.end_session(request.client_id)
     return schema.ShutdownResponse()
@@ -249,7 +250,7 @@ def read_records(state: ServerState, request: Any) -> bytes:
 def checkpoint(state: ServerState, request: Any) -> Any:
     """Store the checkpoint of a channel; ``finished`` ends the channel.
 
-    The checkpoint is refused if a later one is stored, if the channel has moved from this session to another, or if the
+    The checkpoint is refused if a later checkpoint is stored, if another session holds the channel by now, or if the
     channel is over.
     """
     tunnel = _usable(state, request.tunnel_id)
@@ -315,8 +316,8 @@ def _stream_of(state: ServerState, tunnel: Tunnel) -> Stream | None:
 def _consume_point(tunnel: Tunnel) -> int:
     """Return the tunnel's consume point in nanoseconds.
 
-    It is the consume point of the slowest unfinished stream channel, and 0 while one of these channels has none. If all
-    stream channels have ended, it is the latest of theirs.
+    It is the consume point of the slowest unfinished stream channel, or 0 while such a channel has no consume point. If
+    all stream channels have ended, it is the latest of their consume points.
     """
     unfinished = [channel.consumed_micros for channel in tunnel.live.values() if not channel.is_base]
     return min(unfinished, default=tunnel.finished_micros) * NANOS_PER_MICRO

@@ -1,14 +1,14 @@
-"""Channels and tunnels as values with a few moves. There is no table, no stream and no clock here.
+"""Channels and tunnels as values, and the ways in which they change. No table, stream or clock is involved.
 
 Laws:
 
 - Whether a channel can be read (``status``) and its holder (``client_id``) are independent: consumers without a session
   read open channels that no client holds.
-- Every change of a channel's state raises its version; clients compare versions and nothing else.
+- Every change of a channel's state raises the channel's version; clients compare only versions.
 - TERMINATED is final.
-- attrs notes in the journal each assignment to a stored field of a tunnel, a channel or a session, so that no move can
-  forget it: only the changed parts are written.
-- Work is done only on channels that are not over; finished channels are kept in the form of an answer, for good.
+- attrs notes in the journal each assignment to a stored field of a tunnel, a channel or a session. So no change is
+  forgotten, and only changed parts are written.
+- Requests examine only channels that are not over. Finished channels are kept for good, in the form that answers need.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from streamclient.wire.schema import ChannelStatusNumber, StartOffsetFlag, Tunne
 
 
 class Status(Enum):
-    """State of a channel, in the spelling that DescribeTunnel uses; Java knows exactly these."""
+    """The state of a channel, in the spelling of DescribeTunnel; Java knows exactly these states."""
 
     WAIT = "WAIT"
     OPEN = "OPEN"
@@ -40,12 +40,12 @@ class Status(Enum):
 
     @property
     def number(self) -> ChannelStatusNumber:
-        """The number on the wire, in heartbeats; WAIT is never sent."""
+        """The number on the wire, in heartbeats. WAIT is never sent."""
         return ChannelStatusNumber[self.name]
 
 
 class Stage(Enum):
-    """Progress of a tunnel, in the spelling of DescribeTunnel."""
+    """The progress of a tunnel, in the spelling of DescribeTunnel."""
 
     INIT = "InitBaseDataAndStreamShard"
     BASE = "ProcessBaseData"
@@ -66,20 +66,20 @@ TYPE_NAMES = {
 
 @frozen
 class ChannelRange:
-    """The half-open range of encoded keys of one channel of full data; ``None`` is unbounded."""
+    """The half-open range of encoded keys of one channel of full data; ``None`` stands for no bound."""
 
     begin: bytes
     end: bytes | None
 
 
 def point_of(status: str, record_count: int, nanos: int) -> dict[str, str | int]:
-    """Return the consume point of a channel or a tunnel, with the keys that the Go SDK reads."""
+    """Return the consume point of a channel or a tunnel as an object with the keys that the Go SDK reads."""
     return {"Status": status, "TotalCount": record_count, "AccessTime": nanos, "RpoTime": nanos}
 
 
 @define(on_setattr=noted)
 class TunnelChannel:
-    """One channel. ``key_range`` is set for full data; a stream channel's id is its shard's."""
+    """One channel. ``key_range`` is set for full data; the id of a stream channel is the id of its shard."""
 
     channel_id: str
     status: Status
@@ -89,7 +89,7 @@ class TunnelChannel:
     parent_ids: tuple[str, ...] = ()
     """The ids of the channels of this tunnel that must end first."""
     start_position: int = 0
-    """For a stream channel: the position of its first record when the channel appeared."""
+    """For a stream channel: the position from which the channel is read without a checkpoint."""
     version: int = 0
     client_id: str = ""
     is_suspended: bool = False
@@ -101,9 +101,11 @@ class TunnelChannel:
     """For a stream channel: the position of the first record after the checkpoint."""
     record_count: int = 0
     consumed_micros: int = 0
-    """The time of the checkpoint in the log, in microseconds; 0 before the first checkpoint, and for full data."""
+    """The time in the log that the checkpoint has reached, in microseconds; 0 before the first checkpoint, and for full
+    data."""
     final_count: int | None = None
-    """The number of all records, known once the last page was delivered, because ``finished`` contains no number."""
+    """The number of all records; known once the last page was delivered. It is kept here because ``finished`` contains
+    no number."""
     final_micros: int = 0
     """The time of the end of that last page in the log, in microseconds."""
     journal: ChangedParts | None = field(default=None, eq=False, repr=False, on_setattr=NO_OP)
@@ -120,7 +122,7 @@ class TunnelChannel:
 
     @property
     def kind(self) -> str:
-        """The kind, as answers spell it."""
+        """The kind, in the spelling of answers."""
         return BASE_CHANNEL if self.is_base else STREAM_CHANNEL
 
     @property
@@ -144,13 +146,13 @@ class TunnelChannel:
         self.version += 1
 
     def lease(self, client_id: str) -> None:
-        """Give the channel to a client. A fresh channel keeps its version, because no client has seen one yet."""
+        """Give the channel to a client. A new channel keeps its version, because no client has seen it yet."""
         if self.status is Status.CLOSE:
             self.change(Status.OPEN)
         self.client_id = client_id
 
     def release(self, version: int | None = None) -> None:
-        """Take the channel from its client; ``version`` is the channel's new version, if the client has set one."""
+        """Take the channel from its client. ``version`` is the new version, if the client has set a version."""
         self.client_id = ""
         if self.is_over:
             return
@@ -159,7 +161,7 @@ class TunnelChannel:
             self.version = version
 
     def finish(self, version: int | None = None, *, is_consumed: bool = True) -> None:
-        """End the channel; its last page counts as consumed, unless an operator ended it."""
+        """End the channel. Its last page counts as consumed, unless an operator ended the channel."""
         if not self.is_over:
             self.change(Status.TERMINATED)
             if is_consumed and self.final_count is not None:
@@ -182,7 +184,7 @@ class TunnelChannel:
         return json.dumps({self.channel_id: {self.client_id: {"ChannelTyp": self.kind, **point}}})[1:-1].encode()
 
     def to_json(self) -> str:
-        """Return the stored form."""
+        """Return the form that the storage keeps."""
         return _to_json(self)
 
     @classmethod
@@ -207,8 +209,8 @@ class Client:
     client_id: str
     timeout_seconds: int
     seen_micros: int = field(default=0, on_setattr=NO_OP)
-    """The time of the client's last sign of life, in microseconds; not stored, because during a restart the server was
-    away, not the client."""
+    """The time when the client was last heard, in microseconds. It is not stored: during a restart the server was away,
+    not the client."""
     number: int = 0
     """The index of the session, in the order in which the tunnel's sessions began."""
     has_ended: bool = False
@@ -224,12 +226,12 @@ class Client:
         return now_micros - self.seen_micros > self.timeout_seconds * MICROS_PER_SECOND
 
     def to_json(self) -> str:
-        """Return the stored form."""
+        """Return the form that the storage keeps."""
         return _to_json(self)
 
     @classmethod
     def from_json(cls, text: str, now_micros: int) -> Client:
-        """Read the session that ``to_json`` wrote; it counts as seen now."""
+        """Read the session that ``to_json`` wrote. The client counts as heard at this moment."""
         return cls(**{**json.loads(text), "seen_micros": now_micros})
 
 
@@ -264,7 +266,7 @@ class Definition:
 
 
 FORMER_SESSIONS = 1_000
-"""The number of ended sessions that are remembered for late checkpoints: far more than any fleet restarts within a
+"""The number of ended sessions that are remembered for late checkpoints. No fleet restarts as often within a
 time-out."""
 
 
@@ -278,32 +280,33 @@ class Tunnel:
     stage: Stage = Stage.INIT
     is_expired: bool = False
     newest_shard: int = 0
-    """The number of the last shard that was checked."""
+    """The number of the last shard for which a channel was considered."""
     finished_micros: int = 0
     """The furthest time, in microseconds, up to which finished stream channels were consumed."""
     forgotten_count: int = 0
-    """The number of records of channels that are over and forgotten."""
+    """The number of records of channels that are over and no longer kept."""
     channels: dict[str, TunnelChannel] = field(factory=dict, on_setattr=NO_OP)
     live: dict[str, TunnelChannel] = field(factory=dict, on_setattr=NO_OP)
     """The channels that are not over."""
     past_elements: dict[str, bytes] = field(factory=dict, on_setattr=NO_OP)
-    """The finished channels as elements of DescribeTunnel's answer, so that answers only join them."""
+    """The finished channels as elements of DescribeTunnel's answer, so that an answer only has to join them."""
     past_points: dict[str, bytes] = field(factory=dict, on_setattr=NO_OP)
     """The finished channels as members of GetRpo's answer."""
     clients: dict[str, Client] = field(factory=dict, on_setattr=NO_OP)
     former_clients: dict[str, Client] = field(factory=dict, on_setattr=NO_OP)
-    """Sessions that ended lately, to tell their late checkpoints from those of consumers without a session."""
+    """Sessions that ended lately. They distinguish late checkpoints of a session from those of consumers without a
+    session."""
     init_calls_left: int = field(default=0, on_setattr=NO_OP)
     """The number of further calls that find the tunnel in its first stage, without channels."""
     journal: ChangedParts | None = field(default=None, eq=False, repr=False, on_setattr=NO_OP)
     _past_count: int = field(default=0, on_setattr=NO_OP)
-    """The number of records of finished channels that are not forgotten."""
+    """The number of records of finished channels that are still kept."""
     _live_base: int = field(default=0, on_setattr=NO_OP)
     _children: dict[str, list[TunnelChannel]] = field(factory=dict, on_setattr=NO_OP)
-    """The waiting channels, by the parents that must end first."""
+    """The channels that wait, by the parents that must end first."""
     _last_number: int = field(default=0, on_setattr=NO_OP)
     _held: dict[str, dict[str, TunnelChannel]] = field(factory=dict, on_setattr=NO_OP)
-    """The channels by the clients that hold them, and by their ids."""
+    """The channels that clients hold, by client, then by channel id."""
 
     @property
     def part(self) -> Part:
@@ -329,14 +332,14 @@ class Tunnel:
     # Channels
 
     def add(self, channel: TunnelChannel) -> None:
-        """Add a new channel, and open it if it waits for no other."""
+        """Add a new channel. Open it if it does not wait for another channel."""
         channel.number = self._next_number()
         self.adopt(channel)
         self._noted(channel)
         self._open_if_ready(channel)
 
     def adopt(self, channel: TunnelChannel) -> None:
-        """Add a restored channel unchanged."""
+        """Add a restored channel, unchanged."""
         channel.journal = self.journal
         self._last_number = max(self._last_number, channel.number)
         self.channels[channel.channel_id] = channel
@@ -357,7 +360,7 @@ class Tunnel:
         self._hold(channel)
 
     def release(self, channel: TunnelChannel, version: int | None = None) -> None:
-        """Take a channel from its client; ``version`` is the channel's new version, if the client has set one."""
+        """Take a channel from its client. ``version`` is the channel's new version, if the client has set a version."""
         self._let_go(channel)
         channel.release(version)
 
@@ -371,7 +374,7 @@ class Tunnel:
             self._held.pop(channel.client_id, None)
 
     def finish(self, channel: TunnelChannel, version: int | None = None, *, is_consumed: bool = True) -> None:
-        """End a channel, and open the channels that waited: its children, or after full data the whole stream."""
+        """End a channel, and open channels that waited for it: its children, or after full data all of the stream."""
         self._let_go(channel)
         channel.finish(version, is_consumed=is_consumed)
         if self.live.pop(channel.channel_id, None) is None:
@@ -418,13 +421,13 @@ class Tunnel:
         self._noted(client)
 
     def adopt_session(self, client: Client) -> None:
-        """Add a restored session unchanged."""
+        """Add a restored session, unchanged."""
         client.journal = self.journal
         self._last_number = max(self._last_number, client.number)
         (self.former_clients if client.has_ended else self.clients)[client.client_id] = client
 
     def end_session(self, client_id: str) -> None:
-        """Free a client's channels, and remember the session for a while. An unknown session has ended already."""
+        """End a client's session, free its channels, and remember it for a while. It may have ended already."""
         client = self.clients.pop(client_id, None)
         if client is None:
             return
@@ -446,7 +449,7 @@ class Tunnel:
             self.journal.note(*part.part)
 
     def part_json(self, part: Part) -> str | None:
-        """Return the stored form of a part; ``None`` if it is gone."""
+        """Return the stored form of a part; ``None`` if the part no longer exists."""
         kind, part_id = part
         if kind is PartKind.TUNNEL:
             return _to_json(self)
@@ -458,7 +461,7 @@ class Tunnel:
 
     @classmethod
     def from_json(cls, text: str, channels: Iterable[TunnelChannel], sessions: Iterable[Client]) -> Tunnel:
-        """Return the tunnel that was stored in parts."""
+        """Return the tunnel whose parts were stored."""
         document = json.loads(text)
         definition = document.pop("definition")
         definition["type"] = TunnelTypeNumber(definition["type"])

@@ -1,4 +1,4 @@
-"""The changed parts of a tunnel, noted by attrs on assignment, for the storage."""
+"""The changed parts of a tunnel, for the storage. attrs notes them at each assignment."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class ChangedParts:
 
 
 def noted(instance: Any, attribute: Attribute[object], value: object) -> object:
-    """Record an assignment to a stored attribute; attrs calls this."""
+    """Record an assignment to a stored attribute. attrs calls this function."""
     journal = instance.journal
     if journal is not None and value != getattr(instance, attribute.name):
         journal.note(*instance.part)

@@ -1,4 +1,4 @@
-"""Conversions between tokens and positions, and the effects of a shard on its channel."""
+"""Conversions between tokens and positions, and the effects that changes of a shard have on its channel."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def read_token(text: str) -> Token:
 
 
 def stream_place(stream: Stream, shard: ShardLog, token: Token, now_micros: int) -> ShardIterator:
-    """Return the position in a shard that a token names; it may be past retention.
+    """Return the position in a shard that a token names. The position may be past retention.
 
-    Every number in a valid token was made by this server. Other numbers come from a damaged token, another service or
-    another unit of time, and would mislead all readers of the tunnel's state.
+    This server made every number in a valid token. Other numbers come from a damaged token, another service or another
+    unit of time. They would falsify the state of the tunnel for all of its readers.
 
     Raises:
         ServiceError: the token names no position of this shard, or its numbers contradict that position.
@@ -51,7 +51,7 @@ def stream_place(stream: Stream, shard: ShardLog, token: Token, now_micros: int)
 
 
 def first_token(channel: TunnelChannel, stream: Stream | None) -> str:
-    """Return the first token of a channel without checkpoint."""
+    """Return the first token of a channel, for a channel without a checkpoint."""
     if channel.is_base or stream is None:
         return Token().encode()
     return stream_token(Token(), stream, channel.channel_id, channel.start_position).encode()
@@ -69,7 +69,7 @@ def next_position(channel: TunnelChannel, shard: ShardLog) -> int:
 
 
 def follow(tunnel: Tunnel, stream: Stream) -> None:
-    """Add a channel for each new shard that may have records of this tunnel; parents come before children."""
+    """Add a channel for each new shard that may have records for this tunnel. Parents come before children."""
     for shard in stream.created_since(tunnel.newest_shard):
         tunnel.newest_shard = shard.definition.number
         if shard.closed_micros is not None and shard.closed_micros < tunnel.start_micros:
@@ -83,14 +83,14 @@ def follow(tunnel: Tunnel, stream: Stream) -> None:
 
 
 def records_forgotten(tunnel: Tunnel, shard: ShardLog, before_position: int) -> None:
-    """Check records that are about to be deleted: an unfinished channel must not lose its next record."""
+    """Check records that are about to be deleted. The next record of an unfinished channel must not be among them."""
     channel = tunnel.live.get(shard.shard_id)
     if channel is not None and channel.position < min(before_position, shard.next_position):
         tunnel.is_expired = True
 
 
 def shard_forgotten(tunnel: Tunnel, shard: ShardLog) -> None:
-    """Forget the channel of a deleted shard; all its records were read or lost."""
+    """Forget the channel of a deleted shard. All records of the shard were read or lost."""
     channel = tunnel.channels.get(shard.shard_id)
     if channel is not None:
         tunnel.finish(channel)
@@ -98,7 +98,7 @@ def shard_forgotten(tunnel: Tunnel, shard: ShardLog) -> None:
 
 
 def require_number(name: str, value: int, known: int) -> None:
-    """Refuse a number far above ``known``: clients count up by one, so it would leave the others no numbers.
+    """Refuse a number far above ``known``. Clients count up by one, and a huge number would leave no numbers for them.
 
     Raises:
         ServiceError: the number is negative or far above ``known``.
@@ -108,5 +108,5 @@ def require_number(name: str, value: int, known: int) -> None:
 
 
 _FURTHEST_STEP = 2**32
-"""The largest step between two numbers: far more than any client counts while the server does not hear of it; 2**31
-such steps fit into 64 bits."""
+"""The largest step between two numbers. No client counts as far without telling the server, and 2**31 such steps fit
+into 64 bits."""

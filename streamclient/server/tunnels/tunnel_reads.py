@@ -1,7 +1,7 @@
 """ReadRecords: the next page of a channel.
 
-Full data is read live, in key order: a row that is written meanwhile may be delivered as full data and again in the
-stream. Incremental data comes in the order of the log.
+Full data is read from the present rows, in key order. So a row that is written meanwhile may be delivered as full data
+and again in the stream. Incremental data comes in the order of the log.
 """
 
 from __future__ import annotations
@@ -31,12 +31,13 @@ _HIGHEST = encode_key((KeyBound.INF_MAX,))
 _NANOS_PER_MICRO = 1_000
 _PUT_ROW = int(ActionType.PUT_ROW)
 _MOST_ROWS = 2**40
-"""The largest number of rows in a token: far more than a table has here; sums over all channels fit into 64 bits."""
+"""The largest number of rows in a token. It is far more than a table of this server has, and sums over all channels fit
+into 64 bits."""
 
 
 @frozen
 class Page:
-    """The result of one call."""
+    """The result of one call of ReadRecords."""
 
     body: bytes
     """The records, each as an element of the answer."""
@@ -57,7 +58,8 @@ def read(state: ServerState, tunnel: Tunnel, channel: TunnelChannel, text: str) 
     """Read the page at a token.
 
     Raises:
-        ServiceError: the token is not of this channel, its records are past retention, or the tunnel has expired.
+        ServiceError: the token is not a token of this channel, its records are past retention, or the tunnel has
+            expired.
     """
     if tunnel.is_expired and (channel.key_range is not None or tunnel.definition.stream_id not in state.streams):
         raise refusals.TUNNEL_EXPIRED(tunnel=tunnel.definition.tunnel_id)
@@ -80,7 +82,8 @@ def checkpoint(state: ServerState, tunnel: Tunnel, channel: TunnelChannel, text:
     """Store the checkpoint of a channel, given by a token that is not ``finished``.
 
     Raises:
-        ServiceError: the token is not of this channel, or its next records are past retention. Nothing was changed.
+        ServiceError: the token is not a token of this channel, or its next records are past retention. Nothing was
+            changed.
     """
     token = read_token(text)
     if channel.key_range is not None:
@@ -104,7 +107,7 @@ def _read_base(state: ServerState, table: Table, start: bytes, key_range: Channe
     rows = table.rows.ascending(start, _HIGHEST if key_range.end is None else key_range.end)
     expired_before = table.expired_before_millis(state.clock.now_micros())
     names, most_rows, most_bytes = table.key_names, state.limits.range_rows, state.limits.range_bytes
-    answer = schema.ReadRecordsResponse()  # shared by all rows: a message for each row would cost as much as the row
+    answer = schema.ReadRecordsResponse()  # shared by all rows: a message for each would double their cost
     add = answer.records.add
     count = size = 0
     for _, row in rows:
@@ -123,7 +126,7 @@ def base_start(table: Table, channel: TunnelChannel, key_range: ChannelRange, to
     """Return the encoded key at which a channel of full data is read next.
 
     Raises:
-        ServiceError: the token is not of this channel.
+        ServiceError: the token is not a token of this channel.
     """
     if token.is_stream:
         raise refusals.TOKEN_OF_STREAM(channel=channel.channel_id)

@@ -1,5 +1,5 @@
 """Rules that several operations share, independent of stored data: names, rows, keys, reads, table options.
 
-They raise ``ServiceError`` with the service's text. The operations themselves apply rules that need a table's schema or
-rows.
+The functions raise ``ServiceError`` with the service's text. Rules that need a table's schema or rows are in the
+operations themselves.
 """

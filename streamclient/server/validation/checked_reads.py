@@ -39,13 +39,13 @@ def read_selection(
 
 
 def read_row_filter(message: Any, limits: Limits) -> tuple[RowFilter | None, ColumnPagination | None]:
-    """Return the row filter of a read, or its window of columns."""
+    """Return the row filter of a read, or the window of columns that the read names in place of a filter."""
     parsed = parse_filter(message.filter, limits) if message.HasField("filter") else None
     return (None, parsed) if isinstance(parsed, ColumnPagination) else (parsed, None)
 
 
 def _time_range(message: Any, has_max_versions: bool) -> TimeRange | None:
-    """Return the range of version times; ``None`` if the message names none."""
+    """Return the range of version times; ``None`` if the message does not name a range."""
     has_start, has_end = message.HasField("start_time"), message.HasField("end_time")
     if message.HasField("specific_time"):
         _check_alone(has_start or has_end, has_max_versions)
@@ -56,7 +56,10 @@ def _time_range(message: Any, has_max_versions: bool) -> TimeRange | None:
 
 
 def _check_alone(has_range: bool, has_max_versions: bool) -> None:
-    """Refuse a specific time with another version condition. The texts, spelling included, are the service's."""
+    """Refuse a specific time together with another version condition.
+
+    The texts, with their spelling, are the service's.
+    """
     if has_range and has_max_versions:
         raise refusals.TIME_AND_ALL()
     if has_range:

@@ -32,17 +32,20 @@ def read_frame(data: bytes) -> Row:
 
 
 _UNCOUNTED_BYTES = 256 * 1024
-"""The size of a row up to which its cells are not counted first. A cell takes at least eleven bytes, so such a row has
-at most 24,000 cells, which are read in a tenth of a second."""
+"""The size up to which a row is read without counting its cells first. A cell takes at least eleven bytes, so such a
+row has at most 24,000 cells, which take a tenth of a second to read."""
 
 
 def pay_for_cells(count: int) -> None:
-    """Pay for the cells of one row from the request's purse."""
+    """Charge the cells of one row to the request's purse."""
     work.pay(work.CELL_WORK * count, "The rows have too many cells, this one has %d or more", count)
 
 
 def _count_cells(data: bytes) -> int:
-    """Count the cells of a frame, up to the first that no purse pays for. The reader reports malformed frames."""
+    """Count the cells of a frame, up to the first cell that no purse can pay for.
+
+    The reader reports malformed frames.
+    """
     most = work.WORK_PER_REQUEST // work.CELL_WORK + 1
     count, offset, end = 0, len(HEADER) + 1, len(data)
     while offset < end and count < most:
@@ -65,8 +68,8 @@ def _read_padded_frame(data: bytes) -> Row | None:
     """Read a row with zero bytes after its end; return ``None`` if the frame has another fault.
 
     The Node SDK reserves more bytes than it writes for range bounds, deleted versions and key placeholders, and sends
-    the rest as zeros. The row's last byte, its checksum, may itself be zero, so both readings are tried, and the
-    checksum decides.
+    the rest as zeros. The last byte of a row is its checksum and may be zero, too. So the function tries both readings,
+    and the checksum decides.
     """
     stripped = data.rstrip(b"\0")
     for candidate in (stripped, stripped + b"\0"):
@@ -83,7 +86,7 @@ def _check_key_count(key: Key, limits: Limits) -> None:
 
 
 def check_write_key(key: Key, limits: Limits) -> Key:
-    """Check the key of one row: number of columns, no range bounds, no repeated name, values short enough."""
+    """Check the key of one row: the number of columns, no range bounds, no name twice, values short enough."""
     _check_key_count(key, limits)
     seen = set()
     for name, value in key:
@@ -103,7 +106,7 @@ def read_key(data: bytes, limits: Limits) -> Key:
 
 
 def read_bound(data: bytes, limits: Limits) -> Key:
-    """Read one end of a range; its columns may be INF_MIN or INF_MAX."""
+    """Read one end of a range. Its columns may be INF_MIN or INF_MAX."""
     row = _read_only_key(data)
     _check_key_count(row.primary_key, limits)
     check_key_values(row.primary_key, limits)

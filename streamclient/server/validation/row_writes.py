@@ -27,7 +27,7 @@ def parse_write(
 ) -> AnyWrite:
     """Read one row change with its condition and return type; ``message`` has the fields ``condition`` and so on.
 
-    ``empty_update`` is the refusal of an update without cells, which the service words otherwise in a batch.
+    ``empty_update`` is the refusal of an update without cells; the service words it differently in a batch.
     """
     return (_plain_put(message, data, limits) if kind is OperationType.PUT else None) or _parsed(
         kind, message, data, limits, empty_update
@@ -35,7 +35,7 @@ def parse_write(
 
 
 def _plain_put(message: Any, data: bytes, limits: Limits) -> PlainPut | None:
-    """Read a plain put, as nearly all writes are; return ``None`` for other writes, and for those to refuse."""
+    """Read a plain put, as nearly all writes are. Return ``None`` for all other writes, including writes to refuse."""
     condition = message.condition
     expected = _EXPECTATIONS.get(condition.row_existence)
     if expected is None or message.HasField("return_content") or condition.column_condition:
@@ -58,7 +58,7 @@ def _parsed(kind: OperationType, message: Any, data: bytes, limits: Limits, empt
 
 
 _EXPECTATIONS = {int(expectation): Condition(expectation) for expectation in RowExistenceExpectation}
-"""The conditions on the row as a whole, by the number that requests carry."""
+"""The conditions on the row as a whole, by the number that requests use."""
 
 
 def read_change(
@@ -114,7 +114,7 @@ _CHECKS: Mapping[OperationType, Callable[[Row], None]] = MappingProxyType(
 def _check_cell(cell: Cell) -> None:
     """Check the parts of a cell: each operation requires some and forbids others."""
     if cell.operation is CellOperation.PUT:
-        return  # the reader takes none without a value
+        return  # The reader accepts no such cell without a value.
     if cell.operation is CellOperation.INCREMENT:
         if isinstance(cell.value, bool) or not isinstance(cell.value, int):
             raise refusals.INCREMENT_VALUE(name=cell.name)
@@ -134,7 +134,7 @@ def _check_deletion(cell: Cell) -> None:
 
 
 def _return_content(message: Any, row: Row) -> tuple[ReturnType, tuple[str, ...]]:
-    """Return the requested content of the answer; only incremented columns can be returned after the change."""
+    """Return the content that the answer shall have. After the change, only incremented columns can be returned."""
     try:
         return_type = ReturnType(message.return_type)
     except ValueError as error:

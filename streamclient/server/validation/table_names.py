@@ -1,4 +1,4 @@
-"""Rules for names."""
+"""Rules for the names of tables, columns and tunnels."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def text_bytes(text: str) -> int:
-    """Return the length of a text in UTF-8, which the service limits."""
+    """Return the length of a text in UTF-8, because the service limits this length."""
     return len(text) if text.isascii() else len(text.encode())
 
 
 def _is_plain(name: str, limits: Limits) -> bool:
-    """Return whether a name has only letters, digits and underscores, no digit first, within the limit."""
+    """Return whether a name has only letters, digits and underscores, begins with no digit, and is short enough."""
     return len(name) <= limits.name_bytes and _NAME.fullmatch(name) is not None
 
 

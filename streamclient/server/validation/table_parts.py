@@ -52,7 +52,7 @@ def _time_to_live(seconds: int) -> int:
 
 
 def read_throughput(message: Any, limits: Limits) -> tuple[int | None, int | None]:
-    """Return the reserved read and write capacity units; ``None`` for a missing one."""
+    """Return the reserved read and write capacity units; ``None`` for a missing number."""
     unit = message.capacity_unit
     values = []
     for name in ("read", "write"):
@@ -66,7 +66,7 @@ def read_throughput(message: Any, limits: Limits) -> tuple[int | None, int | Non
 def read_stream_specification(message: Any, limits: Limits) -> StreamSwitch:
     """Return the settings of the stream.
 
-    When a request switches the stream off, its expiration is ignored, because the Go SDK always sends one.
+    When a request switches the stream off, its expiration time is ignored, because the Go SDK always sends that time.
     """
     if not message.enable_stream:
         return StreamSwitch(enable=False)

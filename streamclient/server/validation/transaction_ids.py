@@ -1,4 +1,4 @@
-"""The transaction that a request is part of."""
+"""The transaction to which a request belongs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ def read_transaction_id(request: Any) -> str | None:
     """Return the id in a request's field ``transaction_id``, if it is set.
 
     Raises:
-        ServiceError: the text is not an id; the state later checks whether that transaction is open.
+        ServiceError: the text is not an id. Whether that transaction is open is checked later.
     """
     if not request.HasField("transaction_id"):
         return None
