@@ -6,8 +6,12 @@ changes nothing: an upsert of the same row is the same row.
 """
 
 import os
+import sys
 
-import psycopg
+try:
+    import psycopg
+except ModuleNotFoundError as missing:
+    sys.exit(f'{missing}: run  pip install ".[postgres]"  where streamclient was installed from')
 import streamclient
 
 UPSERT = "insert into orders values (%s, %s) on conflict (id) do update set amount = excluded.amount"

@@ -65,6 +65,13 @@ def start_one(endpoint: str) -> str:
     return f"; start a local Tablestore with `streamclient server --port {urlsplit(endpoint).port or _HTTP_PORT}`"
 
 
+def install_extra(extra: str) -> str:
+    """Return the advice to install an extra. It names no index, because this package is on none."""
+    return (
+        f'install the extra {extra} from where streamclient was installed, in a checkout with  pip install ".[{extra}]"'
+    )
+
+
 class ErrorKind(Enum):
     """The conclusion that a caller may draw from a failed call."""
 

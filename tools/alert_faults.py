@@ -270,6 +270,13 @@ FAULTS: tuple[Fault, ...] = (
         "A tunnel is read again after more than the table's retention, and the service goes on with what is left.",
         ("TunnelLossSuspected",),
     ),
+    Fault(
+        "channel-given-up",
+        "The service refuses to tell the checkpoint of a tunnel's channel.",
+        ("ChannelGivenUp",),
+        ("WorkerUnhealthy",),
+        probes=UNHEALTHY,
+    ),
     # --- processes, clocks, cost -------------------------------------------------------------------------------------
     Fault(
         "owner-frozen",

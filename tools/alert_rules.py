@@ -416,6 +416,18 @@ RULES: tuple[Rule, ...] = (
         action="The worker's log names channel and times; if something was written then, copy the table anew.",
         runbook="tunnels#records-that-a-tunnel-may-have-lost",
     ),
+    Rule(
+        name="StreamclientChannelGivenUp",
+        severity=Severity.PAGE,
+        expression=stands(Cause.CHANNEL_GIVEN_UP),
+        labels=WITH_CAUSE,
+        wait="5m",
+        why_wait=RETRIES,
+        title="A tunnel's channel is given up",
+        when="A channel of a tunnel is not read, because the service does not tell its checkpoint.",
+        action="Worker.health has the service's error; the channel is read once its checkpoint can be read.",
+        runbook="tunnels#a-channel-that-is-given-up",
+    ),
     # --- leases, clocks, cost ----------------------------------------------------------------------------------------
     Rule(
         name="StreamclientLeasesLost",

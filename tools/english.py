@@ -25,6 +25,7 @@ ANYWHERE = {
     r"\b(?:so (?:many|much|often)|for\s+so long)\b(?! as\b|[^.:;]* that\b)": "the name of the parameter",
     r"(?<![Tt]here\s)\b(?:is|are|was|were) no (?!longer|more|less|later|earlier|way|need)\w": "is not a, has no",
     r"\b(?:is|are|was|were) none\b": "does not exist, is unknown, has none",
+    r"\b\w+\(e?s\)(?!://)": "`counted`, or the plural alone",
 }
 """Pattern to better words. A space stands for any blanks, a line break included."""
 

@@ -14,7 +14,12 @@ from streamclient.server import LocalTablestore
 from streamclient.spark import find_java
 from streamclient.testing import Fleet, read_deliveries, read_history
 
-from samples.demo.comparison import Outcome, compare
+try:
+    import pyspark  # noqa: F401  # pyright: ignore[reportUnusedImport]  # the worker processes need it
+
+    from samples.demo.comparison import Outcome, compare
+except ModuleNotFoundError as missing:
+    sys.exit(f'{missing}: run  pip install ".[spark,delta,server]"  where streamclient was installed from')
 from samples.demo.story import Stage, play
 from samples.demo.writer import TABLE
 

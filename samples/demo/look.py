@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import sys
 
-from pyspark.sql import functions as f
 from streamclient.destinations import read_delta
 from streamclient.spark import fold_changes, local_session
 
-from samples.demo.comparison import KEY
+try:
+    from pyspark.sql import functions as f
+
+    from samples.demo.comparison import KEY
+except ModuleNotFoundError as missing:
+    sys.exit(f'{missing}: run  pip install ".[spark,delta]"  where streamclient was installed from')
 
 
 def main(path: str) -> None:

@@ -14,7 +14,6 @@ from contextlib import suppress
 from difflib import SequenceMatcher, get_close_matches
 from enum import Enum
 from functools import partial, wraps
-from importlib.util import find_spec
 from math import isfinite
 from typing import Any, TypeVar, cast
 from urllib.parse import urlsplit
@@ -474,24 +473,3 @@ def _hint(given: str, known: dict[str, Any]) -> str:
         return ""
     meant = known[closest[0]]
     return f"; did you mean {meant.name if isinstance(meant, Enum) else meant}?"
-
-
-def missing_extra(problem: str, extra: str) -> ConfigurationError:
-    """Return the error for a missing library that an extra of this package installs. No index has this package."""
-    return ConfigurationError(
-        f"{problem}: install the extra {extra} from where streamclient was installed, in a checkout with  "
-        f'pip install ".[{extra}]"'
-    )
-
-
-def require_extra(extra: str, modules: Sequence[str], needed_by: str) -> None:
-    """Require that the top-level ``modules`` are installed, without importing them.
-
-    Raises:
-        ConfigurationError: a module is missing. The message names the extra that installs all of them, and the part
-            that needs them.
-    """
-    missing = [name for name in modules if find_spec(name) is None]
-    if missing:
-        verb = "needs it" if len(missing) == 1 else "needs them"
-        raise missing_extra(f"{' and '.join(missing)} cannot be imported; {needed_by} {verb}", extra)

@@ -6,6 +6,7 @@ Texts of user code and of the service are details of a reason: no code parses th
 
 from __future__ import annotations
 
+import re
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import Enum
@@ -367,8 +368,10 @@ class Raised:
 
 
 def counted(count: int | str, noun: str) -> str:
-    """Return ``1 row`` or ``2 rows``; for the count ``no``, ``no rows``."""
-    return f"{count} {noun}{'' if count == 1 else 's'}"
+    """Return ``1 row`` or ``2 rows``; for the count ``no``, ``no rows``. The plural of ``entry`` is ``entries``."""
+    if count == 1:
+        return f"{count} {noun}"
+    return f"{count} {re.sub('(?<![aeiou])y$', 'ie', noun)}s"
 
 
 def times(count: int) -> str:

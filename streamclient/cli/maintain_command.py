@@ -8,6 +8,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
+from streamclient.base.reasons import counted
 from streamclient.cli.terminal.commands import EXIT_DONE, EXIT_REFUSED, CommandFailed, runs
 from streamclient.cli.terminal.output import print_text
 from streamclient.cli.verify_command import (
@@ -100,9 +101,10 @@ def _lines_of(result: Result, application: str) -> list[str]:
 
     if isinstance(result, Compaction):
         refused = ", as another writer was quicker" if result.is_refused else ""
-        return [f"{result.files_before} file(s) are now {result.files_after}{refused}"]
+        are = "is" if result.files_before == 1 else "are"
+        return [f"{counted(result.files_before, 'file')} {are} now {result.files_after}{refused}"]
     if isinstance(result, Cleaning):
-        return [f"{result.files} file(s) and {result.log_entries} log entries removed"]
+        return [f"{counted(result.files, 'file')} and {counted(result.log_entries, 'log entry')} removed"]
     if isinstance(result, Exception):
         return [f"failed: {result}"]
     try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from streamclient.base.reasons import counted, described
+from streamclient.base.reasons import counted, described, times
 from streamclient.base.times import utc_text
 from streamclient.cli.run_sections import Key
 from streamclient.cli.run_settings import RunParts, RunSettings, import_from_here
@@ -138,7 +138,7 @@ def _failure(settings: RunSettings, policy: FailurePolicy) -> Iterator[str]:
         OnFailure.PARK: "the record is parked and its shard goes on",
     }
     retries = policy.retries
-    again = f"is delivered again {'once' if retries == 1 else f'{retries} times'}, then " if retries else ""
+    again = f"is delivered again {times(retries)}, then " if retries else ""
     yield f"a batch that fails: {again}{after[policy.then]}"
     if settings.store == ("parking", "directory"):
         yield f"parked records: in directory {settings.value('parking', 'directory')}"

@@ -8,12 +8,13 @@ import re
 import shlex
 import shutil
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from streamclient.base.extras import PACKAGES
 from streamclient.cli.terminal.commands import EXIT_DONE, CommandFailed, runs
 from streamclient.cli.terminal.layout import Column
 from streamclient.cli.terminal.output import print_json, print_table, print_text, width_of
@@ -24,8 +25,18 @@ if TYPE_CHECKING:
 
 COLUMNS = (Column("SAMPLE"), Column("SHOWS"))
 
-EXTRAS = {"prometheus_client": "prometheus", "psycopg": "postgres", "pyspark": "spark", "pytest": "dev"}
-"""The extra that brings a library which samples import."""
+EXTRAS = {
+    "deltalake": "delta",
+    "prometheus_client": "prometheus",
+    "psycopg": "postgres",
+    "pyspark": "spark",
+    "pytest": "dev",
+    "streamclient.destinations.DeltaDestination": "delta",
+    "streamclient.metrics.PrometheusMetrics": "prometheus",
+    "streamclient.server.LocalTablestore": "server",
+    "streamclient.spark.local_session": "spark",
+}
+"""The extra that brings a library which samples import, or that a public name of this package needs."""
 
 PLACE: Traversable = files("streamclient") / "samples"
 """The folder of samples: a link to it in a checkout, the folder itself in an installed package or a zip archive."""
@@ -60,8 +71,11 @@ def run(arguments: argparse.Namespace) -> int:
         return EXIT_DONE
     for path in written:
         print_text(f"wrote {path}")
-    for library in sorted(_missing(written)):
-        print_text(f'it needs {library}: run  pip install ".[{EXTRAS[library]}]"  in a checkout of this package')
+    missing = _missing(written)
+    if missing:
+        libraries, extras = sorted(missing), sorted(set(missing.values()))
+        install = f'pip install ".[{",".join(extras)}]"'
+        print_text(f"it needs {' and '.join(libraries)}: run  {install}  in a checkout of this package")
     command = _how_to_run(name, arguments.directory)
     if command is not None:
         print_text(f"run it with: {command}")
@@ -126,16 +140,22 @@ def _first_line(source: str) -> str:
     return (ast.get_docstring(ast.parse(source)) or "").partition("\n")[0].replace("``", "")
 
 
-def _missing(written: Iterable[Path]) -> Iterator[str]:
-    """Yield the libraries that programs import and that are not installed."""
+def _missing(written: Iterable[Path]) -> dict[str, str]:
+    """Return the libraries that programs need and that are not installed, each with the extra that brings it."""
     imported: set[str] = set()
     for path in written:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Import):
                 imported.update(each.name.partition(".")[0] for each in node.names)
-            elif isinstance(node, ast.ImportFrom):
-                imported.add((node.module or "").partition(".")[0])
-    yield from (name for name in imported & EXTRAS.keys() if find_spec(name) is None)
+            elif isinstance(node, ast.ImportFrom) and node.module is not None:
+                imported.add(node.module.partition(".")[0])
+                imported.update(f"{node.module}.{each.name}" for each in node.names)
+    needed: dict[str, str] = {}
+    for name in sorted(imported & EXTRAS.keys()):
+        extra = EXTRAS[name]
+        libraries = PACKAGES[extra] if name.startswith("streamclient.") else (name,)
+        needed |= {library: needed.get(library, extra) for library in libraries if find_spec(library) is None}
+    return needed
 
 
 def _typed(program: str) -> str:

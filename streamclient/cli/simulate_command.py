@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from streamclient.base.reasons import counted
 from streamclient.cli.terminal.commands import CommandFailed, runs
 from streamclient.cli.terminal.output import ProgressLine, complain, print_text
 
@@ -91,7 +92,8 @@ def _run_many(arguments: argparse.Namespace) -> int:
         if now - shown[0] >= PROGRESS_SECONDS:
             shown[0] = now
             done = sum(summary.histories.values())
-            line.show(f"{done} of {len(seeds)} histories, {len(summary.violations)} violations, {now - began:.0f} s")
+            broken = counted(len(summary.violations), "violation")
+            line.show(f"{done} of {counted(len(seeds), 'history')}, {broken}, {now - began:.0f} s")
 
     try:
         summary, broken = run_campaign(seeds, processes=arguments.processes, size=_size(arguments), progress=progress)

@@ -8,6 +8,7 @@ from typing import Any, TextIO
 
 from attrs import define, field
 
+from streamclient.base.reasons import counted
 from streamclient.cli.terminal.layout import fold
 from streamclient.cli.terminal.output import width_of
 from streamclient.core import events
@@ -58,9 +59,9 @@ class Replay:
         value = answer.value
         if isinstance(value, events.Scan):
             shown = [row for row in value.rows if self.lease_key in (None, row.lease_key)]
-            return f"{len(value.rows)} rows: {', '.join(str(row) for row in shown)}"
+            return f"{counted(len(value.rows), 'row')}: {', '.join(str(row) for row in shown)}"
         if isinstance(value, events.ShardList):
-            return f"{len(value.shards)} shards"
+            return counted(len(value.shards), "shard")
         return _short(answer.error or value)
 
     def _print(self, now: float, line: str) -> None:

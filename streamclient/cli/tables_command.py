@@ -185,7 +185,7 @@ def _facts(table: TableDescription) -> list[tuple[str, str]]:
     definition, options, stream = table.definition, table.options, table.stream
     seconds = options.time_to_live_seconds
     lasting = "for ever" if seconds in (None, FOREVER) else f"for {seconds} s"
-    keeps = f"rows {lasting}, {options.max_versions or 1} version(s) per cell"
+    keeps = f"rows {lasting}, {counted(options.max_versions or 1, 'version')} per cell"
     stream_text = "off"
     if stream.stream_id is not None:
         stream_text = f"{stream.stream_id}, keeps changes for {counted(stream.expiration_time_hours or 0, 'hour')}"

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
+from streamclient.base.reasons import counted
 from streamclient.cli.options import TABLES, command_client, connection_parent, option_value
 from streamclient.cli.terminal.commands import EXIT_DONE, EXIT_REFUSED, CommandFailed, runs
 from streamclient.cli.terminal.layout import Column
@@ -193,10 +194,11 @@ def _print(proof: Proof) -> None:
     ]
     print_table(SHARD_COLUMNS, rows, "no shards")
     print()
-    read = "" if proof.rows is None else f", {proof.rows} row(s) read"
+    read = "" if proof.rows is None else f", {counted(proof.rows, 'row')} read"
     whole = "no hole and no overlap" if proof.rows is None else "each record once"
-    result = whole if proof.is_whole else f"{len(proof.findings)} finding(s)"
-    print_text(f"{len(rows)} shard(s), {proof.commits} commit(s), {proof.records} record(s){read}: {result}")
+    result = whole if proof.is_whole else counted(len(proof.findings), "finding")
+    numbers = (counted(len(rows), "shard"), counted(proof.commits, "commit"), counted(proof.records, "record"))
+    print_text(f"{', '.join(numbers)}{read}: {result}")
     for line in finding_lines(proof):
         print_text(line)
 

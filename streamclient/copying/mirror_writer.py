@@ -24,6 +24,7 @@ from attrs import define, field
 from streamclient.base import logs
 from streamclient.base.pools import start_thread
 from streamclient.base.processes import Birthplace
+from streamclient.base.reasons import counted
 from streamclient.base.times import now_micros
 from streamclient.copying.copy_trouble import WAIT_SECONDS, UnmergedChanges
 from streamclient.copying.mirror_shards import MergeLimits, MirroredShard, ShardCut, WaitingPage
@@ -249,7 +250,7 @@ class MirrorWriter:
             with self._using:
                 self._store(cuts, errors)
         except Exception as error:
-            _log.warning("merging changes of %s shards failed: %s", len(cuts), error)
+            _log.warning("merging changes of %s failed: %s", counted(len(cuts), "shard"), error)
             for cut in cuts:
                 errors.setdefault(cut.part.shard, error)
         return errors
@@ -310,9 +311,10 @@ class MirrorWriter:
             content=records_digest(cut.part.changes),
         )
         if promised is not None and not commit.keeps(promised):
+            changes = counted(promised.count, "change")
             raise StreamClientException(
-                f"shard {info.shard_id} was to be stored up to {promised.end} with {promised.count} changes as an "
-                f"earlier owner had cut it, but {commit} has {commit.count}: the stream gives other records than before"
+                f"shard {info.shard_id} was to be stored up to {promised.end} with {changes} as an earlier owner had "
+                f"cut it, but {commit} has {commit.count}: the stream gives other records than before"
             )
         cut.commit = commit
         cut.prepared = cut.shard.checkpointer.prepare_checkpoint(cut.end, commit.to_json().encode())
@@ -343,7 +345,8 @@ class MirrorWriter:
             return rows
         if doubled:
             shown = ", ".join(map(repr, doubled[:_SHOWN_KEYS]))
-            _log.warning("%s keys were in the mirror more than once, and are read again: %s", len(doubled), shown)
+            keys_found = counted(len(doubled), "key")
+            _log.warning("the mirror has more than one row for %s; these rows are read again: %s", keys_found, shown)
         records, at = self.source.read_again(self.rule, keys)
         if self.history is not None and batch is not None:
             remember(self.history, as_changes(batch, self.rule, keys, records), at, self.rule)

@@ -12,7 +12,7 @@ from tablestore import OTSClient
 
 from streamclient.base import logs
 from streamclient.base.processes import OwnName, process_space, process_state, unique_name
-from streamclient.base.reasons import WorkerHealth
+from streamclient.base.reasons import WorkerHealth, counted
 from streamclient.base.times import now_micros
 from streamclient.config import ClientConfig, StreamConfig
 from streamclient.copying.copied_stream import CopiedStream
@@ -265,7 +265,7 @@ class StreamSource(Source):
             return f"progress is not known at the moment: {error}"
         rows = sum(lease.progress.records for lease in pieces if lease.progress is not None)
         is_full = sum(lease.is_finished for lease in pieces) < len(stream.pieces)
-        return f"full data after {rows} rows" if is_full else "changes"
+        return f"full data after {counted(rows, 'row')}" if is_full else "changes"
 
     def start(self) -> None:
         """Begin to read, in a thread of the worker."""

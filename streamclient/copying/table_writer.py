@@ -18,6 +18,7 @@ from attrs import define, field
 from streamclient.base import logs
 from streamclient.base.backoff import doubling_millis, with_jitter
 from streamclient.base.outages import OutageLog
+from streamclient.base.reasons import counted
 from streamclient.errors import ShutdownException, StreamClientError, StreamClientException
 from streamclient.records import PrimaryKey, RecordColumn, RecordType, StreamRecord
 from streamclient.tablestore.row_batches import Attempt, EncodedRow, attempts, batches
@@ -166,9 +167,9 @@ class DestinationWriter:
         _, error = attempt.left[0]
         millis = doubling_millis(max(1, attempt.failures), SHORTEST_PAUSE_MILLIS, LONGEST_PAUSE_MILLIS)
         pause = with_jitter(millis, self.dice) / 1_000
-        text = "%s rows of %s not written yet, again in %.1f s: %s"
+        text = "%s of %s not written yet, again in %.1f s: %s"
         kind = (self.table_name, type(error), getattr(error, "code", None))
-        _outages.log(logging.WARNING, kind, text, len(attempt.left), self.table_name, pause, error)
+        _outages.log(logging.WARNING, kind, text, counted(len(attempt.left), "row"), self.table_name, pause, error)
         if self.stop.wait(pause):
             raise error
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from tablestore import CapacityUnit, OTSClient, ReservedThroughput, TableMeta, TableOptions
 
+from streamclient.base.reasons import counted
 from streamclient.base.times import MICROS_PER_SECOND
 from streamclient.errors import ConfigurationError, DependencyException, StreamClientException
 from streamclient.records import ColumnType
@@ -128,7 +129,8 @@ def _problems(wanted: TableDescription, found: TableDescription) -> Iterator[str
             "UpdateTable"
         )
     if (options.max_versions or 1) < (wanted.options.max_versions or 1):
-        yield f"it keeps {options.max_versions} versions, the source {wanted.options.max_versions}; raise max_versions"
+        kept = counted(options.max_versions or 1, "version")
+        yield f"it keeps {kept}, the source {wanted.options.max_versions}; raise max_versions"
     if _keeps_shorter(options.time_to_live_seconds, wanted.options.time_to_live_seconds):
         yield (
             f"it keeps data for {options.time_to_live_seconds} s, the source for "

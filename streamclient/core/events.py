@@ -376,7 +376,8 @@ class AnswerCheckpoint:
 class AnswerEnd:
     """Tell a consumer whether its shard has ended.
 
-    ``since_read`` says that the end became known only after the page was read. Then the page is read again.
+    ``since_read`` says that the end became known, or was accepted, only after the page was read. Then the page is read
+    again.
     """
 
     lease_key: str

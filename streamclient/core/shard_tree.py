@@ -18,6 +18,7 @@ Laws:
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import cached_property
 from itertools import chain
@@ -134,6 +135,54 @@ class ShardTree:
         return dict(sorted(circles.items()))
 
 
+@define
+class ListedShard:
+    """Facts about one shard from listings, and from readers that asked about it. Listings are counted from 1."""
+
+    parents: frozenset[str] = frozenset()
+    """The parents that a listing or a reader named lately."""
+    named_in: int | None = None
+    """The number of listings when the parents were last named; ``None`` if that is too long ago."""
+    present_in: int = 0
+    """The last listing that had the shard. For a shard that a reader asked about, an ancestor counts, too."""
+    asked_in: int | None = None
+    """The number of listings when a reader first asked about the shard and its end was unknown; ``None`` if no reader
+    waits for the end."""
+    closed_at: float | None = None
+    """The time since when the shard is known to have children; ``None`` if the last listing shows no child."""
+    gone_at: float | None = None
+    """The time when enough listings had lacked the shard, for a shard that a reader asked about."""
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is left to remember."""
+        return self.named_in is None and self.asked_in is None and self.closed_at is None and self.gone_at is None
+
+    def forget_old_names(self, number: int) -> None:
+        """Forget the parents if they were not named in the latest of ``number`` listings."""
+        if self.named_in is not None and number - self.named_in > REMEMBERED_LISTINGS:
+            self.parents, self.named_in = frozenset(), None
+
+    def judge(self, number: int, now: float, *, is_listed: bool, is_early: bool, has_child: bool) -> None:
+        """Learn from listing ``number``, which came at ``now``.
+
+        ``is_early`` says that the listing has an ancestor of the shard.
+        """
+        if is_listed or (is_early and self.asked_in is not None):
+            self.present_in = number
+        is_missing = self.asked_in is not None and number - max(self.asked_in, self.present_in) >= LISTINGS_WITHOUT
+        if is_missing:
+            self.gone_at = now
+        elif is_listed:
+            self.gone_at = None
+        if not has_child:
+            self.closed_at = None
+        elif self.closed_at is None:
+            self.closed_at = now
+        if has_child or is_missing:
+            self.asked_in = None
+
+
 @define(eq=False)
 class ListedEnds:
     """Ends of shards, as complete listings show them one after the other.
@@ -150,19 +199,7 @@ class ListedEnds:
     """The last listing. An empty listing is ignored, because every stream has shards."""
     number: int = 0
     """The number of listings that were seen."""
-    _closed_at: dict[str, float] = field(factory=dict)
-    """The shards that have children in the last listing, and the time since when that is known."""
-    _gone_at: dict[str, float] = field(factory=dict)
-    """The shards that readers asked about and that enough listings lacked, and the time since when that is known."""
-    _parents: dict[str, frozenset[str]] = field(factory=dict)
-    """The parents of the shards that listings or readers named lately."""
-    _named_in: dict[str, int] = field(factory=dict)
-    """By shard of ``_parents``: the number of listings when it was last named."""
-    _present_in: dict[str, int] = field(factory=dict)
-    """By shard: the number of the last listing that had it. For a shard that readers asked about, an ancestor counts,
-    too."""
-    _asked_in: dict[str, int] = field(factory=dict)
-    """By shard: the number of listings when a reader first asked about the shard and its end was unknown."""
+    _known: defaultdict[str, ListedShard] = field(init=False, factory=lambda: defaultdict(ListedShard))
 
     def listed(self, shards: Iterable[Shard], now: float) -> None:
         """Process a complete listing, which came at ``now``."""
@@ -172,31 +209,28 @@ class ListedEnds:
         self.tree = tree
         self.number += 1
         self.knows(tree.parents)
-        self._forget()
-        kept = {key: at for key, at in self._present_in.items() if key in self._asked_in}
-        early = [key for key in self._asked_in if not tree.parents.keys().isdisjoint(self._ancestors(key))]
-        self._present_in = {**kept, **dict.fromkeys([*tree.parents, *early], self.number)}
-        missing = {key for key, at in self._asked_in.items() if self._is_missing(key, at)}
-        gone_at = {key: at for key, at in self._gone_at.items() if key not in tree.parents}
-        self._gone_at = {**gone_at, **dict.fromkeys(missing, now)}
-        self._closed_at = {key: self._closed_at.get(key, now) for key in tree.children}
-        for key in tree.children.keys() & self._asked_in.keys() | missing:
-            self._asked_in.pop(key, None)
+        for known in self._known.values():
+            known.forget_old_names(self.number)
+        for key in {**self._known, **tree.children}:
+            known, is_listed = self._known[key], key in tree.parents
+            is_asked_for = known.asked_in is not None and not is_listed
+            is_early = is_asked_for and not tree.parents.keys().isdisjoint(self._ancestors(key))
+            known.judge(self.number, now, is_listed=is_listed, is_early=is_early, has_child=key in tree.children)
+            if known.is_empty:
+                del self._known[key]
 
     def knows(self, parents: Mapping[str, frozenset[str]]) -> None:
         """Learn the parents of shards, from a listing or from what a reader has stored."""
-        self._parents.update(parents)
-        self._named_in.update(dict.fromkeys(parents, self.number))
-
-    def _forget(self) -> None:
-        for key in [key for key, at in self._named_in.items() if self.number - at > REMEMBERED_LISTINGS]:
-            del self._named_in[key], self._parents[key]
+        for key, named in parents.items():
+            known = self._known[key]
+            known.parents, known.named_in = named, self.number
 
     def _ancestors(self, shard_id: str) -> Iterator[str]:
-        return chain.from_iterable(levels(shard_id, lambda key: self._parents.get(key, ())))
+        def parents(key: str) -> frozenset[str]:
+            known = self._known.get(key)
+            return frozenset() if known is None else known.parents
 
-    def _is_missing(self, shard_id: str, asked_in: int) -> bool:
-        return self.number - max(asked_in, self._present_in.get(shard_id, 0)) >= LISTINGS_WITHOUT
+        return chain.from_iterable(levels(shard_id, parents))
 
     def has_child(self, shard_id: str) -> bool:
         """Return whether the last listing showed a child of the shard."""
@@ -207,9 +241,10 @@ class ListedEnds:
 
         If no listing does, the absence of the shard is watched for in those that follow.
         """
-        shown_at = self._closed_at.get(shard_id, self._gone_at.get(shard_id))
+        known = self._known[shard_id]
+        shown_at = known.gone_at if known.closed_at is None else known.closed_at
         if shown_at is None:
-            self._asked_in.setdefault(shard_id, self.number)
+            known.asked_in = self.number if known.asked_in is None else known.asked_in
             return False
         return shown_at <= read_at
 

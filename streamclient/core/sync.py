@@ -87,12 +87,13 @@ def _report_circles(state: WorkerState) -> None:
 def end_read(state: WorkerState, event: EndRead) -> None:
     """Process a page that reports a shard's end.
 
-    Believe the page if a listing showed that end before the page was read. If a listing has shown the end only since
-    then, the page is read again. If no listing has shown it, a new listing is requested.
+    Believe the page if the end was known before the page was read: a listing showed it, or it was accepted. If the end
+    became known only since then, the page is read again, because the page may have been cut and the shard may have got
+    records before it ended. If the end is not known, a new listing is requested.
     """
-    key = event.lease_key
-    is_shown = state.ends.shows_end(key, event.read_at) or _is_accepted(state, key)
-    if is_shown or state.ends.shows_end(key):
+    key, accepted_at = event.lease_key, _accepted_at(state, event.lease_key)
+    is_shown = state.ends.shows_end(key, event.read_at) or (accepted_at is not None and accepted_at <= event.read_at)
+    if is_shown or accepted_at is not None or state.ends.shows_end(key):
         state.end_questions.pop(event.consumer_id, None)
         state.emit(AnswerEnd(key, event.consumer_id, is_shown=True, since_read=not is_shown))
         return
@@ -103,16 +104,19 @@ def end_read(state: WorkerState, event: EndRead) -> None:
 
 def end_accepted(state: WorkerState, event: EndAccepted) -> None:
     """Accept the end of a shard from now on, and immediately answer the consumers that wait for a listing."""
-    state.accepted_ends.add(event.lease_key)
+    state.accepted_ends.setdefault(event.lease_key, state.now)
     answer_accepted(state)
 
 
 def answer_accepted(state: WorkerState) -> None:
-    """Answer the consumers whose end was accepted meanwhile, by the worker's program or by an operator."""
+    """Answer the consumers whose end was accepted meanwhile, by the worker's program or by an operator.
+
+    The consumers read their page again.
+    """
     for consumer_id, question in list(state.end_questions.items()):
-        if _is_accepted(state, question.lease_key):
+        if _accepted_at(state, question.lease_key) is not None:
             del state.end_questions[consumer_id]
-            state.emit(AnswerEnd(question.lease_key, consumer_id, is_shown=True))
+            state.emit(AnswerEnd(question.lease_key, consumer_id, is_shown=True, since_read=True))
 
 
 def _answer_ends(state: WorkerState, why_not: str) -> None:
@@ -134,13 +138,23 @@ def _answer_ends(state: WorkerState, why_not: str) -> None:
     state.wants_listing = not all(question.is_refused for question in state.end_questions.values())
 
 
-def _is_accepted(state: WorkerState, lease_key: str) -> bool:
-    """Return whether the end was accepted by the worker's own program, or a short time ago by an operator."""
+def _accepted_at(state: WorkerState, lease_key: str) -> float | None:
+    """Return when this worker learned that the end was accepted: by its own program, or by an operator not long ago.
+
+    ``None`` if the end is not accepted. The shard had ended by then, so a page that is read afterwards is the last one.
+    """
+    if lease_key in state.accepted_ends:
+        return state.accepted_ends[lease_key]
     held = state.held.get(lease_key)
     order = None if held is None else held.lease.pause
     if order is None or not order.accepts_end or order.until_micros is None:
-        return lease_key in state.accepted_ends
-    return lease_key in state.accepted_ends or state.now < state.moment_of(order.until_micros) + ACCEPTED_END_SECONDS
+        return None
+    if state.now >= state.moment_of(order.until_micros) + ACCEPTED_END_SECONDS:
+        return None
+    known = state.ordered_ends.get(lease_key)
+    if known is None or known[0] != order:
+        known = state.ordered_ends[lease_key] = order, state.now
+    return known[1]
 
 
 # --- rows ------------------------------------------------------------------------------------------------------------
@@ -153,6 +167,7 @@ def _forget_gone(state: WorkerState) -> None:
     """
     listing, rows = state.listing or {}, state.view.rows
     state.released = {key: None for key in state.released if key in listing or key in rows}
+    state.ordered_ends = {key: known for key, known in state.ordered_ends.items() if key in state.held}
     reported = state.reported
     state.reported = {entry: None for entry in reported if not entry[0] or entry[0] in listing or entry[0] in rows}
 

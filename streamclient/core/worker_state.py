@@ -26,7 +26,7 @@ from streamclient.core.sightings import LeaseView, add
 from streamclient.core.values import evolve
 from streamclient.core.worker_signals import Signals
 from streamclient.core.write_rules import COUNTER, WriteKind, WriteOutcome
-from streamclient.model import BalanceBy
+from streamclient.model import BalanceBy, Pause
 
 MOST_REPORTED = 10_000
 """The number of anomalies that are remembered, so that they are not reported twice. It is far more than a worker has
@@ -121,8 +121,10 @@ class WorkerState:
     """The ends of shards, as the listings show them."""
     end_questions: dict[str, EndQuestion] = field(factory=dict)
     """The consumers that wait for a listing that shows the end of their shard."""
-    accepted_ends: set[str] = field(factory=set)
-    """The shards that the worker's own program declared as ended."""
+    accepted_ends: dict[str, float] = field(factory=dict)
+    """The shards that the worker's own program declared as ended, with the times of the declarations."""
+    ordered_ends: dict[str, tuple[Pause, float]] = field(factory=dict)
+    """The shards whose end an operator accepted, with the order and the time when this worker first saw the order."""
     listing: Listing | None = None
     previous_listing: Listing | None = None
     absent_since: dict[str, float] = field(factory=dict)

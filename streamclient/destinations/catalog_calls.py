@@ -23,8 +23,8 @@ from contextvars import copy_context
 from functools import partial
 from typing import Any, TypeVar
 
+from streamclient.base.extras import load
 from streamclient.base.pools import run_call, start_thread
-from streamclient.destinations.destination_packages import load
 
 Answer = TypeVar("Answer")
 

@@ -10,10 +10,9 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
-from importlib import import_module
 from typing import Any, TypeVar, cast
 
-from streamclient.base.checks import missing_extra
+from streamclient.base.extras import load
 from streamclient.errors import DependencyException, ErrorKind, StreamClientError
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
@@ -27,18 +26,6 @@ def pyarrow() -> Any:
 def compute() -> Any:
     """Return the module ``pyarrow.compute``."""
     return load("pyarrow.compute", "delta")
-
-
-def load(module: str, extra: str) -> Any:
-    """Import a module that an extra of this package installs.
-
-    Raises:
-        ConfigurationError: the module is missing; the message says what to install.
-    """
-    try:
-        return import_module(module)
-    except ImportError as error:
-        raise missing_extra(f"{module} cannot be imported ({error})", extra) from error
 
 
 _DAMAGES = (ValueError, TypeError, LookupError, AttributeError)

@@ -19,10 +19,11 @@ from typing import TYPE_CHECKING, Any
 from attrs import evolve
 
 from streamclient.base import checks
+from streamclient.base.extras import load, require_extra
 from streamclient.base.reasons import counted
 from streamclient.destinations.catalog_calls import ANSWER_SECONDS, TimedCatalog
 from streamclient.destinations.commit import Commit, LogEntry, are_among, check_commits, gone, is_stored
-from streamclient.destinations.destination_packages import load, pyarrow, raises_own, reading_own
+from streamclient.destinations.destination_packages import pyarrow, raises_own, reading_own
 from streamclient.destinations.rows.arrow_schemas import check_fit, check_table_types
 from streamclient.destinations.rows.change_rows import SHARD
 from streamclient.errors import (
@@ -88,7 +89,7 @@ class IcebergDestination:
     def __init__(
         self, catalog: Catalog, identifier: str, *, application: str = "default", answer_seconds: float = ANSWER_SECONDS
     ) -> None:
-        load("pyiceberg", "iceberg")
+        require_extra("iceberg", "IcebergDestination")
         _catalog.require("catalog", catalog)
         _identifier.require("identifier", identifier)
         checks.identifier.require("application", application)

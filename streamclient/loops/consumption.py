@@ -81,6 +81,17 @@ class NotedSigterm(EndedBySigterm):
         return None if noted else SystemExit(EXIT_CODE_OF_SIGTERM)
 
 
+class LoopMark:
+    """Says whether a loop is over: its statement has dropped the iterator, so none of its bodies runs any more."""
+
+    is_over: bool = False
+    """Set without a lock, as a collection of garbage may set it anywhere."""
+
+
+BY_HAND = LoopMark()
+"""The mark of a caller that asks for batches without a loop: nothing tells when it is done with one."""
+
+
 class Consumption:
     """A worker and the line of batches for its loop. Usable from any thread, except where a method says otherwise."""
 
@@ -107,6 +118,7 @@ class Consumption:
         self._worker: ConsumingWorker | None = None
         self._birthplace = Birthplace()
         self._is_begun = self._is_dropped = self._begins_again = self._runs_functions = False
+        self._present_loop = BY_HAND
         self._is_alive: Callable[[], bool] = lambda: True
         self._sigterm = EndedBySigterm(False)
         self._when_ended: list[Callable[[], object]] = []
@@ -241,7 +253,22 @@ class Consumption:
         sigterm, self._sigterm = self._sigterm, EndedBySigterm(False)
         sigterm.__exit__(None if error is None else type(error), error, None)
 
+    def leave_if_over(self) -> None:
+        """Give the batch back that is out if its loop is over. Usable from any thread, after a stop."""
+        with self._lock:
+            if not self._present_loop.is_over:
+                return
+            delivery, self.line.out = self.line.out, None
+        if delivery is not None:
+            delivery.leave()
+
     # --- the consumer's thread -----------------------------------------------------------------------------------
+
+    def turn_begins(self, loop: LoopMark) -> None:
+        """Note which loop asks for a batch. It is not over while it asks: ``leave_if_over`` takes nothing from it."""
+        if self._present_loop is not loop:
+            with self._lock:
+                self._present_loop = loop
 
     def begin_again(self) -> None:
         """Let the loop begin with the batch that an earlier loop took and did not finish, if there is one."""
@@ -311,6 +338,8 @@ class Consumption:
                 self._sigterm.leave()
                 self.give_up()
                 return
+            if self.is_stopping:
+                self.leave_if_over()
             if isinstance(self._sigterm, NotedSigterm) and self._sigterm.has_come:
                 self.stop()
 

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from streamclient.base import checks
 from streamclient.errors import ConfigurationError, StreamClientException
-from streamclient.loops.consumption import Consumption
+from streamclient.loops.consumption import BY_HAND, Consumption, LoopMark
 from streamclient.records import StreamRecord
 from streamclient.worker.handlers.batches import Batch, Key, RecordProcessorFactory
 from streamclient.worker.handlers.handler_processor import processor_maker
@@ -46,10 +46,14 @@ class Loop(LoopBase, Iterator[Batch]):
 
     _thread: threading.Thread | None = None
 
-    def __iter__(self: Self) -> Self:  # noqa: PYI019  # typing.Self came with Python 3.11
-        """Begin a loop. If an earlier loop over this object left a batch, that batch comes first."""
+    def __iter__(self) -> Iterator[Batch]:
+        """Begin a loop. If an earlier loop over this object left a batch, that batch comes first.
+
+        The iterator belongs to one ``for`` statement. The statement drops the iterator at its end, which shows that the
+        loop is over.
+        """
         self._consumption.begin_again()
-        return self
+        return LoopIterator(self)
 
     def __next__(self) -> Batch:
         """Settle the previous batch, whose body has ended, and wait for the next batch.
@@ -60,8 +64,13 @@ class Loop(LoopBase, Iterator[Batch]):
             StreamClientException: another thread has begun, or the object was used up by ``run`` or ``each``.
             ForkedError: this is a child of the process where the object was made.
         """
+        return self._turn(BY_HAND)
+
+    def _turn(self, mark: LoopMark) -> Batch:
+        """Do ``next`` for the loop of this ``mark``."""
         consumption = self._consumption
         self._enter()
+        consumption.turn_begins(mark)
         delivery = consumption.turn() or consumption.take()
         while delivery is None:
             if consumption.line.has_ended:
@@ -118,8 +127,9 @@ class Loop(LoopBase, Iterator[Batch]):
         """Stop the worker, and return when its leases are handed over.
 
         Usable from any thread; a second call is harmless. If another thread runs the loop, the loop ends after its
-        present body. If the caller is the loop's own thread, the present batch is not stored, unless it was committed.
-        The call takes at most about as long as ``Worker.shutdown`` may take.
+        present body. The present batch is not stored, unless it was committed, if the caller is the loop's own thread,
+        or if ``break`` or an exception has ended the loop. The call takes at most about as long as ``Worker.shutdown``
+        may take.
         """
         self._close(None)
 
@@ -158,6 +168,23 @@ class Loop(LoopBase, Iterator[Batch]):
         consumption.stop()
         if is_here:
             consumption.leave()
+        else:
+            consumption.leave_if_over()
         consumption.wait()
         if is_here:
             consumption.end_sigterm(error)
+
+
+class LoopIterator(Iterator[Batch]):
+    """The batches for one ``for`` statement. Python drops the iterator when the statement ends, in whatever way."""
+
+    def __init__(self, loop: Loop) -> None:
+        self._loop = loop
+        self._mark = LoopMark()
+
+    def __next__(self) -> Batch:
+        """Return the next batch of the loop's object, which says what is raised."""
+        return self._loop._turn(self._mark)
+
+    def __del__(self) -> None:
+        self._mark.is_over = True

@@ -63,7 +63,7 @@ USER_CODE_FAILURES: Final = _counter(
 REDELIVERIES: Final = _counter("redeliveries", "{batch}", "Batches, whole or in part, delivered again in place.")
 RESTARTS: Final = _counter("restarts", "{processor}", "Processors made in place of one that failed or asked for it.")
 RECORDS_PARKED: Final = _counter("records_parked", "{record}", "Records put into the parking store.")
-STALLS: Final = _counter("stalls", "{consumer}", "Consumers whose lease was let go because they made no progress.")
+STALLS: Final = _counter("stalls", "{consumer}", "Consumers without progress whose lease or channel was let go.")
 
 # --- reading -------------------------------------------------------------------------------------------------------
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from streamclient._version import __version__
 from streamclient.base import checks
+from streamclient.base.extras import load
 from streamclient.metrics.memory_metrics import MemoryMetrics
 from streamclient.metrics.metric_table import METRICS, SECONDS_BUCKETS
 from streamclient.model import Metric, MetricKind
@@ -73,7 +73,4 @@ class OpenTelemetryMetrics(MemoryMetrics):
 
 
 def _api() -> Any:
-    try:
-        return import_module("opentelemetry.metrics")
-    except ImportError as error:
-        raise checks.missing_extra(f"{error}; OpenTelemetryMetrics needs it", "otel") from error
+    return load("opentelemetry.metrics", "otel")

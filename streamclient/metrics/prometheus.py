@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, cast
 
 from streamclient.base import checks
+from streamclient.base.extras import load
 from streamclient.base.health_server import HealthServer
 from streamclient.base.probes import Probed, probed
 from streamclient.errors import ConfigurationError
@@ -84,11 +85,7 @@ def separate_metrics() -> PrometheusMetrics:
 
 
 def _library() -> Any:
-    try:
-        import prometheus_client  # noqa: PLC0415  # an extra
-    except ImportError as error:
-        raise checks.missing_extra(f"{error}; PrometheusMetrics needs it", "prometheus") from error
-    return prometheus_client
+    return load("prometheus_client", "prometheus")
 
 
 class _Collector:

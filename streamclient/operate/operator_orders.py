@@ -16,6 +16,7 @@ from enum import Enum
 
 from attrs import field, frozen
 
+from streamclient.base.reasons import counted
 from streamclient.base.times import MICROS_PER_SECOND, duration
 from streamclient.core.leases import LeaseWrite
 from streamclient.errors import StreamClientError, StreamClientException
@@ -165,7 +166,7 @@ class OrderExecutor:
         ]
         if not unobserved:
             return facts, {}
-        self._say(f"watching {len(unobserved)} lease(s) for up to {duration(facts.lease_duration_seconds)}")
+        self._say(f"watching {counted(len(unobserved), 'lease')} for up to {duration(facts.lease_duration_seconds)}")
         still = self._watcher.standing_still(facts, unobserved)
         facts = self._collector.refreshed(facts)
         return facts, still_there(facts, still)
@@ -197,7 +198,7 @@ class OrderExecutor:
         """
         facts = self._writer.put_pauses(facts, pauses)
         self._wake_owners(facts, to_pause)
-        self._say(f"paused {len(pauses)} shard(s), waiting up to {duration(seconds)} for their owners")
+        self._say(f"paused {counted(len(pauses), 'shard')}, waiting up to {duration(seconds)} for their owners")
         deadline, outcomes, taken = self._watcher.now() + seconds, dict[str, str](), to_pause
         while taken:
             late = self._watcher.await_quiet(facts, {*to_pause, *taken}, deadline - self._watcher.now())

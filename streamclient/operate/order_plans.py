@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from streamclient.base.reasons import Cause
+from streamclient.base.reasons import Cause, counted
 from streamclient.base.times import utc_text
 from streamclient.core import leases as rule
 from streamclient.errors import ConfigurationError, TrimmedDataException
@@ -61,7 +61,8 @@ def next_records(streams: StreamApi, lease: Lease, count: int, halted: str) -> S
     except TrimmedDataException:
         return "the records after its checkpoint are past the stream's retention; rewind it to the oldest one"
     if len(records) < count:
-        return f"only {len(records)} records follow, and {count} were named"
+        follow, were = "follows" if len(records) == 1 else "follow", "was" if count == 1 else "were"
+        return f"only {counted(len(records), 'record')} {follow}, and {count} {were} named"
     return records
 
 

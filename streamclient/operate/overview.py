@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from attrs import frozen
 
+from streamclient.base.reasons import counted
 from streamclient.base.times import MICROS_PER_SECOND, duration
 from streamclient.core.costs import Cost
 from streamclient.operate.cases import Explanation
@@ -155,7 +156,7 @@ def overview_document(view: Overview) -> Document:
 
 def headline(view: Overview) -> str:
     """Return the totals in one line."""
-    workers = "1 worker" if len(view.workers) == 1 else f"{len(view.workers)} workers"
+    workers = counted(len(view.workers), "worker")
     shards = "1 shard moves" if len(view.shards) == 1 else f"{len(view.shards)} shards move"
     parts = [workers, f"{view.moving} of {shards}", f"{view.finished} finished"]
     if view.records_per_second is not None:

@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from streamclient.base import checks
+from streamclient.base.extras import require_extra
 from streamclient.base.processes import Birthplace
 from streamclient.records import ColumnValue, KeyValue
 from streamclient.server.admin import Admin
@@ -38,10 +39,6 @@ if TYPE_CHECKING:
     import tablestore
 
 _Part = TypeVar("_Part")
-
-LIBRARIES = ("aiohttp", "re2")
-"""The modules that only the server needs. The first request that needs a module imports it, but the server checks at
-its start that all of them exist."""
 
 SDK_LOGGER_NAME = "streamclient.server.client"
 """The logger of clients made by ``client()``. Its level is WARNING, because at the SDK's own initial level the SDK
@@ -147,7 +144,7 @@ class LocalTablestore:
             RuntimeError: the server is running already.
         """
         self._require_here()
-        checks.require_extra("server", LIBRARIES, "the local Tablestore")
+        require_extra("server", "the local Tablestore")
         with self._lock:
             if self._server is not None:
                 raise RuntimeError(f"{self!r} is already running")

@@ -8,7 +8,7 @@ Importing this package imports neither pyspark nor pyarrow; they come with the e
 from typing import TYPE_CHECKING, Any
 
 from streamclient.base._lazy import loader
-from streamclient.base.checks import missing_extra
+from streamclient.base.extras import require_extra
 from streamclient.spark.frame_folding import fold_changes, row_history
 from streamclient.spark.java import Java, find_java
 from streamclient.spark.processor.batch import Sink, Transform
@@ -41,7 +41,6 @@ _load = loader(__name__, {"TablestoreDataSource": "source.data_source"})
 
 
 def __getattr__(name: str) -> Any:
-    try:
-        return _load(name)
-    except ModuleNotFoundError as error:
-        raise missing_extra(f"{error.name} cannot be imported; the data source needs it", "spark") from error
+    if name == "TablestoreDataSource":
+        require_extra("spark", "the data source", ["pyspark"])
+    return _load(name)

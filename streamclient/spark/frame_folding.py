@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from streamclient.base import checks
+from streamclient.base.extras import require_extra
 from streamclient.destinations.folding.merged_tables import SEQUENCE, Fold, fold_table, folded_batches, history_table
 from streamclient.destinations.rows.change_rows import (
     DELETED_COLUMNS,
@@ -57,7 +58,8 @@ def fold_changes(changes: DataFrame, primary_key: Sequence[str], *, max_versions
         max_versions: the table's limit of versions per column.
 
     Raises:
-        ConfigurationError: ``primary_key`` is empty, or names a column that the changes lack.
+        ConfigurationError: ``primary_key`` is empty, or names a column that the changes lack; or the extra ``spark`` is
+            not installed.
     """
     _check(changes, primary_key, max_versions)
     return _folded(changes, primary_key, max_versions, fold_table, ())
@@ -91,6 +93,7 @@ _versions = checks.whole(1, 2**31 - 1)
 
 def _check(changes: DataFrame, primary_key: Sequence[str], max_versions: int) -> None:
     """Refuse a missing key, which would make all rows one row, and a key column that the changes lack."""
+    require_extra("spark", "the folding of a frame")
     _versions.require("max_versions", max_versions)
     _key.require("primary_key", primary_key)
     missing = [name for name in primary_key if name not in changes.columns]

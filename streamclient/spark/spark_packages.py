@@ -2,32 +2,26 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import Any
 
-from streamclient.base.checks import require_extra
+from streamclient.base.extras import load
 
 
-def require_spark() -> None:
-    """Raise ``ConfigurationError``, which says what to install, unless pyspark and pyarrow can be imported."""
-    require("pyspark", "pyarrow")
-
-
-def require(*modules: str) -> None:
-    """Raise ``ConfigurationError``, which says what to install, unless all of these modules can be imported."""
-    require_extra("spark", modules, "a Spark processor")
+def pyspark(module: str = "") -> Any:
+    """Return the module ``pyspark``, or the one of that name below it."""
+    return load(f"pyspark.{module}" if module else "pyspark", "spark")
 
 
 def pyarrow() -> Any:
     """Return the module ``pyarrow``."""
-    return import_module("pyarrow")
+    return load("pyarrow", "spark")
 
 
 def spark_sql() -> Any:
     """Return the module ``pyspark.sql``."""
-    return import_module("pyspark.sql")
+    return pyspark("sql")
 
 
 def spark_types() -> Any:
     """Return the module ``pyspark.sql.types``."""
-    return import_module("pyspark.sql.types")
+    return pyspark("sql.types")

@@ -8,13 +8,13 @@ import tempfile
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from streamclient.base import checks
+from streamclient.base.extras import require_extra
 from streamclient.errors import ConfigurationError, StreamClientException
 from streamclient.spark.java import find_java
-from streamclient.spark.spark_packages import require_spark, spark_sql
+from streamclient.spark.spark_packages import pyspark, spark_sql
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -78,6 +78,7 @@ def local_session(app_name: str = "streamclient", *, cores: int = 2, **conf: str
                 + checks.did_you_mean(name, ("app_name", "cores"))
             )
         checks.any_text.require(name, value)
+    require_extra("spark", "a Spark session")
     return SHARED_SESSION.give_away(app_name, cores, conf)
 
 
@@ -100,9 +101,9 @@ def running_session() -> SparkSession | None:
     Raises:
         StreamClientException: Spark's Java has ended.
     """
-    require_spark()
-    _check_java(import_module("pyspark").SparkContext._gateway)
-    errors = import_module("pyspark.errors")
+    require_extra("spark", "a Spark session")
+    _check_java(pyspark().SparkContext._gateway)
+    errors = pyspark("errors")
     try:
         return spark_sql().SparkSession.active()
     except errors.PySparkRuntimeError:
@@ -222,7 +223,7 @@ def private_copy(session: SparkSession) -> SparkSession:
 
     Spark itself binds the frame given to the function of ``foreachBatch`` to such a copy, too.
     """
-    rdd = import_module("pyspark").RDD
+    rdd = pyspark().RDD
     with _COPYING:
         own = rdd.toDF
         try:

@@ -15,6 +15,7 @@ from string import hexdigits
 
 from attrs import frozen
 
+from streamclient.base.reasons import counted
 from streamclient.tablestore.connection_limits import (
     BODY_BYTES_MAX,
     CHUNK_HEADS_BYTES_MAX,
@@ -179,7 +180,7 @@ class HttpChannel:
             else:
                 body, has_end = self._rest(), False
         except (MemoryError, OverflowError) as error:
-            announced = "unknown length" if length is None else f"{length} bytes"
+            announced = "unknown length" if length is None else counted(length, "byte")
             raise HTTPException(f"there is no memory for an answer's body of {announced}") from error
         asks_to_close = headers.get("connection", "" if version == "HTTP/1.1" else "close").lower() == "close"
         is_kept = has_end and not asks_to_close and not self._ahead

@@ -16,6 +16,7 @@ from attrs import evolve, frozen
 
 from streamclient.base.backoff import doubling_millis
 from streamclient.base.position import ReadTrail
+from streamclient.base.reasons import times
 from streamclient.config import ClientConfig
 from streamclient.core.consumer.reading_pace import ShardPace, WorkerPace
 from streamclient.core.shard_tree import NOT_SHOWN, ListedEnds, ShardTree
@@ -302,5 +303,5 @@ class StreamFollower:
         pause = doubling_millis(count, round(IDLE_SECONDS * 1_000), round(LONGEST_DOUBT_SECONDS * 1_000)) / 1_000
         self._doubts[shard_id] = _Doubt(count, self._monotonic() + pause)
         if count >= QUIET_DOUBTS and not count & (count - 1):
-            text = f"shard {shard_id} does not move: {why} ({count} times); it is read again until that is not so"
+            text = f"shard {shard_id} does not move: {why} ({times(count)}); it is read again until that is not so"
             self._reports.append(Interruption(DependencyException(text)))

@@ -12,6 +12,7 @@ from tablestore import CapacityUnit, OTSClient, ReservedThroughput, TableMeta, T
 
 from streamclient.base import logs
 from streamclient.base.outages import OutageLog
+from streamclient.base.reasons import counted
 from streamclient.errors import ConfigurationError, DependencyException, ErrorKind, StreamClientError
 from streamclient.wire.service_errors import NO_PERMISSION, OBJECT_ALREADY_EXIST, OBJECT_NOT_EXIST, classify
 
@@ -67,7 +68,9 @@ class TablePurpose:
                 f"{self.noun} {name!r} forbids UpdateRow, which every heartbeat needs; set allow_update"
             )
         if options.max_version != ONE_VERSION:
-            _log.warning("%s %s keeps %s versions per cell; 1 is enough", self.noun, name, options.max_version)
+            _log.warning(
+                "%s %s keeps %s per cell; 1 is enough", self.noun, name, counted(options.max_version, "version")
+            )
 
 
 @define(eq=False)

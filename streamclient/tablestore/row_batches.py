@@ -23,6 +23,7 @@ from tablestore import (
     TableInBatchWriteRowItem,
 )
 
+from streamclient.base.reasons import counted
 from streamclient.errors import DependencyException, ErrorKind, StreamClientError, StreamClientException
 from streamclient.tablestore.signed_calls import SignedCalls
 from streamclient.wire import schema
@@ -105,7 +106,7 @@ def read_rows(
     except Exception as error:
         raise translated(error, write=False, client=client) from error
     if len(results) != len(keys):
-        raise StreamClientException(f"BatchGetRow gave {len(results)} rows for {len(keys)} keys")
+        raise StreamClientException(f"BatchGetRow gave {counted(len(results), 'row')} for {counted(len(keys), 'key')}")
     return [
         (result.row if result.row is not None and result.row.primary_key else None)
         if result.is_ok

@@ -21,6 +21,7 @@ from tablestore.connection import ConnectionPool
 from tablestore.error import OTSClientError, OTSServiceError
 from urllib3.util.ssl_ import create_urllib3_context
 
+from streamclient.base.reasons import counted
 from streamclient.errors import CodecError, ConfigurationError, DisorderError, printable
 from streamclient.tablestore.connection_limits import limits_of
 from streamclient.tablestore.credentials import PatientProvider, credentials_of
@@ -423,7 +424,7 @@ def _require_whole(answer: HttpAnswer) -> None:
 
 
 def _beginning_of(answer: HttpAnswer) -> str:
-    return f"a body of {len(answer.body)} bytes with HTTP status {answer.status}"
+    return f"a body of {counted(len(answer.body), 'byte')} with HTTP status {answer.status}"
 
 
 def _check(path: str, answer: HttpAnswer, key_id: str, key: str, *, checks_digest: bool) -> None:

@@ -1,11 +1,11 @@
 """Looks for records that the service may have skipped: a channel that lags beyond the retention may go on silently.
 
 The service promises no error for a channel whose position is past the table's retention. It may go on with the records
-that are left. So a worker compares times itself: the position with which a channel is opened, and the first record of
+that are left. So a reader compares times itself: the position with which a channel is opened, and the first record of
 each page with the position before it, both with the end of the retention.
 
 The watch finds suspicions, no proofs: perhaps nothing was written in between. Rows of full data have no times and are
-never suspected. Owner thread only, except ``facts_of_log``.
+never suspected. One thread at a time, except for the two functions, which block and may be called from any thread.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from streamclient.base import logs
 from streamclient.base.times import duration, utc_text
 from streamclient.errors import StreamClientError
 from streamclient.tunnel.tunnel_client import TunnelClient
+from streamclient.tunnel.tunnel_model import TunnelDescription
 
 _log = logs.logger(__name__)
 
@@ -47,22 +48,33 @@ class LogFacts:
 
 
 def facts_of_log(client: TunnelClient, tunnel_id: str) -> LogFacts:
-    """Ask the service about the log of a tunnel; without an answer nothing is known. Blocks; any thread."""
+    """Ask the service about the log of a tunnel; without an answer nothing is known."""
     try:
         info = next((info for info in client.list_tunnel() if info.tunnel_id == tunnel_id), None)
         if info is None:
             return LogFacts()
         described = client.describe_tunnel(info.table_name, info.tunnel_name)
-        points = {each.channel_id: each.consume_point_micros for each in described.channels}
-        return LogFacts(client.retention_micros(info.table_name), {key: at for key, at in points.items() if at})
     except StreamClientError as error:
         _log.info("tunnel %s: its retention and consume points are not known: %s", tunnel_id, error)
         return LogFacts()
+    return facts_of_description(client, described)
+
+
+def facts_of_description(client: TunnelClient, described: TunnelDescription) -> LogFacts:
+    """Ask the service for the retention of a tunnel that was just described; without an answer nothing is known."""
+    info = described.info
+    try:
+        retention_micros = client.retention_micros(info.table_name)
+    except StreamClientError as error:
+        _log.info("tunnel %s: the retention of its table is not known: %s", info.tunnel_id, error)
+        return LogFacts()
+    points = {each.channel_id: each.consume_point_micros for each in described.channels}
+    return LogFacts(retention_micros, {key: at for key, at in points.items() if at})
 
 
 @define(eq=False)
 class LogWatch:
-    """The suspicions of one worker, each told once for a channel and a cause."""
+    """The suspicions of one worker or query, each told once for a channel and a cause."""
 
     service_micros: Callable[[], int]
     """Returns an estimate of the service's time."""
@@ -70,7 +82,7 @@ class LogWatch:
     """Called with each new suspicion, in words."""
     facts: LogFacts = field(factory=LogFacts)
     _opened: set[str] = field(factory=set, init=False)
-    """The channels of changes that the worker reads now; those of other clients are theirs to watch."""
+    """The channels of changes that the reader reads now; those of other clients are theirs to watch."""
     _suspected: set[tuple[str, Suspicion]] = field(factory=set, init=False)
     _unjudged: dict[str, tuple[int, int]] = field(factory=dict, init=False)
     """By channel whose position was not known, the first record's time, and when its page came."""

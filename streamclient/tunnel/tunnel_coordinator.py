@@ -14,7 +14,7 @@ from attrs import evolve
 
 from streamclient.base import logs
 from streamclient.base.outages import OutageLog
-from streamclient.base.reasons import Cause, Reason, WorkerHealth, described, text_of
+from streamclient.base.reasons import Cause, Reason, WorkerHealth, counted, described, text_of
 from streamclient.core.events import AnswerCheckpoint, CheckpointOutcome, ConsumerEnd, StartConsumer
 from streamclient.core.tunnel import tunnel_events
 from streamclient.core.tunnel.channel_turns import Turns
@@ -304,6 +304,7 @@ class TunnelCoordinator:
 
     def consumer_stalled(self, shard: ShardInfo, reason: str) -> None:
         """Record that a consumer makes no progress without an excuse."""
+        self._around.instruments.stalled()
         self.emit(tunnel_events.ReaderStalled(shard.shard_id, shard.lease_identifier, reason))
 
     # --- checkpoints ---------------------------------------------------------------------------------------------
@@ -404,5 +405,6 @@ def _named(what: str, troubles: Mapping[str, ChannelTrouble], now: float, limit_
     """Return the channels in trouble for longer than the limit, the longest first; empty without such channels."""
     old = [(known.since, key, known.why) for key, known in troubles.items() if now - known.since > limit_seconds]
     texts = [f"channel {key} {what} for {now - since:.0f} s ({why})" for since, key, why in sorted(old)]
-    more = [f"and {len(texts) - MOST_NAMED} more channels"] if len(texts) > MOST_NAMED else []
+    unnamed = len(texts) - MOST_NAMED
+    more = [f"and {counted(unnamed, 'more channel')}"] if unnamed > 0 else []
     return "; ".join([*texts[:MOST_NAMED], *more])

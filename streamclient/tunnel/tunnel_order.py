@@ -13,6 +13,7 @@ from collections import OrderedDict
 from typing import Any
 
 from streamclient.base.position import Position
+from streamclient.base.reasons import counted
 from streamclient.errors import CodecError, DisorderError
 from streamclient.records import SequenceInfo
 from streamclient.tunnel.tunnel_errors import TunnelOrderError
@@ -93,8 +94,9 @@ def _last_of(token: str, page: TunnelPage, before: SequenceInfo | None) -> Seque
     if not records:
         return before  # a log goes on without records, by the same token or another one
     if page.next_token == token:
+        held = counted(len(records), "record")
         raise TunnelOrderError(
-            f"no progress: the page at token {token[:60]} has {len(records)} records, and its next token is the same"
+            f"no progress: the page at token {token[:60]} has {held}, and its next token is the same"
         )
     first, last = records.sequence_info(0), records.sequence_info(-1)
     if before is None or first == _OF_FULL_DATA:  # else the channel has had changes before

@@ -29,7 +29,7 @@ from importlib import import_module
 from itertools import accumulate
 from typing import Any
 
-from streamclient.errors import CodecError, ConfigurationError
+from streamclient.errors import CodecError, ConfigurationError, install_extra
 from streamclient.records import (
     ColumnOperation,
     ColumnType,
@@ -191,7 +191,7 @@ def _pyarrow() -> Any:
     try:
         return import_module("pyarrow")
     except ImportError as error:
-        raise ConfigurationError("columns in Python need pyarrow: pip install pyarrow") from error
+        raise ConfigurationError(f"pyarrow cannot be imported ({error}): {install_extra('delta')}") from error
 
 
 def _arrow_type(kind: ColumnType | None) -> Any:

@@ -210,6 +210,8 @@ class PageSummary:
     """See ``DecodedPage.next_shard_iterator``."""
     may_more_record: bool | None
     """See ``DecodedPage.may_more_record``."""
+    first: SequenceInfo | None = None
+    """The position of the first record of a page of a tunnel; ``None`` for a stream, whose pages are only counted."""
 
 
 @frozen

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from streamclient.base.reasons import counted
 from streamclient.core.consumer.consumer_positions import HandedOutPositions, Place
 from streamclient.core.events import AnswerCheckpoint, CheckpointOutcome
 from streamclient.errors import (
@@ -201,7 +202,7 @@ class RecordProcessorCheckpointer(IRecordProcessorCheckpointer):
     def prepare_checkpoint(self, checkpoint_value: str | None, state: bytes) -> IPreparedCheckpoint:
         """Do the first phase of a two-phase checkpoint. See the interface."""
         if not isinstance(state, bytes) or len(state) > MOST_STATE_BYTES:
-            given = f"{len(state)} bytes" if isinstance(state, bytes) else repr(state)
+            given = counted(len(state), "byte") if isinstance(state, bytes) else repr(state)
             raise ConfigurationError(f"state must be bytes, at most {MOST_STATE_BYTES} of them, not {given}")
         with self._turn_of():
             with self._lock:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from streamclient.base import logs
-from streamclient.base.reasons import Cause, Reason, WorkerHealth, described, text_of
+from streamclient.base.reasons import Cause, Reason, WorkerHealth, counted, described, text_of
 from streamclient.core import events
 from streamclient.core.consumer.consumer_events import OrderEnded
 from streamclient.core.events import Command, Event
@@ -323,7 +323,7 @@ class Coordinator:
         if self._deadline is None:
             self._deadline = Deadline(self._loop.now, self._shutdown_seconds)
             held = len(self._holdings.held)
-            _log.info("stopping within %.1f s, with %d leases held", self._shutdown_seconds, held)
+            _log.info("stopping within %.1f s, with %s held", self._shutdown_seconds, counted(held, "lease"))
             self.emit(events.StopRequested())
 
     def _expiry(self, now: float) -> float | None:
@@ -394,4 +394,4 @@ class Coordinator:
         self._loop.call_later(SAMPLE_SECONDS, self._sample)
 
     def __repr__(self) -> str:
-        return f"<coordinator of {self._holdings!r}, {len(self._consumers)} consumers>"
+        return f"<coordinator of {self._holdings!r}, {counted(len(self._consumers), 'consumer')}>"

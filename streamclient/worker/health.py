@@ -11,7 +11,17 @@ from typing import Any, Protocol
 from attrs import evolve
 
 from streamclient.base import logs
-from streamclient.base.reasons import Cause, FailingShard, Raised, Reason, ReasonKind, WorkerHealth, described, text_of
+from streamclient.base.reasons import (
+    Cause,
+    FailingShard,
+    Raised,
+    Reason,
+    ReasonKind,
+    WorkerHealth,
+    counted,
+    described,
+    text_of,
+)
 from streamclient.core.consumer.machine import ConsumerMachine
 from streamclient.core.events import (
     Answered,
@@ -208,7 +218,7 @@ def _is_failing(machine: ConsumerMachine) -> bool:
 
 def _first_few(texts: Sequence[str]) -> str:
     more = len(texts) - MOST_FAULTS_TOLD
-    return "; ".join([*texts[:MOST_FAULTS_TOLD], *([f"and {more} more shards"] if more > 0 else [])])
+    return "; ".join([*texts[:MOST_FAULTS_TOLD], *([f"and {counted(more, 'more shard')}"] if more > 0 else [])])
 
 
 class HealthWatch:

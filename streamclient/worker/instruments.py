@@ -249,6 +249,10 @@ class Instruments:
         self.parked_records[shard_id] += records
         self._metrics.increment(metric_table.RECORDS_PARKED, records)
 
+    def stalled(self) -> None:
+        """Record that a lease or a channel was let go because its consumer made no progress."""
+        self._metrics.increment(metric_table.STALLS)
+
     def suspected_loss(self, cause: str) -> None:
         """Record that a tunnel may have skipped records of a channel."""
         self._metrics.increment(metric_table.SUSPECTED_LOSSES, cause=cause)
@@ -334,7 +338,7 @@ class Instruments:
         self._metrics.increment(metric_table.EPOCH_DRAWS, outcome="failed" if answer.value is None else "drawn")
 
     def _stalled(self, event: events.ConsumerStalled, now: float) -> None:
-        self._metrics.increment(metric_table.STALLS)
+        self.stalled()
 
     # --- leases that come and go -------------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from attrs import evolve, field, frozen
 
 from streamclient.base import checks
-from streamclient.base.reasons import described
+from streamclient.base.reasons import counted, described
 from streamclient.core import leases as rule
 from streamclient.core.events import (
     Answered,
@@ -233,7 +233,8 @@ class ServiceCalls:
         except BaseException as error:
             drawn = [_as_error(error)] * len(lease_keys)
         if len(drawn) != len(lease_keys):
-            mistake = StreamClientException(f"draw_epochs gave {len(drawn)} answers for {len(lease_keys)} leases")
+            answers, leases = counted(len(drawn), "answer"), counted(len(lease_keys), "lease")
+            mistake = StreamClientException(f"draw_epochs gave {answers} for {leases}")
             drawn = [mistake] * len(lease_keys)
         self.loop.post(partial(self._report_drawn, lease_keys, drawn))
 
@@ -291,7 +292,8 @@ def _answers(store: Any, writes: Sequence[LeaseWrite | WorkerWrite]) -> Sequence
     if len(answers) == len(writes) and all(isinstance(answer, WriteAnswer) for answer in answers):
         return answers
     mistake = StreamClientException(
-        f"write_many gave {len(answers)} answers for {len(writes)} writes; it must give one WriteAnswer for each"
+        f"write_many gave {counted(len(answers), 'answer')} for {counted(len(writes), 'write')}; it must give one "
+        "WriteAnswer for each"
     )
     return [WriteAnswer(WriteOutcome.UNCERTAIN, mistake)] * len(writes)
 

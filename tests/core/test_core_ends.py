@@ -108,6 +108,28 @@ def test_what_the_program_accepts_is_believed(driver: Driver, asks_first: bool) 
     assert told(commands if asks_first else asks(driver)) == [("a", True)]
 
 
+@pytest.mark.parametrize("is_order", [False, True], ids=["the program", "an operator"])
+def test_a_page_whose_read_began_before_the_end_was_accepted_is_read_again(driver: Driver, is_order: bool) -> None:
+    """It may have been cut. The shard may have got more records afterwards, before it ended and that was accepted."""
+    asks(driver, read_at=driver.now)  # its listing is under way
+    driver.now += 1.0
+    if is_order:
+        order = Pause("o", "ann", "closed", 2_000_000_000, accepts_end=True)
+        driver.table["a"] = row("a", "me", driver.table["a"].counter, checkpoint="i1", pause=order)
+        driver.send(events.TakeDue())
+        scan = events.Scan(tuple(driver.table.values()), wall_micros=2_000_000_000)
+        commands = driver.send(events.Answered(events.ReadRows(), scan))
+    else:
+        commands = driver.send(events.EndAccepted("a"))
+    answers = only(commands, events.AnswerEnd)
+    accepted_at = driver.now
+    driver.now += 1.0
+    answers += only(asks(driver, read_at=accepted_at - 0.001), events.AnswerEnd)
+    answers += only(asks(driver, read_at=accepted_at), events.AnswerEnd)
+
+    assert [(answer.is_shown, answer.since_read) for answer in answers] == [(True, True), (True, True), (True, False)]
+
+
 @pytest.mark.parametrize(("age_seconds", "is_accepted"), [(0, True), (600, True), (1_200, False)])
 def test_an_operators_order_counts_for_a_while(driver: Driver, age_seconds: int, is_accepted: bool) -> None:
     asks(driver)

@@ -160,6 +160,18 @@ def parked_record(command: facts.Park, number: int) -> ParkedRecord:
     return ParkedRecord(id_of(each), "stream", "s", each, command.position, index, 1, failure.error, "", 0, 1)
 
 
+def page_of(size: int) -> RecordPage:
+    return RecordPage([record(number) for number in range(size)], Position(f"p{size}"), True, size)
+
+
+def having_read(shard: Shard) -> tuple[ConsumerMachine, list[facts.ConsumerCommand]]:
+    """The machine of a shard whose processor has begun and whose only page came, and what the page led to."""
+    machine = shard.machine
+    for event in (facts.Began(), facts.CallReturned(value=True)):
+        machine.handle(event, 100.0)
+    return machine, [*machine.handle(facts.PageRead(machine.visit, page_of(shard.size), 100.0), 100.0)]
+
+
 # --- a page ----------------------------------------------------------------------------------------------------------
 
 
@@ -252,12 +264,7 @@ def test_a_loss_is_not_decided_by_an_order() -> None:
 
 def test_an_order_ends_the_pause_before_a_failing_record_is_tried_again() -> None:
     shard = Shard(6, 6, failing=[1], retries=5, first_pause_millis=1_000)
-    machine = shard.machine
-    waiting = [facts.Began(), facts.CallReturned(value=True)]
-    for event in waiting:
-        said = machine.handle(event, 100.0)
-    page = RecordPage([record(number) for number in range(6)], Position("p6"), True, 6)
-    machine.handle(facts.PageRead(machine.visit, page, 100.0), 100.0)
+    machine, _ = having_read(shard)
     machine.handle(facts.CallReturned(BAD), 100.0)
     assert machine.phase is Phase.WAITING
 
@@ -268,10 +275,7 @@ def test_an_order_ends_the_pause_before_a_failing_record_is_tried_again() -> Non
 
 def test_an_order_that_comes_during_the_last_call_takes_the_record_out_instead_of_stopping() -> None:
     shard = Shard(1, 1, failing=[0])
-    machine = shard.machine
-    for event in (facts.Began(), facts.CallReturned(value=True)):
-        machine.handle(event, 100.0)
-    machine.handle(facts.PageRead(machine.visit, RecordPage([record(0)], Position("p1"), True, 1), 100.0), 100.0)
+    machine, _ = having_read(shard)
     machine.handle(facts.OrdersGiven((order(0),)), 100.0)
 
     machine.handle(facts.CallReturned(BAD), 100.0)
@@ -280,11 +284,7 @@ def test_an_order_that_comes_during_the_last_call_takes_the_record_out_instead_o
 
 def test_an_order_starts_a_processor_that_waits_after_a_failure() -> None:
     shard = Shard(4, 4, then=OnFailure.RESTART, failing=[2])
-    machine = shard.machine
-    for event in (facts.Began(), facts.CallReturned(value=True)):
-        machine.handle(event, 100.0)
-    page = RecordPage([record(number) for number in range(4)], Position("p4"), True, 4)
-    machine.handle(facts.PageRead(machine.visit, page, 100.0), 100.0)
+    machine, _ = having_read(shard)
     for event in (facts.CallReturned(BAD), facts.CallReturned()):
         machine.handle(event, 100.0)
     assert machine.phase is Phase.BACKING_OFF
@@ -295,11 +295,7 @@ def test_an_order_starts_a_processor_that_waits_after_a_failure() -> None:
 
 def test_an_order_whose_store_fails_is_replaced_by_one_that_drops_the_record() -> None:
     shard = Shard(3, 3, order(1, is_skip=False))
-    machine = shard.machine
-    for event in (facts.Began(), facts.CallReturned(value=True)):
-        machine.handle(event, 100.0)
-    page = RecordPage([record(number) for number in range(3)], Position("p3"), True, 3)
-    machine.handle(facts.PageRead(machine.visit, page, 100.0), 100.0)
+    machine, _ = having_read(shard)
     machine.handle(facts.CallReturned(Raised.of(OSError("no such directory"))), 100.0)
     assert machine.reason is not None
     assert machine.reason.cause is Cause.PARKING_FAILED
@@ -418,11 +414,7 @@ def test_an_order_that_ended_cannot_be_withdrawn() -> None:
 
 def parking(order_of: RecordOrder) -> ConsumerMachine:
     """A machine of three records that is parking one of them by order."""
-    machine = Shard(3, 3, order_of).machine
-    for event in (facts.Began(), facts.CallReturned(value=True)):
-        machine.handle(event, 100.0)
-    page = RecordPage([record(number) for number in range(3)], Position("p3"), True, 3)
-    said = machine.handle(facts.PageRead(machine.visit, page, 100.0), 100.0)
+    machine, said = having_read(Shard(3, 3, order_of))
     assert [command.indices for command in said if isinstance(command, facts.Park)] == [[1]]
     return machine
 
@@ -432,8 +424,7 @@ def test_a_record_that_is_being_parked_while_its_order_is_withdrawn_counts_as_pa
     machine = parking(withdrawn)
     assert machine.handle(facts.OrdersGiven(()), 100.0) == []
 
-    page = RecordPage([record(number) for number in range(3)], Position("p3"), True, 3)
-    command = facts.Park(page, [1], None, Position(START), failure_of(withdrawn), withdrawn)
+    command = facts.Park(page_of(3), [1], None, Position(START), failure_of(withdrawn), withdrawn)
     said = machine.handle(facts.CallReturned(value=[parked_record(command, 0)]), 100.0)
     assert facts.OrderEnded(withdrawn, 1, is_withdrawn=True) in said
     (call,) = [command for command in said if isinstance(command, facts.ProcessRecords)]

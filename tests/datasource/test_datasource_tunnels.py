@@ -21,6 +21,7 @@ from tablestore import (
     TableOptions,
 )
 
+from streamclient.base.times import MICROS_PER_HOUR, now_micros
 from streamclient.errors import ConfigurationError, DependencyException, StreamClientException
 from streamclient.server import FaultRule, LocalTablestore
 from streamclient.server.fault_rules import Fail
@@ -317,6 +318,93 @@ def test_a_log_that_is_gone_ends_the_query(orders: Orders) -> None:
         query.run()
     with pytest.raises(StreamClientException, match=r"past retention|were trimmed before"):
         query.plan()
+
+
+@define(eq=False)
+class LaterQuery(TunnelQuery):
+    """With a clock that goes ahead with the server's."""
+
+    passed_hours: int = 0
+
+    def new_planner(self) -> StreamPlanner:
+        def later() -> int:
+            return now_micros() + self.passed_hours * MICROS_PER_HOUR
+
+        return TunnelPlanner.of(self.options, self.service, monotonic=self.tick, now_micros=later)
+
+    def passes(self, hours: int) -> None:
+        self.local.advance_clock(hours * 3_600)
+        self.passed_hours += hours
+
+    def suspected(self) -> int:
+        lag = self.planner.lag()
+        assert lag is not None
+        suspected: int = lag["suspectedLosses"]
+        return suspected
+
+
+def told_of_losses(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if "may have lost records" in record.getMessage()]
+
+
+@pytest.mark.parametrize("is_restarted", [True, False], ids=["a restarted query", "a query that stood still"])
+def test_records_that_the_service_skipped_are_suspected_once(
+    is_restarted: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """At the beginning by the position, and at the first page by the gap before it."""
+    with LocalTablestore(tunnels_skip_lost_log=True) as local:
+        orders = Orders(local)
+        query = LaterQuery(local, orders.tunnel())
+        orders.write(1)
+        query.catch_up()
+        orders.write(1)  # which is skipped
+        query.passes(hours=25)
+        orders.write(1)
+        if is_restarted:
+            query.start()
+        with caplog.at_level("WARNING", "streamclient"):
+            query.catch_up()
+            orders.write(1)
+            query.catch_up()
+
+    assert query.keys() == [0, 2, 3]
+    told = told_of_losses(caplog)
+    assert [f"tunnel {query.tunnel_id}: channel " in text for text in told] == [True] * len(told)
+    assert all("the table keeps records for 1 d" in text for text in told)
+    assert [" the next record is of " in text for text in told] == ([False, True] if is_restarted else [True])
+    assert query.suspected() == len(told)
+
+
+@pytest.mark.parametrize("is_restarted", [True, False])
+def test_a_query_that_was_read_up_suspects_nothing_after_a_quiet_time(
+    is_restarted: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The last record is older than the retention, and a later read has found nothing after it."""
+    with LocalTablestore(tunnels_skip_lost_log=True) as local:
+        orders = Orders(local)
+        query = LaterQuery(local, orders.tunnel())
+        orders.write(1)
+        query.catch_up()
+        for _ in range(3):
+            query.passes(hours=10)
+            query.clock += IDLE_MOVE_SECONDS
+            query.catch_up()
+        if is_restarted:
+            query.start()
+        orders.write(1)
+        query.catch_up()
+
+    assert query.keys()[-1] == 1
+    assert (query.suspected(), told_of_losses(caplog)) == (0, [])
+
+
+def test_a_query_that_may_not_describe_the_table_goes_on_without_a_watch(orders: Orders) -> None:
+    query = TunnelQuery(orders.local, orders.tunnel())
+    orders.local.add_fault(FaultRule("DescribeTable", Fail("OTSNoPermissionAccess")))
+    orders.write(2)
+    query.catch_up()
+
+    assert query.keys() == [0, 1]
 
 
 LOSSES = {

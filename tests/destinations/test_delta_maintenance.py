@@ -140,7 +140,7 @@ def test_a_table_is_maintained_and_proved_by_whoever_does_not_know_how_it_is_div
     words = ["--compact", "now", "--clean", "now", "--verify", "now", "--rows", "--once"]
 
     assert main(["maintain", str(tmp_path / "table"), *words]) == 0
-    assert capsys.readouterr().out.splitlines()[1].startswith("clean: 1 file(s)")
+    assert capsys.readouterr().out.splitlines()[1].startswith("clean: 1 file and ")
     assert main(["verify", str(tmp_path / "table"), "--rows"]) == 0
 
 
@@ -217,7 +217,7 @@ def test_command_compacts_and_proves_once(tmp_path: Path, capsys: pytest.Capture
     assert (code, capsys.readouterr().out.splitlines()) == (
         0,
         [
-            f"compact: {TABLE_COMMITS} file(s) are now 1",
+            f"compact: {TABLE_COMMITS} files are now 1",
             "verify: 1 shard, 10 commits, 10 records, 10 rows read: each record once",
         ],
     )

@@ -69,8 +69,8 @@ def test_a_whole_delta_table_is_proved_with_its_rows(tmp_path: Path, capsys: pyt
     assert code == 0
     assert err.endswith("reading all rows\n"), "it is not silent until it ends"
     assert "place-3" in out
-    assert out.endswith("1 shard(s), 3 commit(s), 6 record(s), 6 row(s) read: each record once\n")
-    assert ended(capsys, str(tmp_path / "lake"))[1].endswith("6 record(s): no hole and no overlap\n")
+    assert out.endswith("1 shard, 3 commits, 6 records, 6 rows read: each record once\n")
+    assert ended(capsys, str(tmp_path / "lake"))[1].endswith("6 records: no hole and no overlap\n")
 
 
 def test_rows_that_are_gone_are_named_and_end_with_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -88,7 +88,7 @@ def test_rows_that_are_gone_are_named_and_end_with_1(tmp_path: Path, capsys: pyt
     ]
     code, out, _ = ended(capsys, str(lake), "--rows")
     assert code == 1
-    assert "1 finding(s)\nrows lost: shard shard-1 from place-1 to place-2: commit 2 has 2 records" in out
+    assert "1 finding\nrows lost: shard shard-1 from place-1 to place-2: commit 2 has 2 records" in out
 
 
 @pytest.mark.parametrize("command", [["verify"], ["maintain", "--once", "--verify", "now"]])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from streamclient.base.reasons import counted
 from tools import english
 
 FORBIDDEN = {
@@ -16,6 +17,8 @@ FORBIDDEN = {
     "# It ends. Of two rows one is kept.": (1, "Of"),
     '"""Yes.\n\n* What the page holds.\n"""': (3, "What"),
     'x = f"{y}: That the row is gone is known."': (1, "That the"),
+    'say(f"paused {x} shard(s) of them")': (1, "shard(s)"),
+    "# The branch(es) of it.": (1, "branch(es)"),
     'LIMIT = 1\n"""Where the page begins."""': (2, "Where"),
     'def f():\n    """Whether it is there."""': (2, "Whether"),
     'def f():\n    """Each row of a page."""': (2, "Each"),
@@ -25,6 +28,7 @@ FORBIDDEN = {
 ALLOWED = [
     '"""The rows after the position, whatever they hold."""',
     "behind = nobody = 1",
+    'error("endpoint must be http(s)://HOST")\nwait(s)',
     '# There is no table. It is no longer there, so long as nothing is "None" or x is None.',
     "# It has so many rows that one page is too few, so long pauses do no harm; there must be no row.",
     '# Who owns it?  What does a take compare?\n# "That" is why.',
@@ -37,6 +41,14 @@ ALLOWED = [
 @pytest.mark.parametrize("source", FORBIDDEN)
 def test_a_forbidden_turn_is_found_at_its_line(source: str) -> None:
     assert [(line, words) for line, words, _ in english.findings(source)] == [FORBIDDEN[source]]
+
+
+def test_a_number_has_the_plural_that_it_needs() -> None:
+    numbers = [0, 1, 2, "no"]
+
+    assert [counted(number, "row") for number in numbers] == ["0 rows", "1 row", "2 rows", "no rows"]
+    assert [counted(number, "log entry") for number in (1, 2)] == ["1 log entry", "2 log entries"]
+    assert [counted(number, "day") for number in (1, 2)] == ["1 day", "2 days"]
 
 
 @pytest.mark.parametrize("source", ALLOWED)

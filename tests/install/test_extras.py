@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import site
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from configparser import ConfigParser
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from tablestore import OTSClient
 
-from streamclient.errors import ConfigurationError
+import streamclient
+from streamclient import ProcessRecordsInput, copying, destinations, metrics, spark
+from streamclient.base.extras import PACKAGES
+from streamclient.destinations.rows import frames
+from streamclient.errors import ConfigurationError, install_extra
 from streamclient.server import LocalTablestore
+from streamclient.testing import put
 from tests.installed import ROOT, copy_of_the_checkout
 from tests.patience import PATIENCE_SECONDS
 from tools.install_size import bytes_in, install, packages_in
@@ -67,6 +77,125 @@ def test_the_base_has_nothing_that_only_the_server_needs_and_all_has_every_extra
     (everything,) = listed("options.extras_require", "all")
     assert everything.startswith("streamclient[")
     assert set(re.findall(r"\w+", everything)) - {"streamclient"} == extras() - {"all", "dev", "docs"}
+
+
+def test_the_table_of_extras_is_that_of_the_installation() -> None:
+    """By the names under which their packages are imported."""
+    imported = {"google-re2": "re2", "opentelemetry-api": "opentelemetry", "opentelemetry-sdk": "opentelemetry"}
+    users = extras() - {"all", "dev", "docs"}
+
+    def modules(extra: str) -> set[str]:
+        names = [re.split(r"[ \[]", line)[0] for line in listed("options.extras_require", extra)]
+        return {imported.get(name, name.replace("-", "_")) for name in names}
+
+    assert {extra: set(names) for extra, names in PACKAGES.items()} == {extra: modules(extra) for extra in users}
+
+
+RECORD = put("a")
+CLIENT = OTSClient("http://127.0.0.1:1", "id", "secret", "local")
+_CATALOG = type("Catalog", (), {"load_table": None})()
+_FRAME: Any = SimpleNamespace(columns=["id"])
+
+NEEDS: dict[str, tuple[str, Callable[[], object]]] = {
+    "DeltaDestination": ("delta", lambda: destinations.DeltaDestination("lake")),
+    "IcebergDestination": ("iceberg", lambda: destinations.IcebergDestination(_CATALOG, "lake.orders")),
+    "PostgresDestination": ("postgres", lambda: destinations.PostgresDestination("host=db", "orders")),
+    "Mirror": ("delta", lambda: copying.Mirror(CLIENT, "orders", "status", "lake")),
+    "LocalTablestore": ("server", lambda: LocalTablestore().start()),
+    "OpenTelemetryMetrics": ("otel", metrics.OpenTelemetryMetrics),
+    "PrometheusMetrics": ("prometheus", metrics.PrometheusMetrics),
+    "TablestoreDataSource": ("spark", lambda: spark.TablestoreDataSource({})),
+    "SparkRecordProcessorFactory": ("spark", lambda: spark.SparkRecordProcessorFactory(lambda frame, context: None)),
+    "local_session": ("spark", spark.local_session),
+    "fold_changes": ("spark", lambda: spark.fold_changes(_FRAME, ["id"])),
+    "row_history": ("spark", lambda: spark.row_history(_FRAME, ["id"])),
+}
+"""Public names that need all packages of an extra."""
+
+NEEDS_ARROW: dict[str, Callable[[], object]] = {
+    "record_batch": lambda: streamclient.record_batch([RECORD], None),
+    "ProcessRecordsInput.arrow": lambda: ProcessRecordsInput([RECORD], *([_FRAME] * 2)).arrow(),
+    "Batch.to_arrow": lambda: frames.to_arrow([RECORD]),
+    "change_rows": lambda: destinations.change_rows([RECORD], shard="s", number=0),
+    "columns_of_pages": lambda: destinations.columns_of_pages([]),
+    "records_digest": lambda: destinations.records_digest([RECORD]),
+}
+"""Public names that need pyarrow alone, which several extras bring; the smallest of these is named."""
+
+
+def hide(package: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make every import of a package fail for the rest of a test, as where it is not installed."""
+    loaded = [name for name in sys.modules if name.partition(".")[0] == package]
+    for name in {package, *loaded}:
+        monkeypatch.setitem(sys.modules, name, None)
+
+
+@pytest.mark.parametrize(
+    ("name", "package"), [(name, package) for name, (extra, _) in NEEDS.items() for package in PACKAGES[extra]]
+)
+def test_a_public_name_without_a_package_of_its_extra_names_both(
+    name: str, package: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    extra, use = NEEDS[name]
+    hide(package, monkeypatch)
+    monkeypatch.delitem(vars(spark), "TablestoreDataSource", raising=False)  # it may be loaded already
+
+    with pytest.raises(ConfigurationError) as raised:
+        use()
+
+    assert re.match(rf"{package}(\.\w+)? cannot be imported", str(raised.value))
+    assert str(raised.value).endswith(install_extra(extra))
+
+
+@pytest.mark.parametrize("name", NEEDS_ARROW)
+def test_a_public_name_without_pyarrow_names_an_extra_that_brings_it(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hide("pyarrow", monkeypatch)
+
+    with pytest.raises(ConfigurationError, match=r"^pyarrow(\.compute)? cannot be imported") as raised:
+        NEEDS_ARROW[name]()
+
+    assert str(raised.value).endswith(install_extra("delta"))
+
+
+IMPORTED_AFTER_A_CHECK = {
+    "cli/top_screens.py": "has_rich is asked first, and without rich the screen is plain",
+    "console/app.py": "the server requires its extra at its start",
+    "destinations/postgres/postgres_wait.py": "loaded by `load`",
+    "metrics/prometheus.py": "after the library of the registry was loaded",
+    "server/any_http.py": "the server requires its extra at its start",
+    "server/patterns.py": "the server requires its extra at its start",
+    "spark/source/data_source.py": "the face requires pyspark",
+}
+"""The modules that import packages of extras themselves, and why no user meets a bare ImportError there. All others
+import by ``load`` and for types only."""
+
+
+def test_packages_of_extras_are_imported_by_load_or_after_a_check() -> None:
+    packages = {name for names in PACKAGES.values() for name in names}
+
+    def imports(tree: ast.AST) -> Iterator[str]:
+        for node in ast.iter_child_nodes(tree):
+            if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+                continue
+            if isinstance(node, ast.Import):
+                yield from (each.name for each in node.names)
+            elif isinstance(node, ast.ImportFrom):
+                yield node.module or ""
+            elif isinstance(node, ast.Call) and ast.unparse(node.func) == "import_module":
+                yield from (arg.value for arg in node.args if isinstance(arg, ast.Constant))
+            yield from imports(node)
+
+    folder = ROOT / "streamclient"
+    importing = {
+        path.relative_to(folder).as_posix()
+        for path in folder.rglob("*.py")
+        if "samples" not in path.parts
+        and packages & {name.partition(".")[0] for name in imports(ast.parse(path.read_text()))}
+    }
+
+    assert importing - {"wire/columns.py"} == set(IMPORTED_AFTER_A_CHECK)
 
 
 @pytest.mark.parametrize("module", ["aiohttp", "re2"])

@@ -186,7 +186,7 @@ def test_a_verb_without_a_boolean_is_no_refusal() -> None:
 def test_a_missing_answer_to_renewals_makes_all_of_them_uncertain() -> None:
     answers = as_lease_store(Sloppy("stream")).write_many([rule.renew(LEASE), rule.renew(evolve(LEASE, lease_key="x"))])
     assert [answer.outcome for answer in answers] == [WriteOutcome.UNCERTAIN] * 2
-    assert "1 answers for 2 leases" in str(answers[0].error)
+    assert "1 answer for 2 leases" in str(answers[0].error)
 
 
 def test_renew_leases_that_raises_makes_all_renewals_uncertain(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import threading
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
-from streamclient import Batch
+from streamclient import Batch, Changes
 from streamclient.errors import ShutdownException, StreamClientException
 from streamclient.loops import consumption as consumption_module
 from streamclient.loops.consumption import NotedSigterm
 from streamclient.worker.running import EndedBySigterm
 from tests.loops.loop_scene import START, LoopScene, ids
-from tests.patience import until
+from tests.patience import PATIENCE_SECONDS, until
 from tests.worker.stage import keys
 
 
@@ -52,6 +54,127 @@ def test_a_close_in_another_thread_lets_the_present_body_end_and_commits_it() ->
 
     ((shard_id, seen),) = bodies
     assert (seen, scene.stored(shard_id)) == (keys(5), f"{shard_id}@5")
+
+
+class LeftError(Exception):
+    """Raised in a body."""
+
+
+def leave_by_break(changes: Changes) -> None:
+    for _ in changes:
+        break
+
+
+def leave_by_return(changes: Changes) -> Batch | None:
+    for batch in changes:
+        return batch
+    return None
+
+
+def leave_by_error(changes: Changes) -> None:
+    def loop() -> None:
+        for _ in changes:
+            raise LeftError
+
+    with pytest.raises(LeftError):
+        loop()
+
+
+def leave_by_generator(changes: Changes) -> None:
+    def batches() -> Iterator[Batch]:
+        for batch in changes:  # noqa: UP028  # a body of its own
+            yield batch
+
+    for _ in batches():
+        break
+
+
+WAYS_OUT = [leave_by_break, leave_by_return, leave_by_error, leave_by_generator]
+
+UNHURRIED = {"shutdown_timeout_millis": round(2_000 * PATIENCE_SECONDS)}
+"""A close that waits for a body is not back before a test loses its patience."""
+
+
+@pytest.mark.parametrize("leave", WAYS_OUT)
+def test_a_close_in_another_thread_waits_for_no_body_after_a_loop_was_left(leave: Callable[[Changes], object]) -> None:
+    scene = LoopScene()
+    scene.write("a", 10)
+    changes = scene.changes(**UNHURRIED)
+    leave(changes)
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(changes.close).result(PATIENCE_SECONDS)
+
+    assert (scene.stored(), scene.is_free()) == (START, True)
+
+
+def test_a_close_that_waits_for_a_body_goes_on_when_the_body_breaks() -> None:
+    """The loop's thread lives on, and asks for nothing more."""
+    scene = LoopScene()
+    scene.write("a", 10)
+    changes, is_in_body, is_closed = scene.changes(**UNHURRIED), threading.Event(), threading.Event()
+
+    def loop() -> None:
+        for _ in changes:
+            is_in_body.set()
+            until(lambda: changes.worker.is_stopping)
+            break
+        assert is_closed.wait(PATIENCE_SECONDS)
+
+    with ThreadPoolExecutor(2) as pool:
+        looping = pool.submit(loop)
+        until(is_in_body.is_set)
+        pool.submit(changes.close).result(PATIENCE_SECONDS)
+        is_closed.set()
+        looping.result()
+
+    assert (scene.stored(), scene.is_free()) == (START, True)
+
+
+def test_a_close_in_another_thread_lets_the_caller_of_next_settle_its_batch() -> None:
+    """Nothing tells whether it is still at it, also if an earlier loop was left."""
+    scene = LoopScene()
+    scene.write("a", 10)
+    changes, has_batch = scene.changes(), threading.Event()
+
+    def take() -> None:
+        leave_by_break(changes)
+        iter(changes)
+        assert len(next(changes)) == 5
+        has_batch.set()
+        until(lambda: changes.worker.is_stopping)
+        with pytest.raises(StopIteration):
+            next(changes)
+
+    with ThreadPoolExecutor(1) as pool:
+        taking = pool.submit(take)
+        until(has_batch.is_set)
+        changes.close()
+        taking.result()
+
+    assert (scene.stored(), scene.is_free()) == ("a@5", True)
+
+
+def test_an_aclose_in_another_task_waits_for_no_body_after_a_break() -> None:
+    scene = LoopScene()
+    scene.write("a", 10)
+
+    async def main() -> None:
+        changes, is_left, is_closed = scene.async_changes(**UNHURRIED), asyncio.Event(), asyncio.Event()
+
+        async def loop() -> None:
+            async for _ in changes:
+                break
+            is_left.set()
+            await is_closed.wait()
+
+        looping = asyncio.create_task(loop())
+        await is_left.wait()
+        await asyncio.wait_for(changes.aclose(), PATIENCE_SECONDS)
+        is_closed.set()
+        await looping
+
+    asyncio.run(main())
+    assert (scene.stored(), scene.is_free()) == (START, True)
 
 
 def test_a_close_in_the_loops_own_body_leaves_its_batch() -> None:

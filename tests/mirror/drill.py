@@ -20,6 +20,7 @@ from typing import Any
 from attrs import define, field
 from tablestore import DeleteRowItem, PutRowItem, Row, UpdateRowItem
 
+from streamclient.base.reasons import counted
 from streamclient.copying import Mirror
 from streamclient.copying.mirror_settings import load_mirror_settings
 from streamclient.copying.source_table import COPY
@@ -223,7 +224,8 @@ class MirrorDrill:
         assert found.rows > 0
         self.check_history(made)
         done = ", ".join(f"{name} {count}" for name, count in sorted(self.said.items()))
-        return f"{self.kind}, {self.max_versions} version(s), {writer.changes} changes; {done}; {found.rows} rows equal"
+        versions, changes = counted(self.max_versions, "version"), counted(writer.changes, "change")
+        return f"{self.kind}, {versions}, {changes}; {done}; {found.rows} rows equal"
 
     def caught_up(self, made: Mirror, most: int) -> None:
         """Wait until at most `most` changes are after the mirror's position."""

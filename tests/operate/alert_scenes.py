@@ -358,6 +358,7 @@ SCENES: dict[str, Callable[[Play], None]] = {
     "parent-circle": service.parent_circle,
     "waits-for-table": service.waits_for_table,
     "tunnel-losses-suspected": service.tunnel_losses_suspected,
+    "channel-given-up": service.channel_given_up,
     "owner-frozen": owner_frozen,
     "owner-dead-alone": owner_dead_alone,
     "clock-slow": clock_slow,

@@ -188,3 +188,17 @@ def tunnel_losses_suspected(play: Play) -> None:
                 shows(metrics, t.SUSPECTED_LOSSES, 1, cause=suspicion.value)
             until(lambda: len(log.records) == 2, "the record that is left")
             play.take()
+
+
+def channel_given_up(play: Play) -> None:
+    """A worker that the service gives a channel, and not the channel's checkpoint."""
+    metrics = play.metrics()
+    with LocalTablestore() as local:
+        scene = TunnelScene(local)
+        tunnel_id = scene.tunnel(TunnelType.STREAM)
+        local.add_fault(FaultRule("tunnel/getcheckpoint", Fail("OTSParameterInvalid", "channel not exist")))
+        worker = scene.worker(tunnel_id, Log(), client_config=quick(metrics=metrics, **UNWELL))
+        with worker, play.probing(worker):
+            shows(metrics, t.SHARDS, 1, cause="channel_given_up")
+            shows(metrics, t.UNHEALTHY, 1)
+            play.take()

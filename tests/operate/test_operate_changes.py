@@ -154,7 +154,7 @@ def test_an_owner_that_stands_still_before_our_eyes_is_dead(hasty: Scene) -> Non
     ran = hasty.run("leases", "rewind", shard, "--to", "oldest")
 
     assert ran.code == 0, ran
-    assert "watching 1 lease(s)" in ran.err
+    assert "watching 1 lease for" in ran.err
     assert hasty.lease().checkpoint == OLDEST
 
 

@@ -32,12 +32,13 @@ pytestmark = pytest.mark.slow
 MOST_LINES = {
     "iterate_changes": 4,
     "test_my_consumer": 11,
-    "upsert_rows": 12,
+    "upsert_rows": 17,
     "http_service": 18,
     "ship_orders": 9,
     "typed_orders": 14,
 }
-"""The most lines of these programs, as ``lines_of`` counts them: the smallest consumers are to stay small."""
+"""The most lines of these programs, as ``lines_of`` counts them: the smallest consumers are to stay small. Five lines
+of ``upsert_rows`` say what to install."""
 
 
 def source(sample: str) -> str:

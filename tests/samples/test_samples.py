@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import shlex
@@ -13,7 +14,7 @@ import pytest
 from sample import PAGES, RUN_IT_WITH, as_told, shown_by
 
 from streamclient.cli.main import main
-from streamclient.cli.sample_command import write_sample
+from streamclient.cli.sample_command import EXTRAS, write_sample
 from streamclient.server import LocalTablestore
 from streamclient.testing.contracts.lease_manager_contract import check_lease_manager
 from tests.docs.page_examples import FENCE, commands, matches, run_page
@@ -135,14 +136,18 @@ def test_a_sample_without_its_server_says_so_in_one_sentence(sample: str, tmp_pa
         ("spark_lake", "pyspark", "spark,delta"),
         ("streaming_source", "pyspark", "spark,server"),
         ("metrics", "prometheus_client", "prometheus,server"),
+        ("upsert_rows", "psycopg", "postgres"),
+        ("demo", "pyspark", "spark,delta,server"),
+        ("demo", "deltalake", "spark,delta,server"),
+        ("demo.look", "deltalake", "spark,delta"),
     ],
 )
 def test_a_sample_without_its_library_says_in_one_sentence_what_to_install(
     sample: str, library: str, extras: str, tmp_path: Path
 ) -> None:
-    write_sample(sample, tmp_path)
-    hidden = f"import runpy, sys; sys.modules['{library}'] = None; "
-    done = ran(f"{hidden}runpy.run_path('{sample}.py', run_name='__main__')", tmp_path)
+    write_sample(sample.partition(".")[0], tmp_path)
+    hidden = f"import runpy, sys; sys.path.insert(0, ''); sys.modules['{library}'] = None; "
+    done = ran(f"{hidden}runpy.run_module('{sample}', run_name='__main__', alter_sys=True)", tmp_path)
 
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1), done.stderr
     assert library in done.stderr
@@ -156,6 +161,32 @@ def test_what_a_sample_needs_besides_is_said_when_it_is_written(
 
     assert main(["sample", "upsert_rows", "--directory", str(tmp_path)]) == 0
     assert 'it needs psycopg: run  pip install ".[postgres]"  in a checkout' in capsys.readouterr().out
+    assert main(["sample", "mirror_table", "--directory", str(tmp_path)]) == 0
+    needed = 'it needs aiohttp and deltalake and pyarrow and re2: run  pip install ".[delta,server]"  in a checkout'
+    assert needed in capsys.readouterr().out
+
+
+def unguarded(sample: Path) -> set[str]:
+    """The libraries of extras that a sample imports without saying what to install if they are missing."""
+    tree = ast.parse(sample.read_text())
+    guards = [node for node in ast.walk(tree) if isinstance(node, ast.Try)]
+    guarded = {inner for guard in guards if "pip install" in ast.unparse(guard) for inner in ast.walk(guard)}
+    plain = [node for node in ast.walk(tree) if node not in guarded]
+    names = [each.name for node in plain if isinstance(node, ast.Import) for each in node.names]
+    names += [node.module or "" for node in plain if isinstance(node, ast.ImportFrom)]
+    return {library for name in names for library in [name.partition(".")[0]] if library in EXTRAS}
+
+
+def test_no_sample_imports_a_library_of_an_extra_without_a_word_for_its_absence() -> None:
+    """Tests are run by pytest, and the modules of the demo are imported by its program, which says it."""
+    folder = ROOT / "samples"
+    found = {path.relative_to(folder).as_posix(): unguarded(path) for path in folder.rglob("*.py")}
+
+    assert {name: libraries for name, libraries in found.items() if libraries} == {
+        "demo/comparison.py": {"deltalake"},
+        "demo/worker.py": {"pyspark"},
+        "test_my_processor.py": {"pytest"},
+    }
 
 
 def test_programs_of_this_environment_are_told_by_path_where_a_shell_would_find_others(

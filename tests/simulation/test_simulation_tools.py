@@ -279,4 +279,4 @@ def test_a_plan_that_cannot_be_saved_does_not_lose_the_summary(
     captured = capsys.readouterr()
 
     assert "cannot write " in captured.err
-    assert captured.out.startswith("1 histories, 1 violations")
+    assert captured.out.startswith("1 history, 1 violation")

@@ -94,6 +94,6 @@ def test_importing_the_package_imports_neither_spark_nor_arrow() -> None:
 def test_first_use_without_spark_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     from streamclient.spark import SparkRecordProcessorFactory
 
-    monkeypatch.setattr("streamclient.base.checks.find_spec", lambda name: None)
+    monkeypatch.setattr("streamclient.base.extras.find_spec", lambda name: None)
     with pytest.raises(ConfigurationError, match=r'pyspark and pyarrow.*pip install "\.\[spark\]"'):
         SparkRecordProcessorFactory(lambda frame, context: None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 import threading
 from collections.abc import Sequence
 from typing import Any
@@ -14,6 +15,7 @@ from tunnel_scene import TABLE, Log, Scene, quick
 
 from streamclient import CallLimits, FailurePolicy, ReasonKind
 from streamclient.core.tunnel.channel_turns import Turns
+from streamclient.metrics import MemoryMetrics, metric_table
 from streamclient.records import StreamRecord
 from streamclient.tunnel import TunnelClient, TunnelStage, TunnelType
 from streamclient.wire.page_parts import TunnelPage
@@ -233,6 +235,22 @@ def test_reading_that_waits_for_its_turn_is_no_stalled_reading(scene: Scene, cap
 
     assert "process_records has been running" in caplog.text, "calls are watched"
     assert "is given up" not in caplog.text
+
+
+@pytest.mark.slow
+def test_a_call_over_its_limit_gives_the_channel_up_and_is_counted(
+    scene: Scene, caplog: pytest.LogCaptureFixture
+) -> None:
+    tunnel_id, gate, metrics = scene.tunnel(TunnelType.STREAM), Gate(Log()), MemoryMetrics()
+    scene.put(1)
+    config = quick(metrics=metrics, limits=CallLimits(user_code_limit_millis=200))
+    with scene.worker(tunnel_id, gate, client_config=config):
+        until(lambda: metrics.value(metric_table.STALLS) == 0, "it is counted from the beginning")
+        until(lambda: metrics.value(metric_table.STALLS) == 1)
+        gate.opened.set()
+        until(lambda: gate.log.values() == scene.written)
+
+    assert re.search("channel .* is given up: process_records has been running", caplog.text)
 
 
 @pytest.mark.slow

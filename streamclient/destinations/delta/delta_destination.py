@@ -17,6 +17,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from streamclient.base import checks
+from streamclient.base.extras import load, require_extra
 from streamclient.base.reasons import counted
 from streamclient.destinations.commit import Commit, LogEntry, check_commits, gone, is_stored
 from streamclient.destinations.delta.delta_log import ENTRY, DeltaLog, digests_up_to, read_entries, transaction_of
@@ -30,7 +31,7 @@ from streamclient.destinations.delta.object_stores import (
     open_table,
 )
 from streamclient.destinations.delta.partitions import Day, Key, Partition
-from streamclient.destinations.destination_packages import compute, load, pyarrow, raises_own, reading_own
+from streamclient.destinations.destination_packages import compute, pyarrow, raises_own, reading_own
 from streamclient.destinations.probe import probe_store
 from streamclient.destinations.rows.arrow_schemas import check_fit, check_table_types
 from streamclient.destinations.rows.change_rows import SHARD
@@ -97,7 +98,8 @@ class DeltaDestination:
         checkpoint_interval: int = 20,
         log_days: int = 30,
     ) -> None:
-        load("deltalake", "delta")
+        require_extra("delta", "DeltaDestination")
+        load("deltalake", "delta")  # a broken installation should show now, too
         checks.path.require("url", url)
         checks.identifier.require("application", application)
         checks.optional(_options).require("storage_options", storage_options)

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING
 
 from attrs import evolve
 
+from streamclient.base.extras import load
 from streamclient.destinations.commit import Commit, LogEntry
 from streamclient.destinations.delta.object_stores import Location
-from streamclient.destinations.destination_packages import load
 from streamclient.errors import StreamClientException
 
 if TYPE_CHECKING:

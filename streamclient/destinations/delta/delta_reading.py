@@ -15,8 +15,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
+from streamclient.base.extras import load
 from streamclient.destinations.delta.object_stores import Location, open_table, refuse_reading
-from streamclient.destinations.destination_packages import load, own_errors, pyarrow
+from streamclient.destinations.destination_packages import own_errors, pyarrow
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -21,7 +21,8 @@ from urllib.parse import unquote, urlsplit
 
 from attrs import frozen
 
-from streamclient.destinations.destination_packages import compute, load, pyarrow
+from streamclient.base.extras import load
+from streamclient.destinations.destination_packages import compute, pyarrow
 from streamclient.destinations.rows.change_rows import PASSING
 from streamclient.errors import StreamClientException
 

@@ -18,11 +18,12 @@ from attrs import frozen
 
 from streamclient.base import checks, logs
 from streamclient.base.cron import CronSchedule
+from streamclient.base.extras import load
 from streamclient.destinations.commit import LogEntry
 from streamclient.destinations.delta.delta_destination import DeltaDestination
 from streamclient.destinations.delta.delta_log import ENTRY, DeltaLog, read_files, transaction_of
 from streamclient.destinations.delta.removal import remove_files
-from streamclient.destinations.destination_packages import compute, load, pyarrow, raises_own
+from streamclient.destinations.destination_packages import compute, pyarrow, raises_own
 from streamclient.destinations.proof.commit_proof import Proof, read_chains
 from streamclient.destinations.proof.verification import refuse_mirror, verify
 from streamclient.errors import ConfigurationError, DependencyException, StreamClientException

@@ -17,8 +17,8 @@ from urllib.parse import unquote, urlsplit
 
 from attrs import frozen
 
+from streamclient.base.extras import load
 from streamclient.destinations.delta.partitions import Partition
-from streamclient.destinations.destination_packages import load
 from streamclient.errors import ConfigurationError
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ import subprocess
 import sys
 from collections.abc import Sequence
 
+from streamclient.base.extras import load
 from streamclient.destinations.delta.object_stores import Location
-from streamclient.destinations.destination_packages import load
 from streamclient.errors import DependencyException
 
 

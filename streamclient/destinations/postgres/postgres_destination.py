@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, Any
 from attrs import frozen
 
 from streamclient.base import checks
+from streamclient.base.extras import load, require_extra
 from streamclient.destinations.commit import Commit, LogEntry, are_among, check_commits, is_stored
-from streamclient.destinations.destination_packages import load, pyarrow
+from streamclient.destinations.destination_packages import pyarrow
 from streamclient.destinations.postgres.postgres_digests import key_digests, renew_digests
 from streamclient.destinations.postgres.postgres_rows import (
     DIGEST,
@@ -83,7 +84,8 @@ class PostgresDestination:
     def __init__(
         self, conninfo: str, table: str, *, application: str = "default", answer_seconds: float = 15.0
     ) -> None:
-        load("psycopg", "postgres")
+        require_extra("postgres", "PostgresDestination")
+        load("psycopg", "postgres")  # without a library of PostgreSQL, its own import fails
         checks.secret.require("conninfo", conninfo)
         check_conninfo(conninfo)
         checks.any_text.require("table", table)

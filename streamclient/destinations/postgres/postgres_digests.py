@@ -26,7 +26,8 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 from streamclient.base import logs
-from streamclient.destinations.destination_packages import load, pyarrow
+from streamclient.base.extras import load
+from streamclient.destinations.destination_packages import pyarrow
 from streamclient.destinations.postgres.postgres_rows import DIGEST, FORMER_DIGEST, quoted, sql_name, table_of
 from streamclient.destinations.postgres.postgres_tables import PostgresTables, altered
 from streamclient.destinations.rows.change_rows import KEY, UNFIT

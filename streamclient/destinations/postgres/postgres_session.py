@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from streamclient.destinations.destination_packages import load
+from streamclient.base.extras import load
 from streamclient.errors import ConfigurationError, DependencyException, ErrorKind
 
 if TYPE_CHECKING:

@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any
 from attrs import frozen
 
 from streamclient.base import logs
-from streamclient.destinations.destination_packages import load, pyarrow
+from streamclient.base.extras import load
+from streamclient.destinations.destination_packages import pyarrow
 from streamclient.destinations.postgres.postgres_rows import (
     CATALOGUE_TYPES,
     DIGEST,

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import TypeVar
 
 from streamclient.errors import StreamClientException
-from streamclient.loops.consumption import Consumption, NotedSigterm
+from streamclient.loops.consumption import BY_HAND, Consumption, LoopMark, NotedSigterm
 from streamclient.loops.iterating import LoopBase
 from streamclient.records import StreamRecord
 from streamclient.worker.handlers.batches import AsyncBatch, AsyncRecordProcessor, Key
@@ -38,10 +38,14 @@ class AsyncLoop(LoopBase, AsyncIterator[AsyncBatch]):
         self._is_elsewhere: Callable[[], bool] = lambda: False
         """Returns whether another task asks for a batch while the task that took the last one still runs."""
 
-    def __aiter__(self: Self) -> Self:  # noqa: PYI019  # typing.Self came with Python 3.11
-        """Begin a loop. If an earlier loop over this object left a batch, that batch comes first."""
+    def __aiter__(self) -> AsyncIterator[AsyncBatch]:
+        """Begin a loop. If an earlier loop over this object left a batch, that batch comes first.
+
+        The iterator belongs to one ``async for`` statement. The statement drops the iterator at its end, which shows
+        that the loop is over.
+        """
         self._consumption.begin_again()
-        return self
+        return AsyncLoopIterator(self)
 
     async def __anext__(self) -> AsyncBatch:
         """Settle the previous batch, whose body has ended, and wait for the next batch.
@@ -53,7 +57,12 @@ class AsyncLoop(LoopBase, AsyncIterator[AsyncBatch]):
                 object was used up by ``run`` or ``each``.
             ForkedError: this is a child of the process where the object was made.
         """
+        return await self._turn(BY_HAND)
+
+    async def _turn(self, mark: LoopMark) -> AsyncBatch:
+        """Do ``anext`` for the loop of this ``mark``."""
         bridge = self._enter()
+        self._consumption.turn_begins(mark)
         self._is_waiting = True
         try:
             return await self._next(bridge)
@@ -112,8 +121,9 @@ class AsyncLoop(LoopBase, AsyncIterator[AsyncBatch]):
     async def aclose(self) -> None:
         """Stop the worker, and return when its leases are handed over. A second call is harmless.
 
-        If another task runs the loop, the loop ends after its present body. If the caller is the loop's own task, or a
-        task that it has started (``asyncio.shield`` does so), the present batch is not stored, unless it was committed.
+        If another task runs the loop, the loop ends after its present body. The present batch is not stored, unless it
+        was committed, if the caller is the loop's own task or a task that it has started (``asyncio.shield`` does so),
+        or if ``break`` or an exception has ended the loop.
         """
         await self._close(is_over=weakref.ref(self) in _loops.get() or not self._is_elsewhere())
 
@@ -151,9 +161,26 @@ class AsyncLoop(LoopBase, AsyncIterator[AsyncBatch]):
         consumption.stop()
         if is_over:
             consumption.leave()
+        else:
+            consumption.leave_if_over()
         if not consumption.ended.is_set():
             await _slept(bridge, consumption.wakes_when_ended)
         consumption.end_sigterm(None)
+
+
+class AsyncLoopIterator(AsyncIterator[AsyncBatch]):
+    """The batches for one ``async for`` statement. Python drops it when the statement ends, in whatever way."""
+
+    def __init__(self, loop: AsyncLoop) -> None:
+        self._loop = loop
+        self._mark = LoopMark()
+
+    async def __anext__(self) -> AsyncBatch:
+        """Return the next batch of the loop's object, which says what is raised."""
+        return await self._loop._turn(self._mark)
+
+    def __del__(self) -> None:
+        self._mark.is_over = True
 
 
 @types.coroutine

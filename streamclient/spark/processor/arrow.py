@@ -8,7 +8,6 @@ treatment of a value whose type is not its column's, are those of every destinat
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from streamclient.base import checks
@@ -19,7 +18,7 @@ from streamclient.destinations.rows.column_names import original_name
 from streamclient.errors import ConfigurationError
 from streamclient.records import ColumnType
 from streamclient.spark.processor.context import FrameColumn
-from streamclient.spark.spark_packages import pyarrow, spark_sql
+from streamclient.spark.spark_packages import pyarrow, pyspark, spark_sql
 from streamclient.spark.spark_session import is_connect
 
 if TYPE_CHECKING:
@@ -105,8 +104,8 @@ def map_in_arrow(
     """
     if is_connect(frame.sparkSession):
         return frame.mapInArrow(work, schema)
-    sql, kind = spark_sql(), import_module("pyspark.util").PythonEvalType.SQL_MAP_ARROW_ITER_UDF
-    function = import_module("pyspark.sql.udf").UserDefinedFunction(work, returnType=schema, evalType=kind)
+    sql, kind = spark_sql(), pyspark("util").PythonEvalType.SQL_MAP_ARROW_ITER_UDF
+    function = pyspark("sql.udf").UserDefinedFunction(work, returnType=schema, evalType=kind)
     columns = function(*(frame[quoted(name)] for name in frame.columns))
     mapped: DataFrame = sql.DataFrame(frame._jdf.mapInArrow(columns._jc, False, None), frame.sparkSession)
     return mapped

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from streamclient.base import logs
 from streamclient.base.pools import start_thread
 from streamclient.base.processes import Birthplace
+from streamclient.base.reasons import counted
 from streamclient.errors import FencedException, StreamClientException
 from streamclient.records import SequenceInfo
 from streamclient.spark.processor.batch import Outcome, Piece
@@ -267,7 +268,7 @@ class Committer:
             return self._commit(pieces, jobs)
         except Exception as error:
             # Unexpected, as commit returns its failures. Without this, the thread and all shards would hang.
-            _log.exception("committing a batch of %s shards failed", len(pieces))
+            _log.exception("committing a batch of %s failed", counted(len(pieces), "shard"))
             return {piece.share: StreamClientException(f"committing failed: {error!r}") for piece in pieces}
 
     def _settle(self, piece: Piece, outcome: Outcome) -> None:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from attrs import define, field
 
 from streamclient.base import checks, logs
+from streamclient.base.reasons import counted
 from streamclient.destinations.commit import Commit, Destination, FencedCommit
 from streamclient.destinations.rows.change_rows import ADDED, RESERVED, SHARD, TIMESTAMP, added_types
 from streamclient.destinations.rows.column_layout import column_type
@@ -285,7 +286,9 @@ class DestinationOutput:
             missing = self._missing(commits)
             if len(missing) == len(commits):
                 raise
-            _log.info("%s of %s commits are stored in spite of %r", len(commits) - len(missing), len(commits), error)
+            _log.info(
+                "%s of %s stored in spite of %r", len(commits) - len(missing), counted(len(commits), "commit"), error
+            )
             failure = StreamClientException(f"a commit for several shards was stored for some of them only: {error}")
             return dict.fromkeys(missing, failure)
         return {}

@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from streamclient.base import checks
+from streamclient.base.extras import require_extra
 from streamclient.destinations.commit import Destination
 from streamclient.errors import ConfigurationError, StreamClientException
 from streamclient.interfaces import (
@@ -29,7 +30,7 @@ from streamclient.spark.processor.committer import CLOSED, Committer
 from streamclient.spark.processor.outputs import DestinationOutput, SinkOutput, SourceFrames
 from streamclient.spark.processor.shard_share import ShardShare
 from streamclient.spark.processor.spark_config import SparkConfig
-from streamclient.spark.spark_packages import pyarrow, require
+from streamclient.spark.spark_packages import pyarrow
 from streamclient.spark.spark_session import SHARED_SESSION, forget_ended, is_session, why_ended
 from streamclient.wire.columns import record_batch
 
@@ -218,7 +219,7 @@ class SparkRecordProcessorFactory(IRecordProcessorFactory):
         checks.flag.require("starts_anew", starts_anew)
         if isinstance(self._output, DestinationOutput):
             self._output.starts_anew = starts_anew
-        require("pyspark", "pyarrow") if self._output.needs_spark else require("pyarrow")
+        require_extra("spark", "a Spark processor", None if self._output.needs_spark else ["pyarrow"])
         self._given_session = session
         self._session: SparkSession | None = None
         self._is_closed = False

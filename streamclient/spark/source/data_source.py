@@ -16,6 +16,7 @@ import pyspark
 from attrs import define, field, frozen
 from pyspark.sql import datasource as spark
 
+from streamclient.base.extras import require_extra
 from streamclient.errors import ConfigurationError
 from streamclient.spark.source.source_options import Layout, SourceOptions, Use
 
@@ -52,8 +53,9 @@ class TablestoreDataSource(spark.DataSource):  # type: ignore[misc]
         """Check the options, without connecting.
 
         Raises:
-            ConfigurationError: an option is unknown, missing, or contradicts another option.
+            ConfigurationError: an option is unknown, missing, or contradicts another option; or pyarrow is missing.
         """
+        require_extra("spark", "the data source")
         super().__init__(options)
         self._options = SourceOptions.read(options)
         self._inferred: Layout | None = None

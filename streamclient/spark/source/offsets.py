@@ -21,6 +21,7 @@ from typing import Any, Protocol
 
 from attrs import evolve, field, frozen
 
+from streamclient.base.reasons import counted
 from streamclient.base.times import MICROS_PER_HOUR
 from streamclient.core.shard_tree import ShardTree, is_kept
 from streamclient.errors import StreamClientException
@@ -181,9 +182,10 @@ def ranges_between(
         at = end.begins.get(shard) or (None if before is None else before.at)
         after = None if before is None else before.last
         if reached.count < first or at is None or reached.last is None:
+            records = counted(reached.count, "record")
             raise StreamClientException(
-                f"shard {shard} has {reached.count} records at the end of the batch and {first} at its start: the "
-                "checkpoint is damaged, or of two queries"
+                f"shard {shard} has {records} at the end of the batch and {first} at its start: the checkpoint is "
+                "damaged, or of two queries"
             )
         within = [border for count, border in (between or {}).get(shard, {}).items() if first < count < reached.count]
         for border in (*within, reached):
@@ -262,6 +264,6 @@ def data_loss(loss: str) -> str:
 def not_as_planned(part: ShardSlice, count: int, last: SequenceInfo | None) -> StreamClientException:
     """Return the error of a task whose range holds ``count`` records up to ``last``, unlike the plan."""
     return StreamClientException(
-        f"shard {part.shard_id} gave {count} records up to {last}, and {part.count} up to {part.last} were planned: a "
-        "batch cannot be repeated as it was, so no record of it is delivered"
+        f"shard {part.shard_id} gave {counted(count, 'record')} up to {last}, and {part.count} up to {part.last} were "
+        "planned: a batch cannot be repeated as it was, so no record of it is delivered"
     )

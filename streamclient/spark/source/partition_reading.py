@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from attrs import define, field, frozen
 
 from streamclient.base.position import no_progress
-from streamclient.destinations.destination_packages import compute, pyarrow
+from streamclient.base.reasons import counted
+from streamclient.destinations.destination_packages import compute
 from streamclient.destinations.rows.change_rows import OF_CHANGES, RESERVED, rows_of_schema, rows_of_values
 from streamclient.destinations.rows.column_layout import column_type
 from streamclient.destinations.rows.column_names import marked, original_name
@@ -29,6 +30,7 @@ from streamclient.errors import (
 from streamclient.records import ColumnType, SequenceInfo
 from streamclient.spark.source.offsets import ShardSlice, data_loss, not_as_planned
 from streamclient.spark.source.planner import MOST_EMPTY_PAGES, PAGE_RECORDS
+from streamclient.spark.spark_packages import pyarrow
 from streamclient.tablestore.instance import Connection
 from streamclient.tablestore.read_retry import ReadRetry, Repeater
 from streamclient.tablestore.signed_calls import SignedCalls
@@ -223,8 +225,9 @@ class StreamPages:
                 if why:
                     raise DependencyException(f"shard {part.shard_id} cannot be read: {why}", kind=ErrorKind.TRANSIENT)
             if page.record_count < left and (is_stuck or page.next_shard_iterator is None):
+                missing = counted(left - page.record_count, "record")
                 raise DependencyException(
-                    f"shard {part.shard_id} ends {left - page.record_count} records before the planned position",
+                    f"shard {part.shard_id} ends {missing} before the planned position",
                     kind=ErrorKind.TRANSIENT,
                 )
             return page

@@ -11,6 +11,7 @@ from attrs import define, field
 
 from streamclient.base import logs
 from streamclient.base.backoff import doubling_millis
+from streamclient.base.reasons import times
 from streamclient.core.consumer.reading_pace import ShardPace
 from streamclient.errors import NoThreadError, StreamClientException
 from streamclient.wire.page_parts import PageSummary
@@ -130,7 +131,7 @@ class DoubtedPages:
             StreamClientException: there were too many such pages for a query that ``ends_by_itself``.
         """
         count = self.counts[shard] = self.counts.get(shard, 0) + 1
-        text = f"shard {shard} does not move: {why} ({count} times); the service is at fault"
+        text = f"shard {shard} does not move: {why} ({times(count)}); the service is at fault"
         if count > 1 and not count & (count - 1):
             _log.warning("%s", text)
         if ends_by_itself and count > MOST_DOUBTS:

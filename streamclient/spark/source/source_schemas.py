@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from streamclient.destinations.destination_packages import pyarrow
 from streamclient.destinations.rows.arrow_schemas import same_type
 from streamclient.destinations.rows.change_rows import ADDED, COMMIT, RESERVED, UNFIT, VERSIONS, added_types
 from streamclient.destinations.rows.column_layout import arrow_type, column_type
@@ -15,6 +14,7 @@ from streamclient.errors import ConfigurationError, DependencyException
 from streamclient.records import ColumnType
 from streamclient.spark.source.partition_reading import calls_of, opened
 from streamclient.spark.source.source_options import Layout, SourceOptions
+from streamclient.spark.spark_packages import pyarrow
 from streamclient.tablestore.ranges import TableScan
 from streamclient.tablestore.stream_operations import TablestoreStreamApi
 from streamclient.tablestore.stream_tables import TableDescription

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import evolve, frozen
 
-from streamclient.destinations.destination_packages import pyarrow
 from streamclient.destinations.rows.arrow_schemas import check_not_null
 from streamclient.destinations.rows.change_rows import ADDED, UNFIT, VERSIONS, added_types
 from streamclient.destinations.rows.column_layout import arrow_type, column_type
@@ -26,6 +25,7 @@ from streamclient.records import ColumnType
 from streamclient.spark.source.partition_reading import asked, calls_of, check_key
 from streamclient.spark.source.source_options import SourceOptions
 from streamclient.spark.source.source_schemas import describe
+from streamclient.spark.spark_packages import pyarrow
 from streamclient.tablestore.ranges import TableScan, key_order
 from streamclient.tablestore.stream_tables import split_points, split_request
 from streamclient.wire import schema

@@ -25,6 +25,7 @@ from streamclient.records import ColumnType, ColumnValue, KeyValue
 from streamclient.spark.source.partition_reading import calls_of
 from streamclient.spark.source.source_options import SourceOptions, WriteMode
 from streamclient.spark.source.source_schemas import SPARK_TYPES, check_once, describe
+from streamclient.spark.spark_packages import pyarrow
 from streamclient.tablestore.row_batches import attempts
 from streamclient.tablestore.row_batches import batches as cut
 from streamclient.wire.plainbuffer import Row, encode_row
@@ -77,8 +78,7 @@ def types_of(columns: Iterable[Field]) -> dict[str, ColumnType]:
 
 
 def _stored_as(kind: DataType) -> ColumnType | None:
-    import pyarrow as pa  # noqa: PLC0415
-
+    pa = pyarrow()
     tests = {
         ColumnType.INTEGER: pa.types.is_signed_integer,
         ColumnType.DOUBLE: lambda given: given in (pa.float32(), pa.float64()),

@@ -38,10 +38,11 @@ from streamclient.spark.source.source_options import SourceOptions
 from streamclient.tablestore.instance import Connection
 from streamclient.tablestore.read_retry import ReadRetry, Repeater
 from streamclient.tablestore.stream_api import LONGEST_EXPIRATION_HOURS, StreamDescription, StreamStatus, StreamSummary
+from streamclient.tunnel.log_watch import LOOK_SECONDS, LogWatch, Suspicion, facts_of_description
 from streamclient.tunnel.tunnel_client import TunnelClient
 from streamclient.tunnel.tunnel_errors import SequenceNumberNotMatchError, TunnelExpiredError
-from streamclient.tunnel.tunnel_model import ChannelStatus, TunnelStage
-from streamclient.tunnel.tunnel_order import ChannelOrder, key_of_token
+from streamclient.tunnel.tunnel_model import ChannelStatus, TunnelDescription, TunnelStage
+from streamclient.tunnel.tunnel_order import ChannelOrder, delivers_changes, key_of_token
 from streamclient.wire.page_parts import FINISHED, PageSummary, TunnelPage
 from streamclient.wire.tunnel import decode_token
 
@@ -94,8 +95,9 @@ class TunnelService:
             TrimmedDataException: the log that the tunnel needs is past retention.
         """
         page = self.page(shard_id, iterator, order)
-        last = page.records.sequence_info(-1) if page.record_count else None
-        return PageSummary(page.record_count, last, None if page.is_finished else page.next_token, page.may_more_record)
+        first, last = (page.records.sequence_info(at) if page.record_count else None for at in (0, -1))
+        following = None if page.is_finished else page.next_token
+        return PageSummary(page.record_count, last, following, page.may_more_record, first)
 
     def page(self, channel_id: str, token: str, order: ChannelOrder | None = None) -> TunnelPage:
         """Read a page for executors, decoded without making records.
@@ -136,6 +138,8 @@ class TunnelChannels:
     """Whether channels wait to be opened, according to the last description of the tunnel."""
     listed: frozenset[str] = field(init=False, default=frozenset())
     """The channels that can be read, according to the last description of the tunnel."""
+    described: TunnelDescription | None = field(init=False, default=None)
+    """The last description of the tunnel."""
     _name: str = field(init=False, default="")
     _numbers: dict[str, int] = field(init=False, factory=dict)
     """The known sequence numbers of the stored checkpoints, by channel."""
@@ -172,6 +176,7 @@ class TunnelChannels:
             raise StreamClientException(
                 tunnel_loss(f"tunnel {service.tunnel_id} has expired: its log is past retention")
             )
+        self.described = tunnel
         self.listed = frozenset(channel.channel_id for channel in tunnel.channels if channel.status in _READABLE)
         waits = any(channel.status is ChannelStatus.WAIT for channel in tunnel.channels)
         self.is_opening = waits or tunnel.info.stage is not TunnelStage.PROCESS_STREAM
@@ -234,6 +239,12 @@ class TunnelPlanner(StreamPlanner):
     _opening_since: float = field(init=False)
     """The time since which channels may open, because a channel before them has ended or the tunnel is new."""
     _moved_at: float = field(init=False)
+    _log_watch: LogWatch = field(init=False)
+    _watched: set[str] = field(init=False, factory=set)
+    """The channels of changes that were read, or begun, since the planner was made."""
+    _looked_at: float = field(init=False, default=float("-inf"))
+    """When the retention was last asked for."""
+    _suspected_losses: int = field(init=False, default=0)
 
     @classmethod
     def of(cls, options: SourceOptions, service: TunnelService, **clocks: Any) -> TunnelPlanner:
@@ -246,6 +257,8 @@ class TunnelPlanner(StreamPlanner):
         assert isinstance(self.streams, TunnelChannels)
         self._channels = self.streams
         self._opening_since = self._moved_at = self.monotonic()
+        # The clock of this machine stands for the service's: what differs is little beside a retention of hours.
+        self._log_watch = LogWatch(self.now_micros, self._suspected)
 
     # --- what Spark asks ----------------------------------------------------------------------------------------------
 
@@ -293,6 +306,57 @@ class TunnelPlanner(StreamPlanner):
             self._told[channel] = token
             if token == FINISHED:
                 self._listed_at, self._opening_since = float("-inf"), self.monotonic()
+
+    def lag(self) -> dict[str, Any] | None:
+        """Return the lag as for a stream, with the number of suspected losses since the query was started."""
+        lag = super().lag()
+        return None if lag is None else {**lag, "suspectedLosses": self._suspected_losses}
+
+    # --- records that the service may have skipped --------------------------------------------------------------------
+
+    def _walk(
+        self, end: StreamOffset, readable: list[str], most: int | None, per_shard: int | None, latest: int | None
+    ) -> StreamOffset:
+        self._watch_new(end, readable)
+        return super()._walk(end, readable, most, per_shard, latest)
+
+    def _watch_new(self, end: StreamOffset, readable: list[str]) -> None:
+        """Watch the channels of changes that are about to be read for the first time, and judge their positions."""
+        offsets = {channel: end.shards[channel] for channel in readable if channel not in self._watched}
+        new = {channel: offset for channel, offset in offsets.items() if offset.at and delivers_changes(offset.at)}
+        described = self._channels.described
+        if not new or described is None:
+            return
+        self._watched.update(new)
+        facts = self._log_watch.facts
+        if self.monotonic() - self._looked_at >= LOOK_SECONDS:
+            self._looked_at = self.monotonic()
+            facts = facts_of_description(self._channels.service.client, described)
+        # A query may have read further than the tunnel was told.
+        consumed = dict(facts.consumed_micros)
+        for channel, offset in new.items():
+            if offset.last is not None:
+                consumed[channel] = max(consumed.get(channel, 0), offset.last.timestamp_micros)
+        self._log_watch.learned(evolve(facts, consumed_micros=consumed))
+        for channel in sorted(new):
+            self._log_watch.opened(channel)
+
+    def _advanced(self, end: StreamOffset, shard: str, page: PageSummary, begin: str | None) -> StreamOffset:
+        before, seen = end.shards[shard], self._seen[shard]
+        if page.first is not None:
+            # The channel was read at least up to the latest of these times.
+            told = self._log_watch.facts.consumed_micros.get(shard, 0)
+            last = 0 if before.last is None else before.last.timestamp_micros
+            found_empty = seen.read_up_micros if seen.caught_up_count == before.count else 0
+            self._log_watch.page_came(shard, max(told, last, found_empty) or None, page.first.timestamp_micros)
+        after = super()._advanced(end, shard, page, begin)
+        if after.shards[shard].is_ended:
+            self._log_watch.closed(shard)
+        return after
+
+    def _suspected(self, _cause: Suspicion, text: str) -> None:
+        self._suspected_losses += 1
+        _log.warning("tunnel %s: %s", self._channels.service.tunnel_id, text)
 
     # --- inside -------------------------------------------------------------------------------------------------------
 

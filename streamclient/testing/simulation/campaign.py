@@ -15,6 +15,7 @@ from typing import Any
 from attrs import define, field
 
 from streamclient.base.interrupts import ending_signals_held_back, leave_ending_signals
+from streamclient.base.reasons import counted
 from streamclient.testing.simulation.drawing import Size, draw_plan, size_of
 from streamclient.testing.simulation.runner import HistoryVerdict, run_plan
 
@@ -90,7 +91,8 @@ class Summary:
     def lines(self) -> Iterable[str]:
         """Yield the summary as text."""
         total = sum(self.histories.values())
-        yield f"{total} histories, {len(self.violations)} violations, digest {self.digest}"
+        violations = counted(len(self.violations), "violation")
+        yield f"{counted(total, 'history')}, {violations}, digest {self.digest}"
         sizes = ", ".join(
             f"{self.histories[size.value]} {size.value} ({self.per_minute(size.value):.0f} per minute and core)"
             for size in Size

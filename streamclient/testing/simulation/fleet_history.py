@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from itertools import chain
 from typing import cast
 
+from streamclient.base.reasons import counted
 from streamclient.core.events import CheckpointOutcome, Severity
 from streamclient.core.write_rules import WriteKind
 from streamclient.model import Lease
@@ -218,7 +219,7 @@ def _event_text(what: str, detail: object) -> str:
         parts = [str(part or "no row") for part in detail] if isinstance(detail, tuple) else [str(detail)]
         return f"{what} {' → '.join(parts)}".strip()
     if what == WriteKind.PREPARE.value and rows[1] is not None and rows[1].pending is not None:
-        return f"{what} {rows[1].pending.records} records"
+        return f"{what} {counted(rows[1].pending.records, 'record')}"
     if what in POSITION_WRITES and rows[1] is not None:
         return stored_text(rows[1], place_of)
     return f"{what}: {row_text(rows[0])} → {row_text(rows[1])}"

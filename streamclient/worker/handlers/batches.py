@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 from attrs import define, field
 
+from streamclient.base.reasons import counted
 from streamclient.errors import StreamClientException
 from streamclient.interfaces import (
     InitializationInput,
@@ -232,7 +233,7 @@ class BatchBase(Sequence[StreamRecord]):
     def __repr__(self) -> str:
         if self._is_end:
             return f"<end of shard {self.shard.shard_id}>"
-        return f"<{type(self).__name__} of {len(self._records)} records of shard {self.shard.shard_id}>"
+        return f"<{type(self).__name__} of {counted(len(self._records), 'record')} of shard {self.shard.shard_id}>"
 
 
 class Batch(BatchBase):

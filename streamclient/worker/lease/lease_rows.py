@@ -30,6 +30,7 @@ from tablestore import (
     UpdateRowItem,
 )
 
+from streamclient.base.reasons import counted
 from streamclient.core.leases import LeaseWrite
 from streamclient.core.write_rules import RowT, Write, WriteKind
 from streamclient.model import Lease
@@ -115,7 +116,7 @@ def parse_row(row: Any) -> Lease | UnreadableRow:
     lease_key = key[STATUS_VALUE]
     missing = [name for name in COLUMN_TYPES if name not in cells]
     if missing and len(cells.keys() - OWN_COLUMNS) < len(COLUMN_TYPES):
-        problem = f"it has only {len(cells)} columns; it lacks {', '.join(missing)}"
+        problem = f"it has only {counted(len(cells), 'column')}; it lacks {', '.join(missing)}"
         return UnreadableRow(lease_key, problem, missing_column=missing[0])
     problems = [f"it lacks column {name}" for name in missing] + _wrong_types(cells)
     if not missing and not cells[CHECKPOINT]:

@@ -12,6 +12,7 @@ from typing import Protocol, cast
 from attrs import frozen
 
 from streamclient.base import checks, logs
+from streamclient.base.reasons import counted
 from streamclient.core.events import NoteOrder
 from streamclient.core.leases import LeaseWrite
 from streamclient.core.membership import WorkerRow, WorkerWrite
@@ -193,7 +194,8 @@ class _VerbStore:
             return [WriteAnswer(WriteOutcome.UNCERTAIN, error)] * len(leases)
         if len(given) != len(leases):
             mistake = StreamClientException(
-                f"renew_leases of {type(self._manager).__name__} gave {len(given)} answers for {len(leases)} leases; "
+                f"renew_leases of {type(self._manager).__name__} gave {counted(len(given), 'answer')} for "
+                f"{counted(len(leases), 'lease')}; "
                 "it must give one per lease, in order"
             )
             return [WriteAnswer(WriteOutcome.UNCERTAIN, mistake)] * len(leases)

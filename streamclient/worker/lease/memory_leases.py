@@ -9,6 +9,7 @@ from attrs import evolve
 
 from streamclient.base import checks
 from streamclient.base.processes import Birthplace
+from streamclient.base.reasons import counted
 from streamclient.core import membership
 from streamclient.core.leases import LeaseWrite
 from streamclient.core.membership import WorkerRow, WorkerWrite
@@ -114,7 +115,7 @@ class MemoryLeaseManager(WritingLeaseManager):
             return WriteAnswer(_applied(self._rows, write.lease_key, write))
 
     def __repr__(self) -> str:
-        return f"MemoryLeaseManager({len(self._rows)} leases of {self._stream_id})"
+        return f"MemoryLeaseManager({counted(len(self._rows), 'lease')} of {self._stream_id})"
 
 
 def _applied(rows: dict[str, RowT], key: str, write: Write[RowT]) -> WriteOutcome:

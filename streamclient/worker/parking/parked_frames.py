@@ -13,6 +13,7 @@ import json
 import re
 from typing import Any
 
+from streamclient.base.reasons import counted
 from streamclient.errors import CodecError
 from streamclient.records import KeyValue, PrimaryKey, SequenceInfo, StreamRecord
 from streamclient.wire import schema
@@ -41,7 +42,7 @@ def record_of(frame: bytes) -> StreamRecord:
     """Return the record from a frame of ``frame_of``; raise ``CodecError`` for other bytes."""
     records = default_codec().decode_page(frame).records
     if len(records) != 1:
-        raise CodecError(f"a parked frame of {len(frame)} bytes holds {len(records)} records, expected exactly 1")
+        raise CodecError(f"a parked frame holds {counted(len(records), 'record')}, expected exactly 1")
     return records[0]
 
 

@@ -13,7 +13,7 @@ from typing import NoReturn
 
 from attrs import define, field
 
-from streamclient.base.reasons import Raised
+from streamclient.base.reasons import Raised, counted
 from streamclient.interfaces import InitializationInput, IRecordProcessor, ProcessRecordsInput, ShutdownInput
 from streamclient.model import CheckpointPosition, ShutdownReason
 from streamclient.testing.history import INITIALIZE, SHUTDOWN, Called, KeysInOrder, LawBroken, ReaderOver, Returned
@@ -150,7 +150,10 @@ class LoopWitness(Witness):
         self.note("table", f"stores {shard_id}", checkpoint)
         if isinstance(reader, LoopReader):
             if number > reader.safe:
-                text = f"{checkpoint} was stored, but of its {number} changes only {reader.safe} are finished"
+                are = "is" if reader.safe == 1 else "are"
+                text = (
+                    f"{checkpoint} was stored, but of its {counted(number, 'change')} only {reader.safe} {are} finished"
+                )
                 self.break_law(STORED, shard_id, text)
             if checkpoint == CheckpointPosition.SHARD_END and self.tells_ends and not reader.may_end:
                 self.break_law(STORED, shard_id, f"the end was stored, and {reader} has not asked for it")

@@ -10,6 +10,7 @@ from functools import partial
 
 from attrs import define, field
 
+from streamclient.base.reasons import counted, times
 from streamclient.base.times import MICROS_PER_SECOND
 from streamclient.config import StreamConfig
 from streamclient.model import Lease
@@ -180,9 +181,10 @@ class Trial:
         missing = self.witness.missing()
         if not missing:
             return f"{', '.join(self._unread_shards())}: no processor reads on from the stored checkpoint to the end"
-        text = f"{len(missing)} changes were not accepted within {RECOVERY_DURATIONS:g} lease durations after the last"
-        text += f" fault, the first is {missing[0]}"
-        errors = [f"{number} times {error}" for error, number in self.witness.errors.most_common(3)]
+        were = "was" if len(missing) == 1 else "were"
+        text = f"{counted(len(missing), 'change')} {were} not accepted within {RECOVERY_DURATIONS:g} lease durations"
+        text += f" after the last fault, the first is {missing[0]}"
+        errors = [f"{times(number)} {error}" for error, number in self.witness.errors.most_common(3)]
         return text + (f"; processors raised {'; '.join(errors)}" if errors else "")
 
     # --- workers -----------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from typing import Any, cast
 from attrs import evolve, frozen
 
 from streamclient.base import checks
+from streamclient.base.reasons import counted
 from streamclient.config import ClientConfig
 from streamclient.interfaces import IRecordProcessor
 from streamclient.records import ColumnValue
@@ -46,7 +47,8 @@ class SimulationResult:
 
     def __str__(self) -> str:
         faults = ", ".join(f"{number} {name}" for name, number in self.faults.items()) or "no faults"
-        return f"{self.seeds} seeds, {self.written} changes written, {self.delivered} delivered; {faults}"
+        runs, written = counted(self.seeds, "seed"), counted(self.written, "change")
+        return f"{runs}, {written} written, {self.delivered} delivered; {faults}"
 
 
 _seeds = checks.Check(
