@@ -45,8 +45,7 @@ ENTRY = "streamclient"
 """Key of our entry in the summary of a snapshot."""
 
 LAST = "streamclient.last."
-"""The prefix of the property with a shard's last commit; application and shard follow the prefix. The property stays
-when snapshots expire."""
+"""The prefix, before application and shard, of the property with a shard's last commit. It stays when snapshots expire."""
 
 PROPERTIES = {
     "commit.retry.num-retries": "0",

@@ -53,8 +53,7 @@ CACHED_DATES = 8
 """The number of parsed dates that are kept. Dates are whole seconds, and many calls are made within one second."""
 
 CACHED_ENVELOPES = 16
-"""The number of request heads that are kept. One or two clients need about as many for their operations within a
-second."""
+"""The number of request heads that are kept: about as many as two clients need for their operations in a second."""
 
 NEEDED_HEADERS = ("x-ots-contentmd5", "x-ots-requestid", "x-ots-date", "x-ots-contenttype")
 """The headers of every successful answer to a table or stream operation."""
@@ -94,8 +93,7 @@ class SignedCalls:
         self.client: Any = checked_client(client)
         """The client whose settings these calls use."""
         self.checks_pages: bool = integrity_of(client) is Integrity.MD5
-        """Whether pages of records are compared with their digest before they are decoded. All other answers always
-        are."""
+        """Whether pages of records are compared with their digest before they are decoded, as other answers always are."""
         self._exchange = _exchange_of(client)
         self._keys: dict[tuple[str, str, str], str] = {}
 
