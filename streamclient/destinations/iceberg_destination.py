@@ -45,7 +45,7 @@ ENTRY = "streamclient"
 """Key of our entry in the summary of a snapshot."""
 
 LAST = "streamclient.last."
-"""The prefix, before application and shard, of the property with a shard's last commit. It stays when snapshots expire."""
+"""The prefix of the property with a shard's last commit, before application and shard. It outlives snapshots."""
 
 PROPERTIES = {
     "commit.retry.num-retries": "0",

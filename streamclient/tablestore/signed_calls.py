@@ -93,7 +93,7 @@ class SignedCalls:
         self.client: Any = checked_client(client)
         """The client whose settings these calls use."""
         self.checks_pages: bool = integrity_of(client) is Integrity.MD5
-        """Whether pages of records are compared with their digest before they are decoded, as other answers always are."""
+        """Whether pages of records are compared with their digest before they are decoded, as all other answers are."""
         self._exchange = _exchange_of(client)
         self._keys: dict[tuple[str, str, str], str] = {}
 
