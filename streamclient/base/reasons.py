@@ -10,6 +10,7 @@ import re
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import Enum
+from functools import lru_cache
 
 from attrs import field, frozen
 
@@ -287,6 +288,22 @@ def kind_of(reasons: Iterable[Reason]) -> ReasonKind:
     return next((reason.kind for reason in reasons), ReasonKind.NONE)
 
 
+_VOLATILE = re.compile(
+    r"""
+    (?=['"0-9a-fA-Fo-])(?:                                # most characters begin none of these
+    (?<!\w)'(?:[^'\\]|\\.)*'(?!\w)                       # a quote, but not from one apostrophe to the next
+    | (?<!\w)"(?:[^"\\]|\\.)*"(?!\w)
+    | \b[0-9a-fA-F]{8}-[0-9a-fA-F-]+                     # a UUID, as of requests
+    | \b0x[0-9a-fA-F]+\b                                # an address
+    | \b(?=[a-fA-F]*[0-9])[0-9a-fA-F]{12,}\b            # a digest; words of letters alone are words
+    | \bonce\b
+    | (?:(?<![\w.)])-)?[0-9]+(?:\.[0-9]+)?(?:\ times\b)?  # a number; its sign, unless it joins two words
+    )""",
+    re.VERBOSE,
+)
+"""The parts of a text that differ although the cause is one."""
+
+
 def described(error: BaseException) -> str:
     """Return the type and text of an error on one line, as reasons and logs quote it; never raises.
 
@@ -331,6 +348,15 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
             yield link
             more = (link.__cause__, link.__context__, *getattr(link, "exceptions", ()))
             waiting += [other for other in more if isinstance(other, BaseException)]
+
+
+@lru_cache(maxsize=4096)
+def common_words(text: str) -> str:
+    """Return a text with ``#`` in place of the parts that differ although the cause is one: quotes, ids, numbers.
+
+    Texts with one cause have the same words: of several shards, several records, or several tries.
+    """
+    return _VOLATILE.sub("#", text)
 
 
 def encodable(text: str) -> str:

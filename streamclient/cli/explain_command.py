@@ -51,12 +51,12 @@ def run(arguments: argparse.Namespace) -> int:
         named_shard,
         print_explanation,
         shard_shortener,
-        with_changes,
         with_parked,
     )
     from streamclient.cli.terminal.output import print_json, print_text  # noqa: PLC0415
+    from streamclient.operate.audit import with_changes  # noqa: PLC0415
     from streamclient.operate.collection import FleetReader, readable  # noqa: PLC0415 -- brings the SDK; --help does not wait
-    from streamclient.operate.explanation import explain  # noqa: PLC0415
+    from streamclient.operate.explanation import explanations  # noqa: PLC0415
     from streamclient.operate.operator_documents import explanations_document  # noqa: PLC0415
     from streamclient.operate.verdict import trouble_lines, verdict  # noqa: PLC0415
 
@@ -70,8 +70,8 @@ def run(arguments: argparse.Namespace) -> int:
     facts = with_changes(site, with_parked(site, arguments, facts))
     shards = all_shards(facts) if arguments.shard is None else [named_shard(facts, arguments.shard)]
     facts = collector.with_heads(facts, {key for shard in shards for key in collector.lineage_of(facts, shard)})
-    found = sorted((explain(facts, shard) for shard in shards), key=_urgency)
-    told = verdict(facts, found if arguments.shard is None else [explain(facts, shard) for shard in all_shards(facts)])
+    found = sorted(explanations(facts, shards), key=_urgency)
+    told = verdict(facts, found if arguments.shard is None else explanations(facts, all_shards(facts)))
     shown = [each for each in found if arguments.all or arguments.shard or not each.situation.is_finished]
     if arguments.json:
         print_json(explanations_document(facts, told, shown))

@@ -3,42 +3,43 @@
 from __future__ import annotations
 
 import argparse
-import os
-import shlex
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, TypeVar
 
-from attrs import evolve
+from attrs import evolve, frozen
 
 from streamclient.base import checks
-from streamclient.base.times import MICROS_PER_HOUR, MICROS_PER_SECOND, parse_duration
-from streamclient.cli.lease_views import HISTORY_ROWS, named_shard, read_audit, shard_shortener
+from streamclient.base.times import parse_duration
+from streamclient.cli.lease_views import HISTORY_ROWS, named_shard, shard_shortener
 from streamclient.cli.options import operator_name
 from streamclient.cli.terminal.commands import EXIT_DONE, EXIT_REFUSED
 from streamclient.cli.terminal.output import complain, print_json, print_text
 from streamclient.errors import ConfigurationError
-from streamclient.model import CheckpointPosition, Lease, Pause, RecordOrder
-from streamclient.operate import order_plans, plans
+from streamclient.model import CheckpointPosition, Lease, Pause
+from streamclient.operate import lease_orders, order_plans, plans
+from streamclient.operate.audit import read_audit
 from streamclient.operate.collection import FleetReader
 from streamclient.operate.facts import FleetFacts
+from streamclient.operate.lease_orders import (
+    FLAGS,
+    OPTIONS,
+    LeaseSelection,
+    command_text,
+    new_change_id,
+    noting,
+)
 from streamclient.operate.next_records import PARALLEL_READS
 from streamclient.operate.operator_documents import plan_document, report_document
 from streamclient.operate.operator_orders import Order, OrderExecutor, OrderReport, OrderStatus
-from streamclient.operate.plans import ChangePlan, Planner, Target
+from streamclient.operate.plans import Planner, Target
 from streamclient.operate.site import Site
 from streamclient.operate.targets import TargetDirection, TargetReader
-from streamclient.records import StreamRecord, readable_position
-from streamclient.worker.parking.parked_frames import record_id
+from streamclient.records import readable_position
 
 Answer = TypeVar("Answer")
-Shortener = Callable[[str], str]
-
-LONGEST_RETENTION_HOURS = 168
-"""The longest time for which the service keeps records, for a stream that does not tell its own. An order stands for
-that time: none of its records can come any more after it."""
 
 GOOD = (OrderStatus.DONE, OrderStatus.UNCHANGED)
 
@@ -59,7 +60,7 @@ def rewind(site: Site, arguments: argparse.Namespace) -> int:
             plans.plan_rewind, shard_id=arguments.shard, target=target, with_descendants=arguments.with_descendants
         )
 
-    return _run(site, arguments, prepare, wakes_all=True)
+    return _run(site, arguments, _order(arguments, prepare, wakes_all=True))
 
 
 def skip(site: Site, arguments: argparse.Namespace) -> int:
@@ -80,9 +81,9 @@ def skip(site: Site, arguments: argparse.Namespace) -> int:
             )
         distance = _reader(site).distance(arguments.shard, lease.checkpoint, target.checkpoint)
         _require_consent(arguments, f"this skips {distance} of shard {arguments.shard}, which are never delivered")
-        return _noting(planner, f"{distance} of shard {arguments.shard} are skipped and never delivered")
+        return noting(planner, f"{distance} of shard {arguments.shard} are skipped and never delivered")
 
-    return _run(site, arguments, prepare, wakes_all=True)
+    return _run(site, arguments, _order(arguments, prepare, wakes_all=True))
 
 
 def park(site: Site, arguments: argparse.Namespace) -> int:
@@ -93,28 +94,20 @@ def park(site: Site, arguments: argparse.Namespace) -> int:
 def _take_out(site: Site, arguments: argparse.Namespace) -> int:
     """Order records parked or dropped; without ``--yes`` nothing is written."""
     _require_yes(arguments, "give the order")
-    checks.optional(checks.positive).require("--records", getattr(arguments, "records", None))
-    directory = getattr(arguments, "parking_directory", None)
-    change_id, now = uuid.uuid4().hex[:8], site.clock.now_micros()
+    count = getattr(arguments, "records", None)
+    checks.optional(checks.positive).require("--records", count)
 
-    def prepare(facts: FleetFacts) -> Planner:
-        found = _records_named(site, facts, arguments)
-        records, problem = ([], found) if isinstance(found, str) else (found, "")
-        kept_hours = facts.stream.expiration_hours or LONGEST_RETENTION_HOURS
-        order = RecordOrder(
-            request_id=change_id,
-            by=operator_name(),
-            reason=arguments.reason,
-            at_micros=now,
-            until_micros=now + kept_hours * MICROS_PER_HOUR,
-            record_ids=tuple(map(record_id, records)),
-            parking_table=getattr(arguments, "parking_table", None) or "",
-            parking_directory="" if directory is None else os.path.abspath(directory),
+    def order() -> Order:
+        choice = lease_orders.RecordChoice(
+            shard_id=arguments.shard,
+            record=arguments.record,
+            count=count,
+            parking_table=getattr(arguments, "parking_table", None),
+            parking_directory=getattr(arguments, "parking_directory", None),
         )
-        planner = partial(order_plans.plan_record_order, shard_id=arguments.shard, order=order, problem=problem)
-        return _noting(planner, *map(order_plans.record_note, records))
+        return lease_orders.park_order(site, choice, by=operator_name(), reason=arguments.reason, yes=arguments.yes)
 
-    return _run(site, arguments, prepare, change_id=change_id)
+    return _run(site, arguments, order)
 
 
 def withdraw(site: Site, arguments: argparse.Namespace) -> int:
@@ -135,12 +128,12 @@ def withdraw(site: Site, arguments: argparse.Namespace) -> int:
             passed=None if lease is None or order is None else order_plans.records_passed(site.streams, lease, order),
         )
 
-    _, report, short = _execute(site, arguments, prepare)
-    if report.change_id:
+    done = _execute(site, arguments, _order(arguments, prepare))
+    if done.report.change_id:
         ended = order_plans.ends_noted(read_audit(site, HISTORY_ROWS, arguments.shard))
         new = [f"order {each} ended meanwhile: {words}" for each, words in ended.items() if each not in noted]
-        report = evolve(report, notes=(*report.notes, *new))  # an order is over from its end on, whatever its row says
-    return _show(arguments, report, short)
+        done = done.noting(*new)  # an order is over from its end on, whatever its row says
+    return _show(arguments, done)
 
 
 def _require_yes(arguments: argparse.Namespace, what: str) -> None:
@@ -148,24 +141,6 @@ def _require_yes(arguments: argparse.Namespace, what: str) -> None:
     if not arguments.yes and not arguments.dry_run:
         arguments.dry_run = True
         complain(f"this is a dry run; add --yes to {what}")
-
-
-def _records_named(site: Site, facts: FleetFacts, arguments: argparse.Namespace) -> Sequence[StreamRecord] | str:
-    """Return the records that the command names, or why it names none."""
-    lease, halted = _lease(facts, arguments.shard), facts.halted_record(arguments.shard)
-    if lease is None or lease.is_finished:
-        return "it has no records to take out"
-    count = getattr(arguments, "records", None)
-    if count is not None:
-        if count > order_plans.MOST_RECORDS_ORDERED:
-            raise ConfigurationError(
-                f"--records {count} is above {order_plans.MOST_RECORDS_ORDERED}, the most in a row"
-            )
-        return order_plans.next_records(site.streams, lease, count, halted)
-    if arguments.record is None and not halted:
-        return "its owner does not say that it stopped at one record: name the record with --record ID"
-    found = order_plans.named_record(site.streams, lease, arguments.record or halted)
-    return found if isinstance(found, str) else [found]
 
 
 def reset(site: Site, arguments: argparse.Namespace) -> int:
@@ -186,9 +161,9 @@ def reset(site: Site, arguments: argparse.Namespace) -> int:
             for key in forth
         ]
         _require_consent(arguments, f"this skips {', '.join(losses)}, which are never delivered")
-        return _noting(planner, f"skipped and never delivered: {', '.join(losses)}")
+        return noting(planner, f"skipped and never delivered: {', '.join(losses)}")
 
-    return _run(site, arguments, prepare, wakes_all=True)
+    return _run(site, arguments, _order(arguments, prepare, wakes_all=True))
 
 
 def accept_end(site: Site, arguments: argparse.Namespace) -> int:
@@ -206,60 +181,56 @@ def accept_end(site: Site, arguments: argparse.Namespace) -> int:
         order = Pause(uuid.uuid4().hex[:12], operator_name(), arguments.reason, now, accepts_end=True)
         return partial(plans.plan_accept_end, shard_id=arguments.shard, order=order, ends_here=ends_here)
 
-    return _run(site, arguments, prepare)
+    return _run(site, arguments, _order(arguments, prepare))
 
 
 def release(site: Site, arguments: argparse.Namespace) -> int:
     """Take a lease from its owner."""
-
-    def prepare(facts: FleetFacts) -> Planner:
-        return partial(plans.plan_release, shard_id=arguments.shard, vouched=arguments.force)
-
-    return _run(site, arguments, prepare, wakes_all=True)
+    return _run(
+        site,
+        arguments,
+        lambda: lease_orders.release_order(
+            arguments.shard, vouched=arguments.force, pause=arguments.pause, reason=arguments.reason
+        ),
+    )
 
 
 def move(site: Site, arguments: argparse.Namespace) -> int:
     """Have a lease handed to a worker."""
-
-    def prepare(facts: FleetFacts) -> Planner:
-        return partial(plans.plan_move, shard_id=arguments.shard, receiver=arguments.to)
-
-    return _run(site, arguments, prepare)
+    return _run(
+        site, arguments, lambda: lease_orders.move_order(arguments.shard, arguments.to, reason=arguments.reason)
+    )
 
 
 def pause(site: Site, arguments: argparse.Namespace) -> int:
     """Hold shards without reading them, and wait until no worker reads them."""
-    if not arguments.reason:
-        raise ConfigurationError("--reason is needed: it tells other operators why the shard is paused")
-    _require_selection(arguments)
+    lease_orders.require_pause(arguments.reason, arguments.lasting)
+    _selection(arguments)
     wait_seconds = parse_duration(arguments.wait)
-    until = None
-    if arguments.lasting is not None:
-        until = site.clock.now_micros() + round(parse_duration(arguments.lasting) * MICROS_PER_SECOND)
-    order = Pause(uuid.uuid4().hex[:12], operator_name(), arguments.reason, until)
 
-    def prepare(facts: FleetFacts) -> Planner:
-        shard_ids = _selected(facts, arguments, lambda lease: not lease.is_finished)
-        return partial(plans.plan_pause, shard_ids=shard_ids, pause=order)
+    def order() -> Order:
+        return lease_orders.pause_order(
+            site, _selection(arguments), by=operator_name(), reason=arguments.reason, lasting=arguments.lasting
+        )
 
-    executor, report, short = _execute(site, arguments, prepare)
-    if report.status is OrderStatus.DONE and not arguments.no_wait:
-        late = executor.await_pauses([change.shard_id for change in report.plan.changes], wait_seconds)
+    ended = _execute(site, arguments, order)
+    if ended.report.status is OrderStatus.DONE and not arguments.no_wait:
+        late = ended.executor.await_pauses([change.shard_id for change in ended.report.plan.changes], wait_seconds)
         if late:
             note = f"still read after {arguments.wait}: {', '.join(late)}; `streamclient explain` says why"
-            report = evolve(report, status=OrderStatus.GIVEN_UP, notes=(*report.notes, note))
-    return _show(arguments, report, short)
+            ended = ended.noting(note, status=OrderStatus.GIVEN_UP)
+    return _show(arguments, ended)
 
 
 def resume(site: Site, arguments: argparse.Namespace) -> int:
     """End pauses."""
-    _require_selection(arguments)
+    _selection(arguments)
+    return _run(site, arguments, lambda: lease_orders.resume_order(_selection(arguments), reason=arguments.reason))
 
-    def prepare(facts: FleetFacts) -> Planner:
-        shard_ids = _selected(facts, arguments, lambda lease: lease.pause is not None)
-        return partial(plans.plan_resume, shard_ids=shard_ids)
 
-    return _run(site, arguments, prepare)
+def _selection(arguments: argparse.Namespace) -> LeaseSelection:
+    """Return the shards that the command selects."""
+    return LeaseSelection(shards=tuple(arguments.shards), worker=arguments.worker, every=arguments.all)
 
 
 # --- positions -----------------------------------------------------------------------------------------------------
@@ -302,62 +273,31 @@ def _require_consent(arguments: argparse.Namespace, loss: str) -> None:
         raise ConfigurationError(f"{loss}; add --yes to accept that")
 
 
-def _noting(planner: Planner, *notes: str) -> Planner:
-    def plan(facts: FleetFacts, still: object) -> ChangePlan:
-        return planner(facts, still).with_notes(*notes)  # type: ignore[arg-type]  # passed on unchanged
-
-    return plan
-
-
-# --- selection -----------------------------------------------------------------------------------------------------
-
-
-def _require_selection(arguments: argparse.Namespace) -> None:
-    given = sum((bool(arguments.shards), arguments.worker is not None, arguments.all))
-    if given != 1:
-        raise ConfigurationError("name either shards, or --worker WORKER, or --all")
-
-
-def _selected(facts: FleetFacts, arguments: argparse.Namespace, is_wanted: Callable[[Lease], bool]) -> list[str]:
-    """Return the named shards; or, of a worker's shards or of all shards, those for which ``is_wanted`` holds."""
-    if arguments.shards:
-        return sorted(set(arguments.shards))
-    owners = {lease.owner for lease in facts.leases.values()}
-    if arguments.worker is not None and arguments.worker not in owners:
-        raise ConfigurationError(
-            f"worker {arguments.worker!r} owns no lease; owners: {', '.join(sorted(owners - {''}))}"
-        )
-    return [
-        key
-        for key, lease in sorted(facts.leases.items())
-        if is_wanted(lease) and arguments.worker in (None, lease.owner)
-    ]
-
-
 # --- carrying out --------------------------------------------------------------------------------------------------
 
 
-def _run(
-    site: Site,
-    arguments: argparse.Namespace,
-    prepare: Callable[[FleetFacts], Planner],
-    *,
-    wakes_all: bool = False,
-    change_id: str | None = None,
-) -> int:
-    _, report, short = _execute(site, arguments, prepare, wakes_all=wakes_all, change_id=change_id)
-    return _show(arguments, report, short)
+@frozen
+class _Ended:
+    """An order that was carried out, or only planned."""
+
+    executor: OrderExecutor
+    order: Order
+    report: OrderReport
+    short: Callable[[str], str]
+    """Shortens the ids in a text, on a terminal."""
+
+    def noting(self, *notes: str, status: OrderStatus | None = None) -> _Ended:
+        """Return the same with further notes, and with another status if one is given."""
+        report = evolve(self.report, status=status or self.report.status, notes=(*self.report.notes, *notes))
+        return evolve(self, report=report)
 
 
-def _execute(
-    site: Site,
-    arguments: argparse.Namespace,
-    prepare: Callable[[FleetFacts], Planner],
-    *,
-    wakes_all: bool = False,
-    change_id: str | None = None,
-) -> tuple[OrderExecutor, OrderReport, Shortener]:
-    """Carry the order out; return its report, and a function that shortens ids in a text. Ids in errors are short."""
+def _run(site: Site, arguments: argparse.Namespace, order: Callable[[], Order]) -> int:
+    return _show(arguments, _execute(site, arguments, order))
+
+
+def _execute(site: Site, arguments: argparse.Namespace, make: Callable[[], Order]) -> _Ended:
+    """Carry an order out. Ids in errors are short. ``make`` makes the order once the arguments have whole ids."""
     limit = getattr(arguments, "pause", None)
     pause_seconds = None if limit is None else parse_duration(limit)
     collector = FleetReader(site)
@@ -365,18 +305,25 @@ def _execute(
     _complete_ids(facts, arguments)
     short = shard_shortener(facts)
     executor = OrderExecutor(site, collector, operator_name(), say=complain)
-    order = Order(
-        command=_command(arguments),
-        reason=arguments.reason,
-        prepare=prepare,
-        change_id=change_id or uuid.uuid4().hex[:8],
-        wakes_all=wakes_all,
-    )
+    order = make()
     try:
         report = executor.carry_out(order, dry_run=arguments.dry_run, pause_seconds=pause_seconds)
     except ConfigurationError as error:
         raise ConfigurationError(short(str(error))) from error
-    return executor, report, short
+    return _Ended(executor, order, report, short)
+
+
+def _order(
+    arguments: argparse.Namespace, prepare: Callable[[FleetFacts], Planner], *, wakes_all: bool = False
+) -> Callable[[], Order]:
+    """Return the maker of an order that only this command gives."""
+    return lambda: Order(
+        command=_command(arguments),
+        reason=arguments.reason,
+        prepare=prepare,
+        change_id=new_change_id(),
+        wakes_all=wakes_all,
+    )
 
 
 def _complete_ids(facts: FleetFacts, arguments: argparse.Namespace) -> None:
@@ -387,38 +334,21 @@ def _complete_ids(facts: FleetFacts, arguments: argparse.Namespace) -> None:
         arguments.shards = [named_shard(facts, given) for given in arguments.shards]
 
 
-_VALUES = {
-    "to": "--to",
-    "record": "--record",
-    "records": "--records",
-    "order": "--order",
-    "parking_table": "--parking-table",
-    "parking_directory": "--parking-directory",
-    "worker": "--worker",
-    "lasting": "--for",
-    "pause": "--pause",
-}
-"""The options with a value that the audit shows."""
-
-
 def _command(arguments: argparse.Namespace) -> str:
-    """Return the command as typed, without the options of the connection, which may hold secrets."""
-    words = [arguments.action]
-    words += [arguments.shard] if getattr(arguments, "shard", None) else getattr(arguments, "shards", [])
-    for name, option in _VALUES.items():
-        value = getattr(arguments, name, None)
-        words += [] if value is None else [option, str(value)]
-    flags = ("all", "with_descendants", "yes", "force")
-    words += [f"--{name.replace('_', '-')}" for name in flags if getattr(arguments, name, False)]
-    return shlex.join(words)
+    """Return the command as typed, without the options of the connection."""
+    shards = [arguments.shard] if getattr(arguments, "shard", None) else getattr(arguments, "shards", [])
+    names = {option: option.removeprefix("--").replace("-", "_") for option in (*OPTIONS, *FLAGS)}
+    given = {option: getattr(arguments, name, None) for option, name in names.items()}
+    return command_text(arguments.action, shards, given)
 
 
-def _show(arguments: argparse.Namespace, report: OrderReport, short: Shortener) -> int:
+def _show(arguments: argparse.Namespace, ended: _Ended) -> int:
+    report = ended.report
     refused = bool(report.plan.refusals)
     if arguments.json:
-        print_json(report_document(_command(arguments), report))
+        print_json(report_document(ended.order.command, report))
     else:
-        print_text(*map(short, _lines(report)))
+        print_text(*map(ended.short, _lines(report)))
     if report.status is OrderStatus.PLANNED:
         return EXIT_REFUSED if refused else EXIT_DONE
     return EXIT_DONE if report.status in GOOD else EXIT_REFUSED

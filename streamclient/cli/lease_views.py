@@ -17,12 +17,14 @@ from streamclient.cli.terminal.layout import Column, matching_id
 from streamclient.cli.terminal.output import id_shortener, print_json, print_table, print_text
 from streamclient.errors import ConfigurationError
 from streamclient.interfaces import IParkingStore
+from streamclient.operate.audit import read_audit
 from streamclient.operate.cases import Explanation
 from streamclient.operate.collection import FleetReader, readable
 from streamclient.operate.evidence import evidence
-from streamclient.operate.explanation import explain
-from streamclient.operate.facts import FleetFacts, OperatorChange
+from streamclient.operate.explanation import explain, explanations
+from streamclient.operate.facts import FleetFacts
 from streamclient.operate.fleet_reports import REPORTS_KEPT, ReportDirectory, fleet_report, shard_groups
+from streamclient.operate.moves import MOST_MOVES, LeaseMove, LeaseMoves
 from streamclient.operate.operator_documents import (
     Document,
     audit_document,
@@ -34,7 +36,7 @@ from streamclient.operate.overview import Overview, headline, overview
 from streamclient.operate.site import Site
 from streamclient.operate.snapshots import differences, load_snapshot, snapshot_of, snapshot_text
 from streamclient.operate.verdict import parked_line
-from streamclient.worker.lease.audit_rows import AUDIT_STATUS_TYPE, AuditRecord, parse_audit_row
+from streamclient.worker.lease.audit_rows import AuditRecord
 
 COLUMNS = (
     Column("SHARD"),
@@ -56,21 +58,25 @@ AUDIT_COLUMNS = (
     Column("REASON", least=8),
 )
 
+MOVE_COLUMNS = (
+    Column("TIME", drop=1),
+    Column("SHARD"),
+    Column("MOVE", least=16),
+    Column("FROM", drop=2, least=8),
+    Column("TO", least=8),
+    Column("WHO", drop=5, least=8),
+    Column("OUTCOME", drop=3, least=8),
+    Column("REASON", drop=4, least=8),
+)
+
 HISTORY_ROWS = 50
 """The most changes of a lease that ``show`` names."""
-
-CHANGES_READ = 200
-"""How many of the newest audit rows ``explain`` searches for the last change of a shard."""
-
-AUDIT_ROWS_READ = 10_000
-"""How many of the newest audit rows are searched for the changes of one shard: two or three requests."""
 
 
 def list_leases(site: Site, arguments: argparse.Namespace) -> int:
     """Print all leases, and all shards that have no lease yet."""
     facts = readable(FleetReader(site).collect(() if arguments.no_lag else None))
-    verdicts = [explain(facts, key) for key in all_shards(facts)]
-    leases = [lease_document(facts, verdict) for verdict in verdicts]
+    leases = [lease_document(facts, verdict) for verdict in explanations(facts, all_shards(facts))]
     if arguments.json:
         print_json({**fleet_document(facts), "leases": leases})
     else:
@@ -131,6 +137,43 @@ def list_audit(site: Site, arguments: argparse.Namespace) -> int:
         ]
         print_table(AUDIT_COLUMNS, rows, "no changes by operators")
     return EXIT_DONE
+
+
+def list_moves(site: Site, arguments: argparse.Namespace) -> int:
+    """Print who holds which shard since when, and the orders of operators, newest first."""
+    checks.positive.require("--limit", arguments.limit)
+    facts = readable(FleetReader(site).collect())
+    shard_id = None if arguments.shard is None else named_shard(facts, arguments.shard)
+    rows = {key: row for key, row in facts.rows.items() if shard_id in (None, key)}
+    moves = LeaseMoves()
+    moves.read(evolve(facts, rows=rows))
+    moves.audited(read_audit(site, MOST_MOVES, shard_id))
+    document = moves.document()
+    more = len(document["moves"]) - arguments.limit
+    document["moves"] = document["moves"][: arguments.limit]
+    if arguments.json:
+        print_json(document)
+        return EXIT_DONE
+    short = id_shortener({*all_shards(facts), *(move["shard"] for move in document["moves"])})
+    cells = [[short(cell) for cell in _move_cells(move)] for move in document["moves"]]
+    print_table(MOVE_COLUMNS, cells, "no moves: no worker has run yet")
+    if more > 0:
+        print_text(f"({more} more: --limit shows them)")
+    return EXIT_DONE
+
+
+def _move_cells(move: LeaseMove) -> tuple[str, ...]:
+    order = f"order: {_without_shards(move['command'], move['shard'])}" if move["command"] else move["kind"]
+    return (
+        utc_text(move["at_micros"]),
+        move["shard"],
+        order,
+        move["from"] or "-",
+        move["to"] or "-",
+        move["who"] or "-",
+        move["outcome"] or "-",
+        move["reason"] or "-",
+    )
 
 
 def save_snapshot(site: Site, arguments: argparse.Namespace) -> int:
@@ -220,19 +263,6 @@ def with_parked(site: Site, arguments: argparse.Namespace, facts: FleetFacts) ->
     return evolve(facts, parked=Counter(key.shard_id for key in store.parked_keys(facts.stream.stream_id)))
 
 
-def with_changes(site: Site, facts: FleetFacts) -> FleetFacts:
-    """Return the facts with operators' last changes, among the newest audit rows: one request."""
-    if facts.trouble or facts.stream.stream_id is None:
-        return facts
-    changes: dict[str, OperatorChange] = {}
-    for record in read_audit(site, CHANGES_READ):
-        change = OperatorChange(
-            at_micros=record.at_micros, who=record.who, command=record.command, outcome=record.outcome
-        )
-        changes.setdefault(record.shard_id, change)
-    return evolve(facts, changes=changes)
-
-
 def all_shards(facts: FleetFacts) -> list[str]:
     """Return the shards with a row, and the shards that the stream lists; ancestors first."""
     return facts.tree.ancestors_first({*facts.rows, *(facts.stream.listing or {}), *facts.former_rows})
@@ -290,18 +320,6 @@ def _line(lease: Document) -> tuple[str, ...]:
 
 def _seconds(value: float | None) -> str:
     return "-" if value is None else duration(value)
-
-
-def read_audit(site: Site, limit: int, shard_id: str | None = None) -> list[AuditRecord]:
-    """Return at most ``limit`` changes by operators, of one shard or of all, newest first."""
-
-    def read() -> list[AuditRecord]:
-        wanted = limit if shard_id is None else AUDIT_ROWS_READ
-        rows = site.table.scan(site.stream_id, AUDIT_STATUS_TYPE, limit=wanted, newest=True)
-        records = [record for row in rows if (record := parse_audit_row(row)) is not None]
-        return [record for record in records if shard_id in (None, record.shard_id)][:limit]
-
-    return site.read("reading the audit", read)
 
 
 def _audit_text(record: AuditRecord) -> str:

@@ -33,6 +33,7 @@ def _run(arguments: argparse.Namespace) -> int:
         "list": lease_views.list_leases,
         "show": lease_views.show_lease,
         "audit": lease_views.list_audit,
+        "moves": lease_views.list_moves,
         "snapshot": lease_views.save_snapshot,
         "report": lease_views.report,
         "diff": lease_views.compare,
@@ -68,6 +69,9 @@ def _add_views(actions: Actions) -> None:
     audit = _add(actions, "audit", "changes by operators, newest first")
     audit.add_argument("--shard", help="only changes of this shard")
     audit.add_argument("--limit", type=int, default=50, metavar="N", help="how many rows (default: %(default)s)")
+    moves = _add(actions, "moves", "who holds which shard since when, and changes by operators, newest first")
+    moves.add_argument("--shard", help="only moves of this shard")
+    moves.add_argument("--limit", type=int, default=50, metavar="N", help="how many rows (default: %(default)s)")
     snapshot = _add(actions, "snapshot", "save the whole state as JSON")
     snapshot.add_argument("file", help="file to write; - is standard output")
     report = _add(actions, "report", "lag and time to loss by groups of shards, saved with a snapshot if wanted")

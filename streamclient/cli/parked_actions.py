@@ -20,6 +20,7 @@ from streamclient.errors import ConfigurationError, printable
 from streamclient.interfaces import IParkingStore
 from streamclient.model import ParkedRecord
 from streamclient.records import readable_position
+from streamclient.worker.parking.parked_causes import cause_id, of_cause, of_keys_with_cause, parked_causes
 from streamclient.worker.parking.parked_documents import document_of
 from streamclient.worker.parking.parked_frames import key_text, parse_key
 from streamclient.worker.parking.parking_files import FileParkingStore
@@ -33,6 +34,16 @@ COLUMNS = (
     Column("WRITTEN", drop=2),
     Column("CHANGE", drop=1),
     Column("KEY", least=12),
+    Column("ERROR", least=16),
+)
+
+
+CAUSE_COLUMNS = (
+    Column("CAUSE"),
+    Column("RECORDS"),
+    Column("SHARDS", drop=2),
+    Column("FIRST PARKED", drop=1),
+    Column("LAST PARKED", drop=3),
     Column("ERROR", least=16),
 )
 
@@ -74,6 +85,7 @@ def _chosen(store: IParkingStore, arguments: argparse.Namespace) -> list[ParkedR
     shard_id = getattr(arguments, "shard", None)
     if shard_id is not None:
         shard_id = matching_id(shard_id, {parked.shard_id for parked in everything}, "shard")
+    everything = _of_cause(everything, arguments)
     wanted = {_full_record_id(given, everything) for given in getattr(arguments, "record", None) or ()}
     chosen = [
         parked
@@ -86,6 +98,17 @@ def _chosen(store: IParkingStore, arguments: argparse.Namespace) -> list[ParkedR
     if missing:
         raise ConfigurationError(f"no parked record has the id {', '.join(sorted(missing))}")
     return chosen
+
+
+def _of_cause(records: list[ParkedRecord], arguments: argparse.Namespace) -> list[ParkedRecord]:
+    given = getattr(arguments, "cause", None)
+    if given is None:
+        return records
+    known = {cause_id(parked.error) for parked in records}
+    named = matching_id(given, known, "cause")
+    if named not in known:
+        raise ConfigurationError(f"no parked record has the cause {given}; `streamclient parked causes` names them")
+    return (of_keys_with_cause if arguments.action == "replay" else of_cause)(records, named)
 
 
 def _full_record_id(given: str, records: Sequence[ParkedRecord]) -> str:
@@ -126,6 +149,28 @@ def _show(store: IParkingStore, records: Sequence[ParkedRecord], arguments: argp
     return EXIT_DONE
 
 
+def _causes(store: IParkingStore, records: Sequence[ParkedRecord], arguments: argparse.Namespace) -> int:
+    causes = parked_causes(records)
+    if arguments.json:
+        print_json({"causes": causes})
+        return EXIT_DONE
+    if causes:
+        rows = [
+            (
+                cause["id"],
+                str(cause["records"]),
+                str(cause["shards"]),
+                utc_text(cause["oldest_micros"]),
+                utc_text(cause["newest_micros"]),
+                printable(cause["error"]),
+            )
+            for cause in causes
+        ]
+        print_table(CAUSE_COLUMNS, rows, "")
+    print_text(f"{counted(len(records), 'record')} parked, {counted(len(causes), 'cause')}")
+    return EXIT_DONE
+
+
 def _replay(store: IParkingStore, records: Sequence[ParkedRecord], arguments: argparse.Namespace) -> int:
     if "" not in sys.path:
         sys.path.insert(0, "")  # as `python -m` does: programs in the present directory are found
@@ -151,8 +196,8 @@ def _replay(store: IParkingStore, records: Sequence[ParkedRecord], arguments: ar
 
 
 def _discard(store: IParkingStore, records: Sequence[ParkedRecord], arguments: argparse.Namespace) -> int:
-    if not (arguments.all or arguments.key or arguments.record or arguments.shard):
-        raise ConfigurationError("say which records to discard: --key, --record, --shard or --all")
+    if not (arguments.all or arguments.key or arguments.record or arguments.shard or arguments.cause):
+        raise ConfigurationError("say which records to discard: --key, --record, --shard, --cause or --all")
     store.remove(records)
     if arguments.json:
         print_json({"discarded": [parked.record_id for parked in records]})
@@ -163,6 +208,7 @@ def _discard(store: IParkingStore, records: Sequence[ParkedRecord], arguments: a
 
 _ACTIONS: Mapping[str, Callable[[IParkingStore, Sequence[ParkedRecord], argparse.Namespace], int]] = {
     "list": _list,
+    "causes": _causes,
     "show": _show,
     "replay": _replay,
     "discard": _discard,

@@ -1,4 +1,4 @@
-"""``streamclient parked``: list, show, replay or discard parked records."""
+"""``streamclient parked``: list, show, replay or discard parked records, and group them by cause."""
 
 from __future__ import annotations
 
@@ -18,10 +18,14 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     actions = parser.add_subparsers(title="actions", required=True, metavar="ACTION")
     _with_parts(_add(actions, "list", "one line for each parked record"))
     _with_parts(_add(actions, "show", "everything about parked records, with tracebacks"))
+    _add(
+        actions, "causes", "one line for each cause: parked records whose errors differ only in numbers, ids and quotes"
+    )
     replay = _add(actions, "replay", "give parked records to a processor, in order per key")
     replay.add_argument(
         "--processor", required=True, metavar="MODULE:FACTORY", help="makes the processors, as for Worker"
     )
+    _with_cause(replay, "all records of each key that has a record with this cause, as `parked causes` names it")
     discard = _with_parts(_add(actions, "discard", "forget parked records without processing them"))
     discard.add_argument("--all", action="store_true", help="every record; needed unless other options select records")
 
@@ -46,12 +50,18 @@ def _add(actions: Any, name: str, text: str) -> argparse.ArgumentParser:
 
 def _with_parts(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
     """Add options that select a part of a key's records. A replay has none: it keeps a key's order in all shards."""
-    selection = parser.add_argument_group("which of these")
+    selection = _with_cause(parser, "with this cause, as `parked causes` names it")
     selection.add_argument("--shard", metavar="ID", help="of the shard with this id, or beginning of one")
     selection.add_argument(
         "--record", action="append", metavar="ID", help="with this record id, or beginning of its last part; repeatable"
     )
     return parser
+
+
+def _with_cause(parser: argparse.ArgumentParser, text: str) -> Any:
+    selection = parser.add_argument_group("which of these")
+    selection.add_argument("--cause", metavar="ID", help=text)
+    return selection
 
 
 def run(arguments: argparse.Namespace) -> int:

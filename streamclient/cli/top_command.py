@@ -25,6 +25,9 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         metavar="SECONDS",
         help="time between refreshes (default: %(default)s)",
     )
+    parser.add_argument(
+        "--groups", action="store_true", help="count shards by worker and lag, and name only some that do not move"
+    )
     runs(parser, run)
 
 

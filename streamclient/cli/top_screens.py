@@ -6,31 +6,31 @@ import argparse
 import os
 import shutil
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from threading import Event
 
-from attrs import evolve, frozen
+from attrs import frozen
 
 from streamclient.cli.lease_views import known_ids
 from streamclient.cli.terminal.commands import EXIT_DONE, shown_until_ended
-from streamclient.cli.terminal.layout import cut, fold, one_line, shortener
+from streamclient.cli.terminal.layout import Column, cut, fold, one_line, shortener
 from streamclient.cli.terminal.output import has_rich, print_json, print_json_line, table_text, width_of
-from streamclient.cli.top_tables import SHARD_COLUMNS, WELL, WORKER_COLUMNS, causes, shard_rows, worker_rows
+from streamclient.cli.top_tables import (
+    GROUP_COLUMNS,
+    SHARD_COLUMNS,
+    WORKER_COLUMNS,
+    causes,
+    group_rows,
+    shard_rows,
+    worker_rows,
+)
 from streamclient.errors import ConfigurationError, StreamClientError
-from streamclient.operate.collection import FleetReader, readable
-from streamclient.operate.facts import FleetFacts
+from streamclient.operate.fleet_watch import FleetWatch
+from streamclient.operate.groups import WELL, groups, groups_document
 from streamclient.operate.operator_documents import Document
-from streamclient.operate.overview import Overview, cost_line, headline, overview, overview_document
+from streamclient.operate.overview import Overview, ShardLine, cost_line, headline, overview_document
 from streamclient.operate.site import Site, text_of
-from streamclient.operate.verdict import FleetVerdict, trouble_lines, verdict
-
-STREAM_SECONDS = 30.0
-"""Seconds between listings of the shards: they change when partitions split, which is rare while a person watches."""
-
-HEADS_PER_REFRESH = 20
-"""The number of shards whose next unread record is looked up per refresh, in turn. Each costs one small read, and a
-second one if the shard's checkpoint is the oldest record."""
+from streamclient.operate.verdict import MOST_SHARDS_OF_COMMAND, FleetVerdict, trouble_lines
 
 SHORTEST_INTERVAL_SECONDS = 0.2
 
@@ -47,56 +47,11 @@ HOME, REST_OF_LINE, REST_OF_SCREEN = "\x1b[H", "\x1b[K", "\x1b[J"
 """To the first line; erase to the end of a line, and to the end of the screen: a screen replaces the one before without
 flickering."""
 
+BY_LAG = "unfinished shards by lag, up to:"
+"""Above the table of groups, whose columns are the classes of lag."""
+
 WHY_INDENT = "  "
 """Before the cause of a shard, which stands below it."""
-
-
-class FleetWatch:
-    """The reader of the facts for one screen after another, with few requests."""
-
-    def __init__(self, site: Site, monotonic: Callable[[], float] = time.monotonic) -> None:
-        self._collector = FleetReader(site, monotonic=monotonic)
-        self._monotonic = monotonic
-        self._facts: FleetFacts | None = None
-        self._listed_at = 0.0
-        self.verdict: FleetVerdict | None = None
-        """The verdict of the last reading, also of one that failed; ``None`` before the first."""
-
-    def next(self) -> Overview:
-        """Return the next screen.
-
-        Raises:
-            StreamClientError: a read failed; the next call tries again.
-        """
-        before = self._facts
-        facts = self._read(before)
-        if facts.unreadable:
-            self.verdict = verdict(facts, (), self.verdict)
-            readable(facts)
-        self._facts = self._with_heads(facts)
-        view = overview(self._facts, before, self.verdict)
-        self.verdict = view.verdict
-        return view
-
-    def _read(self, before: FleetFacts | None) -> FleetFacts:
-        """Return the facts; a read that failed is among them."""
-        if before is None or self._monotonic() - self._listed_at > STREAM_SECONDS:
-            facts = self._collector.collect()
-            if not facts.unreadable:
-                self._listed_at = self._monotonic()
-            return facts
-        try:
-            return self._collector.refreshed(before)
-        except StreamClientError as error:
-            problem, code = self._collector.site.problem_of(error)
-            return evolve(before, problem=problem, problem_code=code)
-
-    def _with_heads(self, facts: FleetFacts) -> FleetFacts:
-        if facts.stream.stream_id is None:
-            return facts
-        checkpoints = {key: lease.checkpoint for key, lease in facts.leases.items() if not lease.is_finished}
-        reader = self._collector.head_reader(facts.stream.stream_id)
-        return evolve(facts, heads=reader.read_some(checkpoints, HEADS_PER_REFRESH))
 
 
 def show_top(site: Site, arguments: argparse.Namespace) -> int:
@@ -104,16 +59,17 @@ def show_top(site: Site, arguments: argparse.Namespace) -> int:
     if not arguments.interval >= SHORTEST_INTERVAL_SECONDS:
         raise ConfigurationError(f"--interval must be at least {SHORTEST_INTERVAL_SECONDS} s, not {arguments.interval}")
     watch = FleetWatch(site)
+    form = GROUPED if arguments.groups else LISTED
     if arguments.once:
         view = watch.next()
         if arguments.json:
-            print_json(overview_document(view))
+            print_json(form.document(view))
         else:
-            print(plain_screen(view, width_of(sys.stdout)))
+            print(form.text(view, width_of(sys.stdout), None))
         return EXIT_DONE
     screens = _screens(watch, f"table {site.data_table}, status table {site.status_table}", arguments.interval)
     with shown_until_ended():
-        _show_each(screens, as_json=arguments.json)
+        _show_each(screens, form, as_json=arguments.json)
     return EXIT_DONE
 
 
@@ -131,28 +87,37 @@ class FailedScreen:
         return {"problem": self.text, "verdict": self.verdict}
 
 
-def _show_each(screens: Iterator[Overview | FailedScreen], *, as_json: bool) -> None:
+@frozen
+class ScreenForm:
+    """A form of the screens: for people, and for programs."""
+
+    text: Callable[[Overview, int | None, int | None], str]
+    """The text of a screen, of a width and a height."""
+    document: Callable[[Overview], Document]
+
+    def text_of(self, screen: Overview | FailedScreen, width: int | None, height: int | None) -> str:
+        """Return the text of a screen, or why there is none."""
+        return fold(screen.text, width) if isinstance(screen, FailedScreen) else self.text(screen, width, height)
+
+
+def _show_each(screens: Iterator[Overview | FailedScreen], form: ScreenForm, *, as_json: bool) -> None:
     if as_json:
         for screen in screens:
-            print_json_line(screen.document if isinstance(screen, FailedScreen) else overview_document(screen))
+            print_json_line(screen.document if isinstance(screen, FailedScreen) else form.document(screen))
     elif not sys.stdout.isatty():
         for screen in screens:
-            print(_text_of(screen, None, None), end="\n\n", flush=True)
+            print(form.text_of(screen, None, None), end="\n\n", flush=True)
     elif has_rich():
-        _show_rich(screens)
+        _show_rich(screens, form)
     else:
-        _show_plain(screens)
+        _show_plain(screens, form)
 
 
-def _text_of(screen: Overview | FailedScreen, width: int | None, height: int | None) -> str:
-    return fold(screen.text, width) if isinstance(screen, FailedScreen) else plain_screen(screen, width, height)
-
-
-def _show_plain(screens: Iterator[Overview | FailedScreen]) -> None:
+def _show_plain(screens: Iterator[Overview | FailedScreen], form: ScreenForm) -> None:
     """Show each screen in the place of the one before, on a terminal that knows how; else after it."""
     is_simple = os.environ.get("TERM", "dumb") == "dumb"
     for number, screen in enumerate(screens):
-        text = _text_of(screen, width_of(sys.stdout), shutil.get_terminal_size().lines)
+        text = form.text_of(screen, width_of(sys.stdout), shutil.get_terminal_size().lines)
         if is_simple:
             print(text, end="\n\n", flush=True)
             continue
@@ -186,10 +151,34 @@ def plain_screen(view: Overview, width: int | None = None, height: int | None = 
     height there is at least one shard, and lines say how many workers and shards are left out.
     """
     short = shortener(known_ids(view.facts), width)
-    cells = [[short(cell) for cell in row] for row in shard_rows(view)]
     above = f"{_heading(view, width, height, short)}\n\n{_worker_table(view, width, height)}\n"
+    return _with_shards(above, view.shards, short, width, height)
+
+
+def grouped_screen(view: Overview, width: int | None = None, height: int | None = None) -> str:
+    """Return one screen of a fleet with very many shards: workers by classes of lag, and shards that do not move."""
+    found = groups(view)
+    shown = [line for line in view.shards if not line.explanation.situation.moves][: len(found["not_moving"])]
+    named = {each for line in shown for each in (line.shard_id, line.explanation.root)}
+    named.update(shard for trouble in view.verdict["troubles"] for shard in trouble["shards"][:MOST_SHARDS_OF_COMMAND])
+    short = shortener(known_ids(view.facts), width, named)
+    table = _cut_table(GROUP_COLUMNS, group_rows(found), width, height)
+    above = f"{_heading(view, width, height, short)}\n\n{BY_LAG}\n{table}\n"
+    if not shown:
+        return f"{above}\nevery shard moves"
+    more = found["not_moving_more"]
+    if not more:
+        return _with_shards(above, shown, short, width, height)
+    text = _with_shards(above, shown, short, width, None if height is None else height - 1)
+    return f"{text}\n({more} more that do not move)"
+
+
+def _with_shards(
+    above: str, shards: Sequence[ShardLine], short: Callable[[str], str], width: int | None, height: int | None
+) -> str:
+    cells = [[short(cell) for cell in row] for row in shard_rows(shards)]
     head, *rows = table_text(SHARD_COLUMNS, cells, width).split("\n")
-    whys = [fold(WHY_INDENT + one_line(short(cause)), width).split("\n") if cause else [] for cause in causes(view)]
+    whys = [fold(WHY_INDENT + one_line(short(cause)), width).split("\n") if cause else [] for cause in causes(shards)]
     blocks = [[row, *why] for row, why in zip(rows, whys, strict=False)]
     below = rows[len(blocks) :]  # the columns without room
     lines = [above, head]
@@ -214,21 +203,31 @@ def _heading(view: Overview, width: int | None, height: int | None, short: Calla
 
 
 def _worker_table(view: Overview, width: int | None, height: int | None) -> str:
+    return _cut_table(WORKER_COLUMNS, worker_rows(view), width, height)
+
+
+def _cut_table(columns: Sequence[Column], rows: list[tuple[str, ...]], width: int | None, height: int | None) -> str:
     """Return the table of workers; with a height only some of them, first those that are not well."""
-    rows = worker_rows(view)
     most = len(rows) if height is None else max(1, height // WORKER_SHARE)
     if len(rows) <= most:
-        return table_text(WORKER_COLUMNS, rows, width)
+        return table_text(columns, rows, width)
     rows.sort(key=lambda cells: cells[-1] == WELL)
-    return f"{table_text(WORKER_COLUMNS, rows[:most], width)}\n({len(rows) - most} more: --json shows them)"
+    return f"{table_text(columns, rows[:most], width)}\n({len(rows) - most} more: --json shows them)"
 
 
-def _show_rich(screens: Iterator[Overview | FailedScreen]) -> None:
+def _show_rich(screens: Iterator[Overview | FailedScreen], form: ScreenForm) -> None:
     from rich.live import Live  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
 
     with Live(screen=True, auto_refresh=False) as live:
         for screen in screens:
             size = shutil.get_terminal_size()
-            text = _text_of(screen, size.columns, size.lines)
+            text = form.text_of(screen, size.columns, size.lines)
             live.update(Text(text, no_wrap=True, overflow="ellipsis"), refresh=True)
+
+
+LISTED = ScreenForm(plain_screen, overview_document)
+"""A line for each shard."""
+
+GROUPED = ScreenForm(grouped_screen, groups_document)
+"""Counts of shards, for a fleet with very many."""

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from streamclient.base.times import duration
 from streamclient.cli.terminal.layout import Column
-from streamclient.operate.facts import Process
+from streamclient.operate.groups import LAG_CLASSES, Groups, health, stands_still
 from streamclient.operate.operator_documents import Document
 from streamclient.operate.overview import Overview, ShardLine, rate
-
-WELL = "well"
-"""The health of a worker that has no trouble."""
 
 WORKER_COLUMNS = (
     Column("WORKER", least=8),
@@ -29,6 +28,33 @@ SHARD_COLUMNS = (
 )
 
 
+GROUP_COLUMNS = (
+    Column("WORKER", least=8),
+    Column("SHARDS"),
+    Column("MOVING", drop=1),
+    *(
+        Column(words.removeprefix("up to ").replace("over ", ">").upper(), drop=len(LAG_CLASSES) + 1 - number)
+        for number, words in enumerate(LAG_CLASSES)
+    ),
+    Column("HEALTH", least=12),
+)
+"""The columns of the workers by classes of lag; on a narrow line the shortest lags go first."""
+
+
+def group_rows(found: Groups) -> list[tuple[str, ...]]:
+    """Return the cells of each worker, in the order of ``GROUP_COLUMNS``."""
+    return [
+        (
+            group["id"] or "-",
+            str(group["shards"]),
+            str(group["moving"]),
+            *map(str, group["counts"]),
+            group["health"] or "no owner",
+        )
+        for group in found["workers"]
+    ]
+
+
 def worker_rows(view: Overview) -> list[tuple[str, ...]]:
     """Return the cells of each worker, in the order of ``WORKER_COLUMNS``."""
     return [
@@ -38,7 +64,7 @@ def worker_rows(view: Overview) -> list[tuple[str, ...]]:
             str(worker["leases"]),
             str(worker["unfinished"]),
             rate(worker["records_per_second"]),
-            _health(worker),
+            health(worker),
         )
         for worker in view.workers
     ]
@@ -48,24 +74,10 @@ def _worker_state(worker: Document) -> str:
     session = worker["session"]
     if session is None or worker["life"] != "living":
         return str(worker["life"])
-    return str(session["process"] if _stands_still(session) else session["state"])
+    return str(session["process"] if stands_still(session) else session["state"])
 
 
-def _stands_still(session: Document) -> bool:
-    """Return whether this machine knows that the worker's process gets no processor time, or is gone."""
-    return session["process"] in (Process.STOPPED.value, Process.GONE.value)
-
-
-def _health(worker: Document) -> str:
-    session = worker["session"]
-    if session is None:
-        return "no session row"
-    if worker["life"] != "living" or _stands_still(session):
-        return "unknown"  # what it said last may be over, or worse
-    return session["trouble"] or WELL
-
-
-def shard_rows(view: Overview) -> list[tuple[str, ...]]:
+def shard_rows(lines: Sequence[ShardLine]) -> list[tuple[str, ...]]:
     """Return the cells of each shard, in the order of ``SHARD_COLUMNS``."""
     return [
         (
@@ -76,7 +88,7 @@ def shard_rows(view: Overview) -> list[tuple[str, ...]]:
             rate(line.records_per_second),
             _bound("at least ", line) + _seconds(line.seconds_to_loss),
         )
-        for line in view.shards
+        for line in lines
     ]
 
 
@@ -84,9 +96,9 @@ def _bound(words: str, line: ShardLine) -> str:
     return words if line.is_lag_bound else ""
 
 
-def causes(view: Overview) -> list[str]:
+def causes(lines: Sequence[ShardLine]) -> list[str]:
     """Return why each shard does not move; empty for one that moves."""
-    return ["" if line.explanation.situation.moves else line.explanation.cause for line in view.shards]
+    return ["" if line.explanation.situation.moves else line.explanation.cause for line in lines]
 
 
 def _seconds(value: float | None) -> str:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from attrs import frozen
+from attrs import define, field, frozen
 
 from streamclient.base.reasons import Cause, Reason
 from streamclient.core.shard_tree import Listing, ShardTree, levels
@@ -119,6 +119,49 @@ def parents_finished(lease: Lease, rows: Mapping[str, Lease], listing: Listing |
             if not gate.is_open:
                 return gate
     return Gate()
+
+
+@define(eq=False)
+class Gates:
+    """The gates of many shards for one state of rows and listing: the answers of ``parents_finished``, remembered.
+
+    A shard costs as much as its parents, not as all of its ancestors: a key that grows makes chains of a thousand
+    shards, each of which would walk up to the first one.
+    """
+
+    rows: Mapping[str, Lease]
+    listing: Listing | None
+    _clear: Mapping[bool, dict[str, bool]] = field(init=False, factory=lambda: {True: {}, False: {}})
+    """By shard, for children that the listing has and for others: whether certainly nothing above the shard is left to
+    read. False also means that this is not known."""
+
+    def of(self, lease: Lease) -> Gate:
+        """Return whether everything before a shard was processed, as ``parents_finished`` does."""
+        young = self.listing if self.listing is not None and lease.lease_key in self.listing else None
+        parents = _parents(lease.lease_key, lease, self.listing)
+        is_open = all(
+            _ancestor_gate(parent, self.rows, young, True).is_open and self._is_clear(parent, young)
+            for parent in parents
+        )
+        return Gate() if is_open else parents_finished(lease, self.rows, self.listing)
+
+    def _is_clear(self, shard_id: str, young: Listing | None) -> bool:
+        known = self._clear[young is not None]
+        stack = [shard_id]
+        while stack:
+            key = stack[-1]
+            is_new = key not in known
+            known.setdefault(key, False)  # until its parents are known; so a circle is not clear
+            parents = _parents(key, self.rows.get(key), self.listing)
+            unknown = [parent for parent in parents if parent not in known]
+            if unknown and is_new:
+                stack += unknown
+            else:
+                stack.pop()
+                known[key] = all(
+                    known[parent] and _ancestor_gate(parent, self.rows, young, False).is_open for parent in parents
+                )
+        return known[shard_id]
 
 
 def _ancestor_gate(ancestor: str, rows: Mapping[str, Lease], listing: Listing | None, is_parent: bool) -> Gate:

@@ -17,8 +17,23 @@ from tablestore import Condition, OTSClient, PutRowItem, Row, RowExistenceExpect
 
 from streamclient.core.leases import LeaseWrite
 from streamclient.model import Lease, Pause
+from streamclient.operate.facts import FleetFacts, OperatorChange
+from streamclient.operate.site import Site
 from streamclient.tablestore.row_batches import ROWS_PER_BATCH, send_items
-from streamclient.worker.lease.audit_rows import OUTCOME, AuditRecord, audit_cells, audit_key
+from streamclient.worker.lease.audit_rows import (
+    AUDIT_STATUS_TYPE,
+    OUTCOME,
+    AuditRecord,
+    audit_cells,
+    audit_key,
+    parse_audit_row,
+)
+
+CHANGES_READ = 200
+"""How many of the newest audit rows are searched for the last change of each shard."""
+
+AUDIT_ROWS_READ = 10_000
+"""How many of the newest audit rows are searched for the changes of one shard: two or three requests."""
 
 
 def records_for(
@@ -46,17 +61,18 @@ def changed_fields(lease: Lease | None, write: LeaseWrite) -> str:
     if lease is None:
         return "null"
     names = [name for name in write.changes if name != "counter"]
-    return json.dumps({name: _plain(getattr(lease, name)) for name in names}, ensure_ascii=False, sort_keys=True)
+    return json.dumps({name: plain(getattr(lease, name)) for name in names}, ensure_ascii=False, sort_keys=True)
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """Return the value of a field of ``Lease`` as JSON can hold it."""
     if isinstance(value, frozenset):
         return sorted(value)
     if isinstance(value, tuple):
-        return [_plain(each) for each in value]
+        return [plain(each) for each in value]
     if hasattr(value, "__attrs_attrs__"):
         fields = value.as_plain() if isinstance(value, Pause) else asdict(value, recurse=False)
-        return {name: _plain(content) for name, content in fields.items()}
+        return {name: plain(content) for name, content in fields.items()}
     return value.hex() if isinstance(value, bytes) else value
 
 
@@ -100,3 +116,32 @@ class AuditLog:
             for error in send_items(self._client, self._table_name, items[start : start + ROWS_PER_BATCH]):
                 if error is not None:
                     raise error
+
+
+def read_audit(site: Site, limit: int, shard_id: str | None = None) -> list[AuditRecord]:
+    """Return at most ``limit`` changes by operators, of one shard or of all, newest first.
+
+    Raises:
+        StreamClientError: the status table could not be read.
+    """
+
+    def read() -> list[AuditRecord]:
+        wanted = limit if shard_id is None else AUDIT_ROWS_READ
+        rows = site.table.scan(site.stream_id, AUDIT_STATUS_TYPE, limit=wanted, newest=True)
+        records = [record for row in rows if (record := parse_audit_row(row)) is not None]
+        return [record for record in records if shard_id in (None, record.shard_id)][:limit]
+
+    return site.read("reading the audit", read)
+
+
+def with_changes(site: Site, facts: FleetFacts) -> FleetFacts:
+    """Return the facts with operators' last changes, among the newest audit rows: one request."""
+    if facts.trouble or facts.stream.stream_id is None:
+        return facts
+    changes: dict[str, OperatorChange] = {}
+    for record in read_audit(site, CHANGES_READ):
+        change = OperatorChange(
+            at_micros=record.at_micros, who=record.who, command=record.command, outcome=record.outcome
+        )
+        changes.setdefault(record.shard_id, change)
+    return evolve(facts, changes=changes)

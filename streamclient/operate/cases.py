@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from attrs import evolve, field, frozen
 
@@ -14,6 +14,16 @@ from streamclient.operate.situations import Situation
 
 NO_TROUBLE = ShardTrouble("")
 """The trouble of a worker that says nothing about a shard."""
+
+
+MOST_NAMES = 5
+"""The most workers that a sentence names: it should stay one, and the evidence names them all."""
+
+
+def names_of(workers: Sequence[str]) -> str:
+    """Return the names of workers for a sentence; of many workers the first ones, and the number of the others."""
+    more = len(workers) - MOST_NAMES
+    return ", ".join(workers[:MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
 
 
 @frozen(kw_only=True)
@@ -43,6 +53,8 @@ class Case:
     shard_id: str
     judge: Callable[[Case], Explanation]
     """The function that applies the rules to another shard."""
+    living: tuple[str, ...]
+    """The workers that may take leases, sorted."""
     above: frozenset[str] = field(default=frozenset())
     """Shards that wait for this one, and whose explanations need this verdict; so a circle of parents ends."""
 

@@ -11,19 +11,58 @@ Laws:
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from streamclient.operate.cases import Case, Explanation
 from streamclient.operate.facts import FleetFacts
 from streamclient.operate.lease_rules import LEASE_RULES
+from streamclient.operate.liveness import living_workers
 from streamclient.operate.record_rules import judge_by_records
 from streamclient.operate.row_rules import ROW_RULES
 
 
 def explain(facts: FleetFacts, shard_id: str) -> Explanation:
     """Return the verdict about one shard."""
-    return _judge(Case(facts=facts, shard_id=shard_id, judge=_judge))
+    ancestors = (key for key in facts.tree.ancestors(shard_id) if not _is_finished(facts, key))
+    return explanations(facts, [*ancestors, shard_id])[-1]
 
 
-def _judge(case: Case) -> Explanation:
+def explanations(facts: FleetFacts, shard_ids: Iterable[str]) -> list[Explanation]:
+    """Return the verdicts about shards, in the order given. Shards that wait for one ancestor have it judged once."""
+    wanted = list(shard_ids)
+    judge, living = _Judge(), tuple(living_workers(facts))
+    for key in facts.tree.ancestors_first(wanted):
+        judge(Case(facts=facts, shard_id=key, judge=judge, living=living))
+    return [judge.verdicts[key] for key in wanted]
+
+
+def _is_finished(facts: FleetFacts, shard_id: str) -> bool:
+    lease = facts.lease(shard_id)
+    return lease is not None and lease.is_finished
+
+
+class _Judge:
+    """Applies the rules, and remembers the verdicts.
+
+    A shard that waits asks for the verdict about the shard before it. That one is judged first, so that a long chain of
+    waiting shards costs one verdict each, and no depth of calls.
+    """
+
+    def __init__(self) -> None:
+        self.verdicts: dict[str, Explanation] = {}
+
+    def __call__(self, case: Case) -> Explanation:
+        known = self.verdicts.get(case.shard_id)
+        # In a circle a verdict depends on the shard that asks for it.
+        if known is not None and case.shard_id not in case.facts.tree.circles:
+            return known
+        verdict = _judged(case)
+        if not case.above:
+            self.verdicts[case.shard_id] = verdict
+        return verdict
+
+
+def _judged(case: Case) -> Explanation:
     for rule in ROW_RULES:
         verdict = rule(case)
         if verdict is not None:

@@ -15,6 +15,7 @@ from attrs import field, frozen
 from streamclient.base.reasons import Reason
 from streamclient.base.times import MICROS_PER_SECOND
 from streamclient.core.shard_tree import ShardTree
+from streamclient.core.shards import Gates
 from streamclient.core.worker_info import WorkerInfo
 from streamclient.model import Lease, Shard
 
@@ -180,6 +181,11 @@ class FleetFacts:
         """All known shards, as rows and listing show them."""
         return ShardTree.of(self.leases.values(), (self.stream.listing or {}).values())
 
+    @cached_property
+    def gates(self) -> Gates:
+        """Whether everything before a shard was processed, for all shards."""
+        return Gates(self.leases, self.stream.listing)
+
     @property
     def parents(self) -> Mapping[str, frozenset[str]]:
         """The parents of every known shard."""
@@ -194,6 +200,23 @@ class FleetFacts:
     def children(self) -> Mapping[str, list[str]]:
         """The children of every shard that has children, sorted."""
         return {key: sorted(children) for key, children in self.tree.children.items()}
+
+    @cached_property
+    def owned(self) -> Mapping[str, list[Lease]]:
+        """The leases of every worker that owns any, handed-over ones too; those without an owner under ``""``."""
+        owned: dict[str, list[Lease]] = {}
+        for lease in self.leases.values():
+            owned.setdefault(lease.owner, []).append(lease)
+        return owned
+
+    @cached_property
+    def left_by(self) -> Mapping[str, frozenset[str]]:
+        """The workers that have left a shard for good and never take it again, by shard, as they publish it."""
+        left: dict[str, frozenset[str]] = {}
+        for name, session in self.workers.items():
+            for shard_id in session.info.left:
+                left[shard_id] = left.get(shard_id, frozenset()) | {name}
+        return left
 
     @cached_property
     def beats(self) -> Mapping[str, int]:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 
 from streamclient.base.reasons import Cause, ReasonKind, text_of
 from streamclient.base.times import duration, utc_text
-from streamclient.core.shards import parents_finished
 from streamclient.core.worker_info import ShardTrouble
 from streamclient.model import Lease
 from streamclient.operate import situations
-from streamclient.operate.cases import Case, Explanation
-from streamclient.operate.facts import FleetFacts, Process, RowFacts, WorkerFacts
-from streamclient.operate.liveness import SILENT_SHARE, Liveness, is_pause_on, life, living_workers
+from streamclient.operate.cases import Case, Explanation, names_of
+from streamclient.operate.facts import Process, RowFacts, WorkerFacts
+from streamclient.operate.liveness import SILENT_SHARE, Liveness, is_pause_on, life
 from streamclient.operate.row_rules import in_circle
 from streamclient.operate.situations import Situation
 
@@ -22,7 +21,7 @@ LeaseRule = Callable[[Case, RowFacts, Lease], Explanation | None]
 
 
 def _waits_for_parent(case: Case, row: RowFacts, lease: Lease) -> Explanation | None:
-    gate = parents_finished(lease, case.facts.leases, case.facts.stream.listing)
+    gate = case.facts.gates.of(lease)
     if gate.reason is None:
         return None
     circle = case.facts.circles.get(case.shard_id)
@@ -69,34 +68,33 @@ def _paused(case: Case, row: RowFacts, lease: Lease) -> Explanation | None:
 def _free(case: Case, row: RowFacts, lease: Lease) -> Explanation | None:
     if lease.owner:
         return None
-    living = living_workers(case.facts)
-    if not living:
+    if not case.living:
         return case.verdict(situations.NO_WORKER, "has no owner, and no worker lives")
-    takers = [name for name in living if case.shard_id not in shards_left(case.facts, name)]
+    takers = _takers(case)
     if not takers:
-        return case.verdict(situations.LEFT_BY_PROCESSOR, _left_text(living))
-    text = f"has no owner; it is free for the next scan of a worker (living: {', '.join(takers)})"
+        return case.verdict(situations.LEFT_BY_PROCESSOR, _left_text(case.living))
+    text = f"has no owner; it is free for the next scan of a worker (living: {names_of(takers)})"
     return case.verdict(situations.FREE, text + _unless_left(case, takers))
 
 
-def shards_left(facts: FleetFacts, worker: str) -> tuple[str, ...]:
-    """Return the shards that a worker has left for good, and never takes again."""
-    session = facts.workers.get(worker)
-    return () if session is None else session.info.left
+def _takers(case: Case) -> Sequence[str]:
+    """Return the living workers that may take the shard."""
+    left = case.facts.left_by.get(case.shard_id)
+    return case.living if left is None else [name for name in case.living if name not in left]
 
 
-def _unless_left(case: Case, takers: list[str]) -> str:
+def _unless_left(case: Case, takers: Sequence[str]) -> str:
     """Return the proviso that takers may have left the shard, if their rows have no room to name all such shards."""
-    sessions = [case.facts.workers.get(name) for name in takers]
+    sessions = (case.facts.workers.get(name) for name in takers)
     if not all(session is not None and session.info.left_unnamed for session in sessions):
         return ""
-    names = ", ".join(takers)
+    names = names_of(takers)
     return f", unless its processor left it on worker {names}, whose session row has no room to name all such shards"
 
 
-def _left_text(names: list[str]) -> str:
+def _left_text(names: Sequence[str]) -> str:
     return (
-        f"was given up by its processor on worker {', '.join(names)} (mark_for_process_done), and no other worker lives"
+        f"was given up by its processor on worker {names_of(names)} (mark_for_process_done), and no other worker lives"
     )
 
 
@@ -150,20 +148,19 @@ def _is_cut_off(case: Case, session: WorkerFacts, state: Liveness) -> bool:
     """Return whether an owner writes nothing although its process runs, and no other worker takes its shards."""
     if session.process is not Process.RUNNING or session.state == "killed":
         return False
-    return state is Liveness.SILENT or (state is Liveness.DEAD and not living_workers(case.facts))
+    return state is Liveness.SILENT or (state is Liveness.DEAD and not case.living)
 
 
 def _owner_dead(case: Case, lease: Lease) -> Explanation:
     dead = f"has a dead owner: worker {lease.owner} gave its last heartbeat {case.silence(lease.owner)} ago"
     if life(case.facts, lease.owner) is Liveness.UNSEEN:
         dead = f"has a dead owner: worker {lease.owner} has gone"
-    others = living_workers(case.facts)
-    if not others:
+    if not case.living:
         return case.verdict(situations.OWNER_DEAD_ALONE, f"{dead}, and no other worker lives")
-    takers = [name for name in others if case.shard_id not in shards_left(case.facts, name)]
+    takers = _takers(case)
     if not takers:
-        return case.verdict(situations.LEFT_BY_PROCESSOR, _left_text(others))
-    text = f"{dead}; another worker takes it (living: {', '.join(others)})"
+        return case.verdict(situations.LEFT_BY_PROCESSOR, _left_text(case.living))
+    text = f"{dead}; another worker takes it (living: {names_of(case.living)})"
     return case.verdict(situations.OWNER_DEAD, text + _unless_left(case, takers))
 
 
@@ -172,8 +169,8 @@ def _given_up(case: Case, row: RowFacts, lease: Lease) -> Explanation | None:
     age = case.facts.age_seconds(row.beat_micros)
     if case.session(lease.owner) is None or age <= case.facts.lease_duration_seconds * SILENT_SHARE:
         return None
-    if case.shard_id in shards_left(case.facts, lease.owner):
-        others = [name for name in living_workers(case.facts) if name != lease.owner]
+    if lease.owner in case.facts.left_by.get(case.shard_id, ()):
+        others = [name for name in case.living if name != lease.owner]
         if not others:
             return case.verdict(situations.LEFT_BY_PROCESSOR, _left_text([lease.owner]))
     said = case.said(lease.owner)

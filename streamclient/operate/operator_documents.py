@@ -99,7 +99,7 @@ def lease_columns(lease: Lease) -> Document:
 def worker_document(facts: FleetFacts, name: str) -> Document:
     """Return one worker, with its session row if it has one."""
     worker = facts.workers.get(name)
-    owned = [lease for lease in facts.leases.values() if lease.owner == name]
+    owned = facts.owned.get(name, [])
     return {
         "worker": name,
         "life": life(facts, name).value,

@@ -6,13 +6,17 @@ Laws:
 * The audit rows are stored before the first effect, a pause included, and completed after the last.
 * Shards that were paused for a command are resumed when the command ends, however it ends. If its process dies, the
   pause ends by itself ``ABANDONED_SECONDS`` after the command's own limit.
+* A command that was agreed to by its digest is refused if its plan is another one by now.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from enum import Enum
+from typing import Any
 
 from attrs import field, frozen
 
@@ -21,7 +25,7 @@ from streamclient.base.times import MICROS_PER_SECOND, duration
 from streamclient.core.leases import LeaseWrite
 from streamclient.errors import StreamClientError, StreamClientException
 from streamclient.model import Lease, Pause
-from streamclient.operate.audit import AuditLog, records_for
+from streamclient.operate.audit import AuditLog, plain, records_for
 from streamclient.operate.collection import FleetReader
 from streamclient.operate.facts import FleetFacts
 from streamclient.operate.lease_writing import StatusTableWriter
@@ -34,6 +38,19 @@ from streamclient.worker.lease.audit_rows import DONE, AuditRecord
 ABANDONED_SECONDS = 900.0
 """Time from a command's own limit to the end of its pause, should its process die: long enough for slow answers and
 clocks that differ, short enough that no operator has to end the pause by hand."""
+
+DIGEST_CHARACTERS = 16
+"""The length of a plan's digest: 64 bits, far more than the plans that one operator looks at."""
+
+_OWNERS_OWN = frozenset({"counter", "pause_taken"})
+"""Fields that the owner of a lease writes while an operator looks at a plan; they change nothing of its meaning."""
+
+_DRAWN = frozenset({"request_id", "at_micros", "until_micros"})
+"""What is new in each plan of a command: ids, and times counted from now. The command names the durations."""
+
+
+class PlanChangedError(StreamClientException):
+    """The plan of a command is no longer the one that was agreed to; nothing was written."""
 
 
 class OrderStatus(Enum):
@@ -119,12 +136,16 @@ class OrderExecutor:
         self._writer = StatusTableWriter(site, collector)
         self._say = say
 
-    def carry_out(self, order: Order, *, dry_run: bool = False, pause_seconds: float | None = None) -> OrderReport:
+    def carry_out(
+        self, order: Order, *, dry_run: bool = False, pause_seconds: float | None = None, agreed: str | None = None
+    ) -> OrderReport:
         """Plan the command and, without ``dry_run``, write its changes.
 
-        With ``pause_seconds`` running owners are paused first, and waited for at most that long.
+        With ``pause_seconds`` running owners are paused first, and waited for at most that long. With ``agreed``, the
+        ``order_digest`` of an earlier dry run, the changes are written only if the plan is still the same.
 
         Raises:
+            PlanChangedError: the plan is not the one that was agreed to; nothing was changed.
             StreamClientError: a read failed, the audit could not be written, or the command makes no sense here;
                 nothing was changed.
         """
@@ -138,6 +159,8 @@ class OrderExecutor:
         whole = planner(facts, {*still, *hindered})
         if dry_run:
             return OrderReport(status=OrderStatus.PLANNED, plan=whole, notes=_first_paused(facts, hindered))
+        if agreed not in (None, order_digest(order, whole)):
+            raise PlanChangedError(f"the plan of `{order.command}` is not the one that was agreed to: look at it again")
         if not whole.changes:
             return OrderReport(status=OrderStatus.UNCHANGED, plan=whole)
         records = self._intend(order, whole.changes)
@@ -268,6 +291,35 @@ class OrderExecutor:
 
     def _wake_owners(self, facts: FleetFacts, shard_ids: Iterable[str]) -> None:
         self._site.wake(lease.owner for key in shard_ids if (lease := facts.lease(key)) is not None)
+
+
+def order_digest(order: Order, plan: ChangePlan) -> str:
+    """Return a short text that two plans of a command share if and only if they would write the same.
+
+    It is made of the command, and of shard, kind, and fields before and after of each write. Counters and
+    acknowledgements, which owners write all the time, do not count, nor do the ids and times of the new orders.
+    """
+    writes = [_write_digested(change.write) for change in sorted(plan.changes, key=lambda change: change.shard_id)]
+    text = json.dumps([order.command, order.reason, writes], ensure_ascii=False, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:DIGEST_CHARACTERS]
+
+
+def _write_digested(write: LeaseWrite) -> list[Any]:
+    before = sorted({*write.rule.if_same, *write.changes} - _OWNERS_OWN)
+    after = sorted({*write.changes} - _OWNERS_OWN)
+    return [
+        write.lease_key,
+        write.kind.value,
+        {name: plain(getattr(write.seen, name)) for name in before},
+        None if write.result is None else {name: _timeless(plain(getattr(write.result, name))) for name in after},
+    ]
+
+
+def _timeless(value: Any) -> Any:
+    """Return a field without the ids and times that a command draws anew with each plan."""
+    if isinstance(value, list):
+        return [_timeless(each) for each in value]
+    return {name: each for name, each in value.items() if name not in _DRAWN} if isinstance(value, dict) else value
 
 
 def _first_paused(facts: FleetFacts, shard_ids: Sequence[str]) -> tuple[str, ...]:

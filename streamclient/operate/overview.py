@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 
 from attrs import frozen
 
@@ -10,7 +11,7 @@ from streamclient.base.reasons import counted
 from streamclient.base.times import MICROS_PER_SECOND, duration
 from streamclient.core.costs import Cost
 from streamclient.operate.cases import Explanation
-from streamclient.operate.explanation import explain
+from streamclient.operate.explanation import explanations
 from streamclient.operate.facts import FleetFacts
 from streamclient.operate.liveness import fleet_cost, is_lag_bound, lag_seconds, seconds_to_loss
 from streamclient.operate.operator_documents import Document, fleet_document, worker_document
@@ -34,15 +35,23 @@ class ShardLine:
     """Records per second between two refreshes; ``None`` before the second, and if the owner stores no progress."""
 
 
-@frozen(kw_only=True)
+@frozen(kw_only=True, slots=False)
 class Overview:
-    """One screen."""
+    """One screen. Values that are derived for all shards are computed once."""
 
     facts: FleetFacts
     shards: tuple[ShardLine, ...]
     """The unfinished shards, nearest to loss first."""
     finished: int
     verdict: FleetVerdict
+
+    @cached_property
+    def lines_of(self) -> Mapping[str, list[ShardLine]]:
+        """The unfinished shards by owner, those without one under ``""``; nearest to loss first."""
+        lines: dict[str, list[ShardLine]] = {}
+        for line in self.shards:
+            lines.setdefault(line.owner, []).append(line)
+        return lines
 
     @property
     def moving(self) -> int:
@@ -66,9 +75,9 @@ class Overview:
 
     def rate_of(self, worker: str) -> float | None:
         """Return the sum of the known rates of a worker's shards; ``None`` if no rate is known."""
-        return _sum_of_known([line for line in self.shards if line.owner == worker])
+        return _sum_of_known(self.lines_of.get(worker, []))
 
-    @property
+    @cached_property
     def workers(self) -> list[Document]:
         """All workers by name, with or without a session."""
         names = sorted({*self.facts.beats, *self.facts.workers})
@@ -79,7 +88,7 @@ def overview(facts: FleetFacts, before: FleetFacts | None = None, told: FleetVer
     """Return the screen for these facts; rates need the facts of the previous screen, and ``told`` is its verdict."""
     known = sorted({*facts.rows, *(facts.stream.listing or {})})
     rates = {} if before is None else _rates(before, facts)
-    found = [explain(facts, key) for key in known]
+    found = explanations(facts, known)
     lines = [_line(facts, each, rates) for each in found if not each.situation.is_finished]
     lines.sort(key=lambda line: (_or_forever(line.seconds_to_loss), line.explanation.situation.moves, line.shard_id))
     finished = len(found) - len(lines)
@@ -122,9 +131,9 @@ def _or_forever(seconds: float | None) -> float:
 # --- for programs and for people -----------------------------------------------------------------------------------
 
 
-def overview_document(view: Overview) -> Document:
-    """Return the screen as a document."""
-    return {
+def overview_document(view: Overview, *, has_shards: bool = True) -> Document:
+    """Return the screen as a document, without its list of shards if ``has_shards`` is false."""
+    document: Document = {
         **fleet_document(view.facts),
         "verdict": view.verdict,
         "totals": {
@@ -137,20 +146,22 @@ def overview_document(view: Overview) -> Document:
             "cost_an_hour": None if view.cost is None else view.cost.to_document(),
         },
         "workers": view.workers,
-        "shards": [
-            {
-                "shard": line.shard_id,
-                "owner": line.owner,
-                "situation": line.explanation.situation.name,
-                "moves": line.explanation.situation.moves,
-                "first_line": line.explanation.first_line,
-                "lag_seconds": line.lag_seconds,
-                "lag_is_bound": line.is_lag_bound,
-                "records_per_second": line.records_per_second,
-                "seconds_to_loss": line.seconds_to_loss,
-            }
-            for line in view.shards
-        ],
+    }
+    return {**document, "shards": [shard_line_document(line) for line in view.shards]} if has_shards else document
+
+
+def shard_line_document(line: ShardLine) -> Document:
+    """Return one shard as the document of a screen has it."""
+    return {
+        "shard": line.shard_id,
+        "owner": line.owner,
+        "situation": line.explanation.situation.name,
+        "moves": line.explanation.situation.moves,
+        "first_line": line.explanation.first_line,
+        "lag_seconds": line.lag_seconds,
+        "lag_is_bound": line.is_lag_bound,
+        "records_per_second": line.records_per_second,
+        "seconds_to_loss": line.seconds_to_loss,
     }
 
 

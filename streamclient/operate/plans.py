@@ -20,7 +20,6 @@ from attrs import evolve, frozen
 from streamclient.base.times import MICROS_PER_SECOND, duration, utc_text
 from streamclient.core import leases as rule
 from streamclient.core.leases import LeaseWrite
-from streamclient.core.shards import parents_finished
 from streamclient.model import CheckpointPosition, Lease, Pause, RecordOrder
 from streamclient.operate.facts import FleetFacts
 from streamclient.operate.liveness import Liveness, is_lease_silent, is_pause_on, life, living_workers
@@ -162,7 +161,7 @@ def _moves(facts: FleetFacts, stood_still: Collection[str], positions: Mapping[s
     def may_begin(key: str) -> bool:
         """Return whether a worker may begin this child of a moved shard before the parent's new position is written."""
         is_below = not moved.isdisjoint(parents.get(key, ()))
-        return is_below and parents_finished(facts.leases[key], facts.leases, facts.stream.listing).is_open
+        return is_below and facts.gates.of(facts.leases[key]).is_open
 
     for key in facts.tree.ancestors_first(positions):
         lease, target = facts.leases[key], positions[key]
@@ -190,8 +189,7 @@ def _has_begun(facts: FleetFacts, lease: Lease) -> bool:
     """
     is_at_start = lease.checkpoint == CheckpointPosition.TRIM_HORIZON and lease.progress is None
     is_untouched = is_at_start and not lease.owner and not lease.counter
-    gate = parents_finished(lease, facts.leases, facts.stream.listing)
-    return not is_at_start or (gate.is_open and not is_untouched)
+    return not is_at_start or (facts.gates.of(lease).is_open and not is_untouched)
 
 
 # --- owners --------------------------------------------------------------------------------------------------------

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from streamclient.operate import situations
-from streamclient.operate.cases import Case, Explanation
-from streamclient.operate.liveness import living_workers
+from streamclient.operate.cases import Case, Explanation, names_of
 from streamclient.operate.situations import Situation
 
 Rule = Callable[[Case], Explanation | None]
@@ -79,9 +78,9 @@ def _absent(case: Case) -> Explanation:
     for parent in sorted(shard.parent_shard_ids - {case.shard_id}):
         if parent in listing and parent not in facts.rows and parent not in case.above:
             return case.because_of(parent, situations.PARENT_HAS_NO_ROW)
-    if not living_workers(facts):
+    if not case.living:
         return case.verdict(situations.NO_WORKER, "has no lease row, and no worker lives that could create it")
-    names = ", ".join(living_workers(facts))
+    names = names_of(case.living)
     return case.verdict(situations.NO_ROW, f"has no lease row yet: a worker creates it soon (living: {names})")
 
 

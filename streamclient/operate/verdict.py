@@ -9,7 +9,6 @@ Laws:
 
 from __future__ import annotations
 
-import re
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from enum import IntEnum
@@ -17,7 +16,7 @@ from typing import Literal, TypedDict
 
 from attrs import frozen
 
-from streamclient.base.reasons import Cause, text_of
+from streamclient.base.reasons import Cause, common_words, text_of
 from streamclient.base.times import MICROS_PER_SECOND, SECONDS_PER_HOUR, duration, utc_text
 from streamclient.operate import situations
 from streamclient.operate.cases import Explanation
@@ -138,9 +137,6 @@ _BY_OWNER = frozenset({situations.NO_WORKER, situations.FREE, situations.NOT_PIC
 
 _KINDS: dict[Urgency, Kind] = {Urgency.LOSS: "lost", Urgency.STUCK: "stuck", Urgency.FAILING: "stuck"}
 """The kind of a trouble of shards by its urgency; of all others it is ``waits``."""
-
-_VOLATILE = re.compile(r"'[^']*'|\"[^\"]*\"|\b[0-9a-f]{8}-[0-9a-f-]+|\bonce\b|\d+( times\b)?")
-"""The parts of a cause that differ from shard to shard although the cause is one: quotes, ids of requests, numbers."""
 
 _FOLLOWING = frozenset({Cause.NEXT_TRY, Cause.PRESENT_TRY, Cause.STRATEGY_ASKED})
 """Causes that only say how a failure goes on."""
@@ -272,7 +268,7 @@ class _Troubled:
     def group(self) -> tuple[str, Urgency, str]:
         """The value that shards of one trouble have in common."""
         found = self.explanation
-        words = _VOLATILE.sub("#", self.cause.replace(found.shard_id, "#"))
+        words = common_words(self.cause.replace(found.shard_id, "#"))
         # A cause that names its worker is that worker's own: numbers tell workers apart.
         owner = self.owner if self.owner and self.owner in self.cause else ""
         return f"{found.situation.name} {owner}", self.urgency, words

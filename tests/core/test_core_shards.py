@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from holdings_driver import STREAM_ID, row
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -11,6 +13,7 @@ from streamclient.core.shard_tree import Listing, index_shards
 from streamclient.core.shards import (
     ABSENCE_SECONDS,
     COUNTERS_BETWEEN,
+    Gates,
     NewLease,
     Start,
     SyncPlan,
@@ -217,3 +220,54 @@ def test_an_open_gate_has_finished_parents_whatever_the_graph(edges: list[tuple[
     for key, lease in rows.items():
         gate = parents_finished(lease, rows, shards)
         assert not gate.is_open or all(rows[parent].is_finished for parent in shards[key].parent_shard_ids)
+
+
+HAS_ROW = st.integers(0, 5).map(bool)
+"""Most shards have a row, and most are listed."""
+
+
+@st.composite
+def any_leases(draw: st.DrawFn) -> tuple[dict[str, Lease], Listing | None]:
+    """Rows and a listing that may lack shards, name parents differently, and have circles."""
+    ids = [f"s{number}" for number in range(7)]
+    names = st.sets(st.sampled_from(ids), max_size=2)
+    ends = st.sampled_from(["SHARD_END", "SHARD_END", "it-1"])
+    rows = rows_of(*(row(key, checkpoint=draw(ends), parent_shard_ids=draw(names)) for key in ids if draw(HAS_ROW)))
+    shards = [Shard(key, *[*sorted(draw(names)), None, None][:2]) for key in ids if draw(HAS_ROW)]
+    return rows, None if draw(st.integers(0, 4)) == 0 else index_shards(shards)
+
+
+@settings(deadline=None, max_examples=150)
+@given(any_leases())
+def test_remembered_gates_are_those_of_a_walk_through_all_ancestors(
+    made: tuple[dict[str, Lease], Listing | None],
+) -> None:
+    rows, shards = made
+    gates = Gates(rows, shards)
+
+    for lease in [*rows.values(), *reversed(rows.values()), row("other", parent_shard_ids={"s0", "s1"})]:
+        assert gates.of(lease) == parents_finished(lease, rows, shards)
+
+
+class CountedRows(dict[str, Lease]):
+    """Rows that count how often one is looked up."""
+
+    looked_up = 0
+
+    def get(self, key: str, default: Any = None) -> Any:
+        self.looked_up += 1
+        return super().get(key, default)
+
+
+def test_a_chain_of_shards_costs_each_of_them_once() -> None:
+    """A key that grows: each split closes one shard and leaves one of its children for good."""
+    count = 300
+    rows = CountedRows()
+    for number in range(count):
+        parents = {f"s{number - 1}"} if number else set()
+        rows[f"s{number}"] = row(f"s{number}", checkpoint="SHARD_END", parent_shard_ids=parents)
+        rows[f"leaf{number}"] = row(f"leaf{number}", parent_shard_ids={f"s{number}"})
+    gates = Gates(rows, None)
+
+    assert all(gates.of(lease).is_open for lease in rows.values())
+    assert rows.looked_up < 20 * count, "a walk through all ancestors of each looks up 45,000"

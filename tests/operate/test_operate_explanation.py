@@ -15,8 +15,9 @@ from streamclient.core.costs import Cost
 from streamclient.core.worker_info import ShardTrouble, WorkerInfo
 from streamclient.model import Pause, Progress, Shard
 from streamclient.operate import situations
+from streamclient.operate.cases import Case, Explanation
 from streamclient.operate.evidence import evidence
-from streamclient.operate.explanation import explain
+from streamclient.operate.explanation import _judged, explain, explanations
 from streamclient.operate.facts import FleetFacts, HeadFacts, Process, RowFacts, StreamView
 from streamclient.operate.lease_rules import SITUATIONS, situation_of
 from streamclient.operate.liveness import Liveness, life, living_workers, seconds_to_loss
@@ -486,3 +487,42 @@ def test_a_shard_is_only_said_to_move_while_its_owner_lives(made: FleetFacts) ->
         if found.situation in (situations.CAUGHT_UP, situations.READING):
             assert lease is not None
             assert life(made, lease.owner) is Liveness.LIVING
+
+
+def test_a_long_chain_of_waiting_shards_has_one_root() -> None:
+    """A growing key splits its newest shard again and again; a fleet that stood still has all of them before it."""
+    count = 1_200
+    ids = [f"s{number:04}" for number in range(count)]
+    made = facts(
+        *(row(key, "w1", parents=ids[max(0, number - 1) : number]) for number, key in enumerate(ids)), workers=[W1]
+    )
+    last = explain(made, ids[-1])
+
+    assert (last.situation, last.root) == (situations.WAITS_FOR_PARENT, ids[0])
+    assert last.predicate == f"waits for its ancestor {ids[0]}, which {explain(made, ids[0]).predicate}"
+    found = explanations(made, reversed(ids))
+    assert [each.shard_id for each in found] == ids[::-1]
+    assert {each.root for each in found} == {ids[0]}
+
+
+@given(any_facts())
+@example(facts(row("a", "w1", parents=["b"]), row("b", "w1", parents=["a"]), listing=[Shard("a"), Shard("b")]))
+def test_shards_are_explained_together_as_each_alone(made: FleetFacts) -> None:
+    keys = ["d", "b", "a", "c"]
+
+    assert explanations(made, keys) == [explain(made, key) for key in keys]
+    assert explanations(made, keys) == [in_one_go(made, key) for key in keys]
+
+
+def in_one_go(made: FleetFacts, shard_id: str) -> Explanation:
+    """The verdict without memory: each shard that waits has the one before it judged anew."""
+    return _judged(Case(facts=made, shard_id=shard_id, judge=_judged, living=tuple(living_workers(made))))
+
+
+def test_a_sentence_names_only_some_of_many_workers() -> None:
+    made = facts(row("s1"), workers=[worker(f"w{number}") for number in range(8)])
+
+    assert said(made) == (
+        "free: has no owner; it is free for the next scan of a worker (living: w0, w1, w2, w3, w4 and 3 more)"
+    )
+    assert "living workers: w0, w1, w2, w3, w4, w5, w6, w7" in evidence(made, "s1")

@@ -17,14 +17,7 @@ from attrs import evolve
 from operate_facts import END, NOW, facts, row, waiting, worker
 from operate_scene import STATUS, TABLE, Scene
 
-from streamclient.cli.top_screens import (
-    HEADS_PER_REFRESH,
-    FailedScreen,
-    FleetWatch,
-    _screens,
-    _show_plain,
-    plain_screen,
-)
+from streamclient.cli.top_screens import LISTED, FailedScreen, _screens, _show_plain, plain_screen
 from streamclient.cli.top_tables import causes, worker_rows
 from streamclient.core import leases as rule
 from streamclient.core.costs import Cost
@@ -33,6 +26,7 @@ from streamclient.model import Progress
 from streamclient.operate import situations
 from streamclient.operate.collection import FleetReader
 from streamclient.operate.facts import FleetFacts, HeadFacts, Process
+from streamclient.operate.fleet_watch import HEADS_PER_REFRESH, FleetWatch
 from streamclient.operate.next_records import QUIET_SECONDS, HeadReader
 from streamclient.operate.overview import Overview, headline, overview, overview_document
 from streamclient.operate.site import Site
@@ -100,7 +94,7 @@ def test_workers_are_shown_with_their_health_and_their_leases() -> None:
 def test_a_shard_that_does_not_move_says_why() -> None:
     _, now = fleet()
     view = overview(now)
-    why = dict(zip([line.shard_id for line in view.shards], causes(view), strict=True))
+    why = dict(zip([line.shard_id for line in view.shards], causes(view.shards), strict=True))
 
     assert why["s2"] == "processor failed once"
     assert why["s4"] == "its owner is unwell: no scan succeeded"
@@ -187,7 +181,7 @@ def test_without_rich_a_screen_takes_the_place_of_the_one_before(
     for name, value in (("TERM", terminal), ("COLUMNS", "80"), ("LINES", "22")):
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(sys, "stdout", screen)
-    _show_plain(iter([overview(now), FailedScreen("cannot be read", None)]))
+    _show_plain(iter([overview(now), FailedScreen("cannot be read", None)]), LISTED)
     sent = screen.getvalue()
 
     if terminal == "dumb":

@@ -319,7 +319,7 @@ def test_discarding_must_be_told_what(say: Say) -> None:
     code, text = say("discard")
     assert (code, text) == (
         2,
-        "streamclient parked discard: say which records to discard: --key, --record, --shard or --all\n",
+        "streamclient parked discard: say which records to discard: --key, --record, --shard, --cause or --all\n",
     )
     assert say("discard", "--record", "nothing")[0] == 2
     assert say("discard", "--key", '[["id", "a"]]') == (0, "2 records discarded\n")

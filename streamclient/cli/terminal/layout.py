@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import textwrap
 import unicodedata
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import pairwise
 
 from attrs import frozen
@@ -173,12 +173,14 @@ def short_ids(ids: Iterable[str]) -> dict[str, str]:
     return {full: full[:length] for full in known}
 
 
-def shortener(ids: Iterable[str], width: int | None) -> Callable[[str], str]:
+def shortener(ids: Iterable[str], width: int | None, named: Collection[str] | None = None) -> Callable[[str], str]:
     """Return a function that replaces ids in a text by their beginnings; without a width it returns texts unchanged.
 
+    With ``named`` only these ids are replaced: a caller with very many ids names those that its texts may have.
     Commands take the beginning of an id. A call in Python, such as ``worker.accept_loss('ID')``, keeps the whole id.
     """
-    shorts = {} if width is None else {full: short for full, short in short_ids(ids).items() if short != full}
+    known = {} if width is None else short_ids(ids)
+    shorts = {full: short for full, short in known.items() if short != full and (named is None or full in named)}
     if not shorts:
         return lambda text: text
     ids_only = "|".join(re.escape(full) for full in sorted(shorts, key=len, reverse=True))

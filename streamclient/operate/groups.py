@@ -1,0 +1,138 @@
+"""A fleet with very many shards: counts by worker and lag, and the shards that do not move. Pure."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from typing import TypedDict
+
+from streamclient.operate.facts import Process
+from streamclient.operate.operator_documents import Document
+from streamclient.operate.overview import Overview, ShardLine, overview_document, shard_line_document
+from streamclient.operate.verdict import FleetVerdict, Trouble
+
+LAG_BOUNDS_SECONDS = (1.0, 10.0, 60.0, 600.0, 3_600.0)
+"""The longest lag of each class but the last two: read at once, within a poll or two, then late by orders of size."""
+
+LAG_CLASSES = ("up to 1 s", "up to 10 s", "up to 1 min", "up to 10 min", "up to 1 h", "over 1 h", "unknown")
+"""Words for the classes of lag. The lag of a shard is unknown until its turn to be looked up comes."""
+
+NOT_MOVING_SHOWN = 25
+"""The number of shards that do not move that are named: more would not be read, and the verdict counts them all."""
+
+WELL = "well"
+"""The health of a worker that has no trouble."""
+
+
+class WorkerGroup(TypedDict):
+    """The unfinished shards of one worker, counted by their lag."""
+
+    id: str
+    """The worker; empty for shards without an owner."""
+    health: str
+    """As ``top`` shows it: ``well``, the worker's trouble, ``unknown`` or ``no session row``; empty for no worker."""
+    counts: list[int]
+    """Number of shards in each class of ``lag_classes``, in that order."""
+    shards: int
+    """Number of unfinished shards."""
+    moving: int
+    """Number of shards that move."""
+
+
+class Groups(TypedDict):
+    """The shards of a fleet in figures, in place of a list of them."""
+
+    lag_classes: list[str]
+    """Words for the classes of lag, from the shortest to the longest; the last is that of unknown lags."""
+    workers: list[WorkerGroup]
+    """All workers by name; after them the shards without an owner, if there are any."""
+    not_moving: list[Document]
+    """The shards that do not move, nearest to loss first, at most ``NOT_MOVING_SHOWN``: as ``top --json`` shows shards,
+    each with its shard as ``id``, too."""
+    not_moving_more: int
+    """Number of further shards that do not move."""
+
+
+def groups(view: Overview) -> Groups:
+    """Return the shards of a screen in groups."""
+    workers = [_group(worker["worker"], health(worker), view) for worker in view.workers]
+    if "" in view.lines_of:
+        workers.append(_group("", "", view))
+    still = [line for line in view.shards if not line.explanation.situation.moves]
+    shown = still[:NOT_MOVING_SHOWN]
+    return {
+        "lag_classes": list(LAG_CLASSES),
+        "workers": workers,
+        "not_moving": [{"id": line.shard_id, **shard_line_document(line)} for line in shown],
+        "not_moving_more": len(still) - len(shown),
+    }
+
+
+def _group(name: str, told: str, view: Overview) -> WorkerGroup:
+    lines = view.lines_of.get(name, [])
+    return {
+        "id": name,
+        "health": told,
+        "counts": lag_counts(lines),
+        "shards": len(lines),
+        "moving": sum(line.explanation.situation.moves for line in lines),
+    }
+
+
+def lag_counts(lines: Sequence[ShardLine]) -> list[int]:
+    """Return the number of shards in each class of ``LAG_CLASSES``."""
+    counts = [0] * len(LAG_CLASSES)
+    for line in lines:
+        known = line.lag_seconds
+        counts[-1 if known is None else bisect_left(LAG_BOUNDS_SECONDS, known)] += 1
+    return counts
+
+
+def groups_document(view: Overview) -> Document:
+    """Return what ``top --json --groups`` prints: the screen with ``groups`` in place of ``shards``.
+
+    Its size does not grow with the number of shards. The verdict keeps the worst troubles, and of each the shards that
+    are nearest to loss; its words have the whole numbers. Sessions have none of their lists of shards.
+    """
+    document = overview_document(view, has_shards=False)
+    document["verdict"] = _short_verdict(view.verdict)
+    document["workers"] = [_without_shards(worker) for worker in view.workers]
+    return {**document, "groups": groups(view)}
+
+
+def _short_verdict(told: FleetVerdict) -> FleetVerdict:
+    last = told["last_trouble"]
+    return {
+        **told,
+        "troubles": [_short_trouble(trouble) for trouble in told["troubles"][:NOT_MOVING_SHOWN]],
+        "last_trouble": None if last is None else _short_trouble(last),
+    }
+
+
+def _short_trouble(trouble: Trouble) -> Trouble:
+    return {**trouble, "shards": trouble["shards"][:NOT_MOVING_SHOWN]}
+
+
+def _without_shards(worker: Document) -> Document:
+    session = worker["session"]
+    if session is None:
+        return worker
+    return {**worker, "session": {**session, "shards": {}, "left": [], "parked_of": {}}}
+
+
+# --- workers -------------------------------------------------------------------------------------------------------
+
+
+def health(worker: Document) -> str:
+    """Return the health of a worker, as ``worker_document`` tells it, in words."""
+    session = worker["session"]
+    if session is None:
+        return "no session row"
+    if worker["life"] != "living" or stands_still(session):
+        return "unknown"  # what it said last may be over, or worse
+    return session["trouble"] or WELL
+
+
+def stands_still(session: Document) -> bool:
+    """Return whether this machine knows that the worker's process gets no processor time, or is gone."""
+    return session["process"] in (Process.STOPPED.value, Process.GONE.value)
