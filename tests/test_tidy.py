@@ -41,7 +41,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "loops": {"tablestore", "worker"} | GROUND,
     "operate": {"core", "tablestore", "wire", "worker"} | GROUND,
     "tunnel": {"core", "metrics", "tablestore", "wire", "worker"} | GROUND,
-    "console": {"server", "wire"} | GROUND,
+    "console": {"operate", "server"} | GROUND,
     "copying": {"core", "destinations", "tablestore", "tunnel", "wire", "worker"} | GROUND,
     "spark": {"core", "destinations", "tablestore", "tunnel", "wire"} | GROUND,
     "testing": {"core", "destinations", "loops", "metrics", "server", "tablestore", "tunnel", "wire", "worker"}

@@ -24,7 +24,7 @@ from streamclient.operate.evidence import evidence
 from streamclient.operate.explanation import explain, explanations
 from streamclient.operate.facts import FleetFacts
 from streamclient.operate.fleet_reports import REPORTS_KEPT, ReportDirectory, fleet_report, shard_groups
-from streamclient.operate.moves import MOST_MOVES, LeaseMove, LeaseMoves
+from streamclient.operate.lease_moves import MOST_MOVES, LeaseMove, LeaseMoves
 from streamclient.operate.operator_documents import (
     Document,
     audit_document,

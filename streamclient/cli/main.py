@@ -22,6 +22,7 @@ COMMANDS: Mapping[str, str] = {
     "leases": "streamclient.cli.leases_command",
     "explain": "streamclient.cli.explain_command",
     "top": "streamclient.cli.top_command",
+    "console": "streamclient.cli.console_command",
     "parked": "streamclient.cli.parked_command",
     "verify": "streamclient.cli.verify_command",
     "maintain": "streamclient.cli.maintain_command",

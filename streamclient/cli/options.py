@@ -17,6 +17,7 @@ from streamclient.tablestore.instance import CONNECTION_SETTINGS, Connection, ch
 if TYPE_CHECKING:
     from tablestore import OTSClient
 
+    from streamclient.interfaces import IParkingStore
     from streamclient.operate.site import Site
 
 CALL_TIMEOUT_SECONDS = 20.0
@@ -136,6 +137,19 @@ def parking_options(parser: argparse.ArgumentParser, *, is_required: bool = Fals
     group = parser.add_argument_group("parked records").add_mutually_exclusive_group(required=is_required)
     group.add_argument("--parking-table", metavar="NAME", help="a TableParkingStore")
     group.add_argument("--parking-directory", metavar="DIR", help="a FileParkingStore")
+
+
+def parking_store(client: OTSClient, arguments: argparse.Namespace) -> IParkingStore | None:
+    """Return the store of parked records that the options name; ``None`` if they name none. Nothing is called yet."""
+    if arguments.parking_table:
+        from streamclient.worker.parking.parking_table import TableParkingStore  # noqa: PLC0415
+
+        return TableParkingStore(client, arguments.parking_table)
+    if arguments.parking_directory:
+        from streamclient.worker.parking.parking_files import FileParkingStore  # noqa: PLC0415
+
+        return FileParkingStore(arguments.parking_directory)
+    return None
 
 
 def open_site(arguments: argparse.Namespace, environment: Mapping[str, str] = os.environ) -> Site:

@@ -80,9 +80,7 @@ def run(arguments: argparse.Namespace) -> int:
     gc.enable()
     connection = connection_of(arguments)
     checks.port.require("--console-port", arguments.console_port)
-    stopped: list[int] = []
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda number, _: stopped.append(number))
+    stopped = stopped_by_signals()
     try:
         local = LocalTablestore(
             host=arguments.host,
@@ -103,10 +101,23 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"listening on {local.endpoint}", flush=True)
         if not arguments.no_console:
             _start_console(local, arguments, stops)
-        pause = threading.Event()
-        while not stopped:
-            pause.wait(WAKE_SECONDS)
+        wait_until(stopped)
     return 0
+
+
+def stopped_by_signals() -> list[int]:
+    """Return a list that gets the number of each SIGINT and SIGTERM from now on, in place of their usual effect."""
+    stopped: list[int] = []
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda number, _: stopped.append(number))
+    return stopped
+
+
+def wait_until(stopped: list[int]) -> None:
+    """Wait for the first signal."""
+    pause = threading.Event()
+    while not stopped:
+        pause.wait(WAKE_SECONDS)
 
 
 def _start_console(local: LocalTablestore, arguments: argparse.Namespace, stops: ExitStack) -> None:

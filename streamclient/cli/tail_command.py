@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import base64
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from streamclient.cli.missing_packages import named_if_missing
@@ -108,6 +107,7 @@ class _Screen:
 
     def show(self, followed: Followed) -> int:
         """Print a change, a loss or an outage; return the number of changes that were printed, 0 or 1."""
+        from streamclient.operate.next_records import change_document  # noqa: PLC0415
         from streamclient.tablestore.following import Interruption, LostRecords  # noqa: PLC0415
 
         if isinstance(followed, Interruption):
@@ -151,32 +151,3 @@ def _cell(column: RecordColumn) -> str:
     if column.value is not None:
         return f"{column.name}={column.value!r}"
     return f"{column.name} {column.operation.value}"
-
-
-def change_document(shard_id: str, record: StreamRecord) -> Mapping[str, Any]:
-    """Return a change as a document for JSON, with bytes as ``{"base64": text}``."""
-    sequence = record.sequence_info
-    document = {
-        "shard": shard_id,
-        "sequence": str(sequence),
-        "time_micros": sequence.timestamp_micros,
-        "type": record.record_type.value,
-        "key": {name: _plain(value) for name, value in record.primary_key},
-        "columns": [_column(column) for column in record.columns],
-    }
-    if record.original_columns is not None:
-        document["original_columns"] = [_column(column) for column in record.original_columns]
-    return document
-
-
-def _column(column: RecordColumn) -> Mapping[str, Any]:
-    return {
-        "name": column.name,
-        "operation": column.operation.value,
-        "value": _plain(column.value),
-        "timestamp_millis": column.timestamp_millis,
-    }
-
-
-def _plain(value: Any) -> Any:
-    return {"base64": base64.b64encode(value).decode()} if isinstance(value, bytes | bytearray) else value

@@ -8,33 +8,28 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from importlib import resources
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 from urllib.parse import parse_qsl, unquote
 
 from aiohttp import web
 
 from streamclient.base import logs
-from streamclient.console.doors import API, ConsoleDoors, ConsoleError, DoorRule, split_target
-from streamclient.console.feeds import Viewer, Watch
-from streamclient.console.tables import MOST_ROWS, LocalPages, refused
+from streamclient.console.doors import API, REQUESTED_BY, ConsoleDoors, ConsoleError, DoorRule, split_target
+from streamclient.console.feeds import Documents, Viewer, Watch
+from streamclient.server.any_http import RefusingHandler
 from streamclient.server.connections import BODY_TIMEOUT_SECONDS, Connections
 from streamclient.server.plain_http import PlainHttp, RequestHead
-from streamclient.server.server_errors import ServiceError
-
-if TYPE_CHECKING:
-    from streamclient.server.local import LocalTablestore
 
 _log = logs.logger(__name__)
 
+_TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript"}
+
+_PAGE = resources.files(__package__).joinpath("page")
+
 FILES: Mapping[str, str] = {
-    "index.html": "text/html",
-    "console.css": "text/css",
-    "player.css": "text/css",
-    "draw.js": "text/javascript",
-    "player.js": "text/javascript",
-    "console.js": "text/javascript",
+    each.name: _TYPES[end] for each in _PAGE.iterdir() if (end := each.name.rpartition(".")[2]) in _TYPES
 }
 """The files of the page, with their types."""
 
@@ -59,20 +54,33 @@ LOOK_SECONDS = 1.0
 STOP_TIMEOUT_SECONDS = 1.0
 """The seconds for which a stop waits for running requests."""
 
-_NEVER_SECONDS = 10 * 365 * 86_400.0
 
-_TABLE_DOCUMENTS = ("rows", "changes", "story")
+class Pages(Documents, Protocol):
+    """The documents of one console, and its changes. Used in the event loop, in which no call blocks."""
+
+    async def read(self, words: list[str], query: Mapping[str, str]) -> Any:
+        """Return the document at a path below ``/api/v1/``.
+
+        Raises:
+            ConsoleError: the document does not exist, or cannot be read.
+        """
+
+    async def change(self, method: str, words: list[str], arguments: Mapping[str, Any]) -> Any:
+        """Carry out a POST or DELETE at a path; return its answer.
+
+        Raises:
+            ConsoleError: there is no such change, or it cannot be carried out as asked.
+        """
 
 
 class App:
-    """The console of one local Tablestore. Used in its own event loop only."""
+    """One console. Used in its own event loop only."""
 
-    def __init__(self, local: LocalTablestore, doors: ConsoleDoors) -> None:
-        self._control = local.control
+    def __init__(self, pages: Pages, doors: ConsoleDoors) -> None:
         self._doors = doors
-        self._pages = LocalPages(local)
-        self._files = {name: resources.files(__package__).joinpath("page", name).read_bytes() for name in FILES}
-        self._watch = Watch(self._pages.document, begin=self._begin, end=self._end)
+        self._pages = pages
+        self._files = {name: _PAGE.joinpath(name).read_bytes() for name in FILES}
+        self._watch = Watch(pages)
         self._stopping = asyncio.Event()
         self._connections = Connections(self._protocol, _NoPlainHttp())
         self._server = web.Server(self._handle)
@@ -90,27 +98,15 @@ class App:
         self._connections.close_plain()
         await acceptor.wait_closed()
 
-    def _begin(self) -> None:
-        self._pages.ring.begin()
-        self._control.observe(self._observe)
-
-    def _end(self) -> None:
-        self._control.unobserve(self._observe)
-        self._pages.ring.end()
-
-    def _observe(self, exchange: Any) -> None:
-        """Note a request; this runs in the server's thread."""
-        self._pages.ring.note(exchange)
-        self._watch.wake()
-
     def _protocol(self) -> web.RequestHandler:
-        return _ConsoleProtocol(
-            self._server,
-            self._doors,
-            loop=asyncio.get_running_loop(),
-            keepalive_timeout=_NEVER_SECONDS,  # Connections closes idle ones
-            access_log=None,
-        )
+        return RefusingHandler(self._server, self._refuse)
+
+    def _refuse(self, status: int, message: str | None = None) -> web.Response:
+        """Answer bytes that are not HTTP, and failures outside ``_handle``."""
+        return self._refusal(ConsoleError(status, "http", "this is not a request as HTTP has them"))
+
+    def _refusal(self, error: ConsoleError) -> web.Response:
+        return _json(error.document(), self._doors, error.status)
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         self._connections.began(request)
@@ -118,11 +114,10 @@ class App:
             self._doors.check(request.method, request.raw_path, request.headers)
             return await self._route(request)
         except ConsoleError as error:
-            return _json(error.document(), self._doors, error.status)
+            return self._refusal(error)
         except Exception:
             _log.exception("a request failed inside the console")
-            failure = ConsoleError(500, "failed", "the console failed; see the server's log")
-            return _json(failure.document(), self._doors, failure.status)
+            return self._refusal(ConsoleError(500, "failed", "the console failed; see its log"))
         finally:
             self._connections.ended(request)
 
@@ -135,9 +130,10 @@ class App:
         if request.method == "GET" and words == ["feed"]:
             return await self._feed(request, query)
         if request.method == "GET":
-            answer = self._read(words, query)
+            answer = await self._pages.read(words, query)
         elif request.method in ("POST", "DELETE"):
-            answer = self._change(request.method, words, {**query, **await self._body(request)})
+            REQUESTED_BY.set(self._doors.who(request.headers))
+            answer = await self._pages.change(request.method, words, {**query, **await self._body(request)})
             self._watch.wake()
         else:
             raise ConsoleError(405, "method", "the console takes GET, POST and DELETE")
@@ -155,31 +151,6 @@ class App:
                 body=self._files[name], content_type=FILES[name], charset="utf-8", headers=self._doors.headers()
             )
         )
-
-    def _read(self, words: list[str], query: Mapping[str, str]) -> Any:
-        match words:
-            case ["about" | "verdict" as topic] | ["server", "tables" | "tunnels" | "requests" | "faults" as topic]:
-                return _found(self._pages.document(topic))
-            case ["server", "tables", table, "rows"] if query:
-                limit = query.get("limit", str(MOST_ROWS))
-                if not limit.isdecimal() or not 1 <= int(limit) <= MOST_ROWS:
-                    raise ConsoleError(400, "limit", f"limit is a whole number from 1 to {MOST_ROWS}")
-                return _with_refusals(lambda: self._pages.rows(table, query.get("after"), int(limit)))
-            case ["server", "tables", table, kind] if kind in _TABLE_DOCUMENTS:
-                return _found(self._pages.document(f"{kind}:{table}"))
-        raise ConsoleError(404, "path", "there is no such document")
-
-    def _change(self, method: str, words: list[str], arguments: Mapping[str, Any]) -> Any:
-        match method, words:
-            case "POST", ["server", "tables"]:
-                return self._pages.create_table(arguments)
-            case "POST", ["server", "tables", table, "rows"]:
-                return self._pages.put_row(table, arguments)
-            case "DELETE", ["server", "tables", table, "rows"]:
-                return self._pages.delete_row(table, arguments)
-            case _, ["server", name]:
-                return self._pages.change(method, name, arguments)
-        raise ConsoleError(404, "path", "there is nothing to change at this path")
 
     async def _body(self, request: web.BaseRequest) -> dict[str, Any]:
         """Return the JSON object of the body; an empty body is an empty object."""
@@ -267,48 +238,6 @@ class _NoPlainHttp(PlainHttp):
     def head_of(self, data: bytes) -> RequestHead | None:
         """Return ``None``: no request is plain."""
         return None
-
-
-class _ConsoleProtocol(web.RequestHandler):
-    """aiohttp's connection, which answers its own refusals like all others, without a traceback in the log."""
-
-    __slots__ = ("_doors",)
-
-    def __init__(self, server: web.Server, doors: ConsoleDoors, **options: Any) -> None:
-        super().__init__(server, **options)
-        self._doors = doors
-
-    def handle_error(
-        self,
-        request: web.BaseRequest,
-        status: int = 500,
-        exc: BaseException | None = None,
-        message: str | None = None,
-    ) -> web.StreamResponse:
-        """Answer 400 to malformed HTTP; then close the connection."""
-        if request.writer.output_size > 0:
-            raise ConnectionError("a part of the answer is sent already")
-        if status >= 500:
-            _log.error("a request failed inside the console", exc_info=exc)
-        refusal = ConsoleError(status, "http", "this is not a request as HTTP has them")
-        response = _json(refusal.document(), self._doors, status)
-        response.force_close()
-        return response
-
-
-def _found(document: Any) -> Any:
-    """Return a document, or raise the refusal that it holds."""
-    error = document.get("error")
-    if error is not None:
-        raise ConsoleError(404, error["code"], error["text"], error["advice"])
-    return document
-
-
-def _with_refusals(read: Callable[[], Any]) -> Any:
-    try:
-        return read()
-    except ServiceError as error:
-        raise refused(error) from error
 
 
 async def _set_within(event: asyncio.Event, seconds: float) -> None:

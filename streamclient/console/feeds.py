@@ -11,9 +11,9 @@ Laws:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
-from typing import Any, TypeGuard
+from typing import Any, Protocol, TypeGuard
 
 from attrs import define
 
@@ -33,6 +33,22 @@ requests."""
 TICK_SECONDS = 0.5
 """The longest time between two rounds, in seconds: what is changed without a request, such as a split by hand, is seen
 by then."""
+
+
+class Documents(Protocol):
+    """The documents that a watch makes. All but ``wake`` are called in the event loop and do not block."""
+
+    def begin(self, wake: Callable[[], None]) -> None:
+        """Begin: the first viewer has come. ``wake`` tells that documents may have changed; any thread may call it."""
+
+    def end(self) -> None:
+        """End: the last viewer has left some seconds ago."""
+
+    def followed(self, topics: Collection[str]) -> None:
+        """Note which documents have viewers from now on."""
+
+    def document(self, topic: str) -> Document:
+        """Return the newest document of this name; ``{"error": {...}}`` if it does not exist."""
 
 
 @define
@@ -71,17 +87,9 @@ class Viewer:
 class Watch:
     """Makes the documents of all viewers. Used in the event loop only, except ``wake``."""
 
-    def __init__(
-        self,
-        make: Callable[[str], Document],
-        *,
-        begin: Callable[[], object],
-        end: Callable[[], object],
-    ) -> None:
-        """Store the parts. ``make`` returns the document of a topic; ``begin`` and ``end`` enclose the watch."""
-        self._make = make
-        self._begin = begin
-        self._end = end
+    def __init__(self, documents: Documents) -> None:
+        """Store the documents, whose ``begin`` and ``end`` enclose the watch."""
+        self._documents = documents
         self._loop: asyncio.AbstractEventLoop | None = None
         self._woken = asyncio.Event()
         self._is_woken = False
@@ -107,8 +115,9 @@ class Watch:
         self._viewers.add(viewer)
         if self._task is None:
             self._loop = asyncio.get_running_loop()
-            self._begin()
+            self._documents.begin(self.wake)
             self._task = self._loop.create_task(self._run())
+        self._documents.followed(self._topics())
         self._look(topic for topic in viewer.topics if topic not in self._followed)
         viewer.changed.set()
         return viewer
@@ -119,6 +128,8 @@ class Watch:
         wanted = self._topics()
         for topic in self._followed.keys() - wanted:
             del self._followed[topic]
+        if self._task is not None:
+            self._documents.followed(wanted)
 
     def take(self, viewer: Viewer) -> list[dict[str, Any]]:
         """Return the messages that bring a viewer up to date."""
@@ -158,7 +169,7 @@ class Watch:
         finally:
             self._task = None
             self._followed.clear()
-            self._end()
+            self._documents.end()
 
     def _topics(self) -> set[str]:
         return {topic for viewer in self._viewers for topic in viewer.topics}
@@ -167,7 +178,7 @@ class Watch:
         """Make documents anew, and tell the viewers of those that changed."""
         changed = set()
         for topic in topics:
-            document, before = self._make(topic), self._followed.get(topic)
+            document, before = self._documents.document(topic), self._followed.get(topic)
             if before is not None and before.document == document:
                 continue
             self.version += 1

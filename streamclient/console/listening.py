@@ -1,4 +1,4 @@
-"""The console beside a local Tablestore: a port, and a thread that waits for the first connection.
+"""The port of a console, and a thread that waits for the first connection.
 
 Until a browser comes, nothing of the page is loaded: a server without viewers starts as early as one without a console,
 and keeps no HTTP library in memory.
@@ -10,7 +10,7 @@ import asyncio
 import selectors
 import socket
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -21,39 +21,28 @@ from streamclient.server.auth import DEFAULT_ACCESS_KEY_SECRET, Doors, is_loopba
 from streamclient.server.http_server import bind
 
 if TYPE_CHECKING:
+    from streamclient.console.app import Pages
     from streamclient.server.local import LocalTablestore
 
 _log = logs.logger(__name__)
 
 HOST = "127.0.0.1"
-"""The address that the console listens on: pages are for the people of this machine."""
+"""The address that a console listens on by default: pages are for the people of this machine."""
 
 JOIN_TIMEOUT_SECONDS = 10.0
 """The seconds for which a stop waits for the thread."""
 
 
-class ConsoleServer:
-    """The console of one running local Tablestore. Call ``start`` and ``stop`` once each, from any thread."""
+class PageServer:
+    """The server of one console. Call ``start`` and ``stop`` once each, from any thread."""
 
-    def __init__(
-        self,
-        local: LocalTablestore,
-        *,
-        server_host: str = HOST,
-        port: int = 0,
-        allowed_hosts: Sequence[str] = (),
-        rules: frozenset[DoorRule] = frozenset(DoorRule),
-    ) -> None:
-        """Store the settings; nothing happens before ``start``.
-
-        ``server_host`` is the address on which the Tablestore listens, and ``allowed_hosts`` are further names of the
-        console. ``rules`` are for tests.
-        """
-        is_open = is_loopback(server_host) and local.access_key_secret == DEFAULT_ACCESS_KEY_SECRET
-        self.doors = ConsoleDoors(Doors(allowed_hosts), None if is_open else new_key(), rules)
+    def __init__(self, pages: Callable[[], Pages], doors: ConsoleDoors, *, host: str = HOST, port: int = 0) -> None:
+        """Store the settings; nothing happens before ``start``. ``pages`` is called with the first connection."""
+        self.doors = doors
         self.port: int = 0
         """The port listened on, once started."""
-        self._local = local
+        self._pages = pages
+        self._host = host
         self._wanted_port = port
         self._waker: socket.socket | None = None
         self._is_stopped = threading.Event()
@@ -64,7 +53,8 @@ class ConsoleServer:
     @property
     def address(self) -> str:
         """The address for a browser, with the key if one is needed. A browser sends no part after # to any server."""
-        return f"http://{HOST}:{self.port}/" + ("" if self.doors.key is None else f"#key={self.doors.key}")
+        host = f"[{self._host}]" if ":" in self._host else self._host
+        return f"http://{host}:{self.port}/" + ("" if self.doors.key is None else f"#key={self.doors.key}")
 
     def start(self) -> None:
         """Bind, and return at once.
@@ -74,7 +64,7 @@ class ConsoleServer:
             OSError: the port cannot be bound; the message names it.
             ValueError: no port has this number.
         """
-        listener = bind(HOST, self._wanted_port)
+        listener = bind(self._host, self._wanted_port)
         self.port = listener.getsockname()[1]
         woken, self._waker = socket.socketpair()
         try:
@@ -117,4 +107,31 @@ class ConsoleServer:
         self._loop = asyncio.get_running_loop()
         if self._is_stopped.is_set():
             return
-        await App(self._local, self.doors).serve(listener, stopping)
+        await App(self._pages(), self.doors).serve(listener, stopping)
+
+
+class ConsoleServer(PageServer):
+    """The console of one running local Tablestore."""
+
+    def __init__(
+        self,
+        local: LocalTablestore,
+        *,
+        server_host: str = HOST,
+        port: int = 0,
+        allowed_hosts: Sequence[str] = (),
+        rules: frozenset[DoorRule] = frozenset(DoorRule),
+    ) -> None:
+        """Store the settings; nothing happens before ``start``.
+
+        ``server_host`` is the address on which the Tablestore listens, and ``allowed_hosts`` are further names of the
+        console. ``rules`` are for tests.
+        """
+
+        def pages() -> Pages:
+            from streamclient.console.tables import LocalPages  # noqa: PLC0415 -- with the first connection
+
+            return LocalPages(local)
+
+        is_open = is_loopback(server_host) and local.access_key_secret == DEFAULT_ACCESS_KEY_SECRET
+        super().__init__(pages, ConsoleDoors(Doors(allowed_hosts), None if is_open else new_key(), rules), port=port)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import time
 from collections.abc import Callable, Container, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 from attrs import frozen
 
@@ -13,7 +15,7 @@ from streamclient.errors import StreamClientError, TrimmedDataException
 from streamclient.model import CheckpointPosition
 from streamclient.operate.facts import HeadFacts
 from streamclient.operate.site import text_of
-from streamclient.records import StreamRecord
+from streamclient.records import RecordColumn, StreamRecord
 from streamclient.tablestore.stream_api import StreamApi
 from streamclient.worker.parking.parked_frames import record_id as id_of
 from streamclient.worker.parking.parked_frames import sequence_of
@@ -174,3 +176,35 @@ class HeadReader:
             facts = HeadFacts(problem=text_of(error))
         self._remembered[shard_id] = _Remembered(checkpoint, facts, self._monotonic())
         return facts
+
+
+# --- for programs --------------------------------------------------------------------------------------------------
+
+
+def change_document(shard_id: str, record: StreamRecord) -> Mapping[str, Any]:
+    """Return a change as a document for JSON, with bytes as ``{"base64": text}``."""
+    sequence = record.sequence_info
+    document = {
+        "shard": shard_id,
+        "sequence": str(sequence),
+        "time_micros": sequence.timestamp_micros,
+        "type": record.record_type.value,
+        "key": {name: _plain(value) for name, value in record.primary_key},
+        "columns": [_column(column) for column in record.columns],
+    }
+    if record.original_columns is not None:
+        document["original_columns"] = [_column(column) for column in record.original_columns]
+    return document
+
+
+def _column(column: RecordColumn) -> Mapping[str, Any]:
+    return {
+        "name": column.name,
+        "operation": column.operation.value,
+        "value": _plain(column.value),
+        "timestamp_millis": column.timestamp_millis,
+    }
+
+
+def _plain(value: Any) -> Any:
+    return {"base64": base64.b64encode(value).decode()} if isinstance(value, bytes | bytearray) else value

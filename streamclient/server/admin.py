@@ -17,7 +17,8 @@ from attrs import frozen
 
 from streamclient.base import logs
 from streamclient.server.control import Control, KeyPart
-from streamclient.server.fault_json import rule_from_json, rule_to_json
+from streamclient.server.fault_json import rule_from_json
+from streamclient.server.server_documents import faults_document
 from streamclient.server.server_errors import ServiceError
 
 _log = logs.logger(__name__)
@@ -129,12 +130,7 @@ class Admin:
         return {}
 
     def _list_faults(self, arguments: Arguments) -> Any:
-        return {
-            "faults": [
-                {"id": status.fault_id, "seen": status.seen, "struck": status.struck, "rule": rule_to_json(status.rule)}
-                for status in self._control.faults()
-            ]
-        }
+        return faults_document(self._control)
 
     def _add_fault(self, arguments: Arguments) -> Any:
         return {"id": self._control.add_fault(rule_from_json(arguments))}

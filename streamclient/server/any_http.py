@@ -7,7 +7,7 @@ first line.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from aiohttp import HttpVersion11, web
@@ -44,14 +44,15 @@ class AnyHttp:
 
     def protocol(self) -> web.RequestHandler:
         """Return a protocol that continues one connection."""
-        return _Protocol(
-            self._server,
-            self._service,
-            loop=asyncio.get_running_loop(),
-            keepalive_timeout=_NEVER_SECONDS,  # ``Connections`` closes idle connections.
-            access_log=None,
-            auto_decompress=False,  # The protocol has its own compression, whose size is bounded.
+        # The protocol has its own compression, whose size is bounded.
+        return RefusingHandler(self._server, self._refuse, auto_decompress=False)
+
+    def _refuse(self, status: int, message: str | None) -> web.Response:
+        is_failure = status >= 500
+        error = (
+            refusals.SERVER_FAILED() if is_failure else evolve(refusals.NOT_HTTP, http_status=status)(message=message)
         )
+        return _response(self._service.refuse("", {}, error))
 
     async def stop(self, timeout: float) -> None:
         """Close every connection: immediately if it is idle, otherwise after its request or ``timeout`` seconds."""
@@ -144,14 +145,21 @@ class AnyHttp:
         return _reply(self._admin.handle(request.method, path, dict(request.query), headers, body))
 
 
-class _Protocol(web.RequestHandler):
-    """aiohttp's connection, which sends aiohttp's own refusals as error messages of the service."""
+class RefusingHandler(web.RequestHandler):
+    """aiohttp's connection, which sends aiohttp's own refusals in the form of its server, without a page of HTML."""
 
-    __slots__ = ("_service",)
+    __slots__ = ("_refuse",)
 
-    def __init__(self, server: web.Server, service: Service, **options: Any) -> None:
-        super().__init__(server, **options)
-        self._service = service
+    def __init__(self, server: web.Server, refuse: Callable[[int, str | None], web.Response], **options: Any) -> None:
+        """Make it in the running loop; ``refuse`` returns the answer for a status and aiohttp's message."""
+        super().__init__(
+            server,
+            loop=asyncio.get_running_loop(),
+            keepalive_timeout=_NEVER_SECONDS,  # Connections closes idle ones
+            access_log=None,  # type: ignore[arg-type]  # aiohttp takes it for no log
+            **options,
+        )
+        self._refuse = refuse
 
     def handle_error(
         self,
@@ -163,12 +171,9 @@ class _Protocol(web.RequestHandler):
         """Answer 400 to malformed HTTP and 500 to a failure of this server; then close the connection."""
         if request.writer.output_size > 0:
             raise ConnectionError("a part of the answer is sent already")
-        if status < 500:
-            error = evolve(refusals.NOT_HTTP, http_status=status)(message=message)
-        else:
+        if status >= 500:
             _log.error("a request failed inside the server", exc_info=exc)
-            error = refusals.SERVER_FAILED()
-        response = _response(self._service.refuse("", {}, error))
+        response = self._refuse(status, message)
         response.force_close()
         return response
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from heapq import merge
 from itertools import islice
 
@@ -233,6 +233,28 @@ def _opened_micros(stream: Stream, parents: tuple[str, ...]) -> int | None:
         return stream.definition.created_micros
     closed = [parent.closed_micros for parent_id in parents if (parent := stream.shards.get(parent_id)) is not None]
     return max((micros for micros in closed if micros is not None), default=None)
+
+
+def ranges_of(spans: Iterable[ShardSpan]) -> dict[str, tuple[float, float]]:
+    """Return each shard's part of the key space, from 0 to 1, in the order of the keys.
+
+    Keys have no distances. So shards without a known parent share the space evenly, and a split cuts its shard in the
+    middle: a picture does not change when a shard splits.
+    """
+    listed = list(spans)
+    present = {span.shard_id for span in listed}
+    places: dict[bytes | None, float] = {b"": 0.0, None: 1.0}
+    first = [span for span in listed if present.isdisjoint(span.parent_ids)]
+    begins = sorted({bound for span in first for bound in (span.begin, span.end) if bound})
+    places |= {bound: number / (len(begins) + 1) for number, bound in enumerate(begins, 1)}
+    ranges: dict[str, tuple[float, float]] = {}
+    for span in listed:
+        for bound in (span.begin, span.end):
+            if bound not in places:
+                parents = [ranges[parent] for parent in span.parent_ids if parent in ranges]
+                places[bound] = (min(low for low, _ in parents) + max(high for _, high in parents)) / 2
+        ranges[span.shard_id] = (places[span.begin], places[span.end])
+    return ranges
 
 
 def view_tunnels(state: ServerState) -> list[TunnelView]:

@@ -24,6 +24,7 @@ from attrs import field, frozen
 from deltalake import DeltaTable
 from tablestore import Row
 
+from streamclient.cli.console_command import DEFAULT_PORT as DEFAULT_FLEETS_PORT
 from streamclient.cli.options import operator_name
 from streamclient.cli.server_command import DEFAULT_CONSOLE_PORT, DEFAULT_PORT
 from streamclient.core.worker_info import WorkerInfo
@@ -44,6 +45,7 @@ SHOWN_IDS = ("1f0c77a2", "52d4b8e1", "c90a6d3f")
 
 INTERRUPTED = {
     "run": "reading from",
+    "console": "console at",
     "maintain": "clean: next at",
     "mirror": "  lag ",
     "server": "console at",
@@ -90,6 +92,8 @@ class Stage:
         is_default_server = words == ["server"]
         if is_default_server:  # its port may be taken here
             words = ["server", "--port", "0", "--console-port", "0"]
+        if words[0] == "console":
+            words += ["--port", "0"]
         if words == ["replicate", "copy.json"]:
             words += ["--poll-seconds", "0.2"]  # so that it takes no longer than it must
         if words[:2] == ["control", "requests"]:
@@ -114,6 +118,8 @@ class Stage:
             ports = {"listening on": DEFAULT_PORT, "console at": DEFAULT_CONSOLE_PORT}
             for said, port in ports.items():
                 shown = re.sub(rf"(?<={said} http://127\.0\.0\.1:)\d+", str(port), shown)
+        if words[0] == "console":
+            shown = re.sub(r"(?<=console at http://127\.0\.0\.1:)\d+", str(DEFAULT_FLEETS_PORT), shown)
         for short, real in self.ids.items():
             shown = shown.replace(real, short)
         return Ran(command, shown, f"[exit code {answer['code']}]\n" if answer["code"] else "")

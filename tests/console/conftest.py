@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from typing import Any
 
 import pytest
 from console_tools import Scene
@@ -17,10 +18,10 @@ def opened() -> Iterator[Callable[..., Scene]]:
     """Start a Tablestore with a console; ``without`` is a rule that is off, ``secret`` another one than the public."""
     with ExitStack() as stack:
 
-        def start(without: DoorRule | None = None, secret: str | None = None) -> Scene:
+        def start(without: DoorRule | None = None, secret: str | None = None, **doors: Any) -> Scene:
             options = {} if secret is None else {"access_key_secret": secret}
             local = stack.enter_context(LocalTablestore(tables={"orders": {"id": str}}, **options))
-            return stack.enter_context(Scene(local, frozenset(DoorRule) - {without}))
+            return stack.enter_context(Scene(local, frozenset(DoorRule) - {without}, **doors))
 
         yield start
 

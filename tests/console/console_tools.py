@@ -1,4 +1,4 @@
-"""A console beside a local Tablestore, asked with raw bytes, as JSON, and by feeds."""
+"""Consoles beside a local Tablestore and of fleets, asked with raw bytes, as JSON, and by feeds."""
 
 from __future__ import annotations
 
@@ -8,14 +8,17 @@ import socket
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from streamclient.console.doors import DoorRule
-from streamclient.console.listening import ConsoleServer
+from streamclient.console.listening import ConsoleServer, PageServer
 from streamclient.server import LocalTablestore
 from tests.patience import PATIENCE_SECONDS
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 
 @frozen
@@ -31,14 +34,13 @@ class Answered:
         return json.loads(self.body)
 
 
-class Scene:
-    """A running local Tablestore and its console."""
+class Asked:
+    """A running console, and how it is asked."""
 
-    def __init__(self, local: LocalTablestore, rules: frozenset[DoorRule] = frozenset(DoorRule)) -> None:
-        self.local = local
-        self.console = ConsoleServer(local, rules=rules)
+    def __init__(self, console: PageServer) -> None:
+        self.console = console
 
-    def __enter__(self) -> Scene:
+    def __enter__(self) -> Self:
         self.console.start()
         return self
 
@@ -48,8 +50,9 @@ class Scene:
         self.console.stop()
 
     @property
-    def observer_count(self) -> int:
-        return len(self.local.control._service.observers)
+    def key_header(self) -> dict[str, str]:
+        key = self.console.doors.key
+        return {} if key is None else {"Authorization": f"Bearer {key}"}
 
     def connect(self) -> socket.socket:
         return socket.create_connection(("127.0.0.1", self.console.port), PATIENCE_SECONDS)
@@ -68,10 +71,7 @@ class Scene:
         with closing(connection):
             body = None if content is None else json.dumps(content)
             sent = {} if method == "GET" else {"Content-Type": "application/json"}
-            key = self.console.doors.key
-            if key is not None:
-                sent["Authorization"] = f"Bearer {key}"
-            connection.request(method, path, body, {**sent, **headers})
+            connection.request(method, path, body, {**sent, **self.key_header, **headers})
             answer = connection.getresponse()
             return Answered(answer.status, dict(answer.getheaders()), answer.read())
 
@@ -85,12 +85,25 @@ class Scene:
         return Feed(self, topics)
 
 
+class Scene(Asked):
+    """A running local Tablestore and its console; ``doors`` are options of its doors."""
+
+    def __init__(self, local: LocalTablestore, rules: frozenset[DoorRule] = frozenset(DoorRule), **doors: Any) -> None:
+        super().__init__(ConsoleServer(local, rules=rules))
+        self.local = local
+        self.console.doors = evolve(self.console.doors, **doors)
+
+    @property
+    def observer_count(self) -> int:
+        return len(self.local.control._service.observers)
+
+
 class Feed:
     """A feed that is read; documents are kept up to date by its patches."""
 
-    def __init__(self, scene: Scene, topics: str) -> None:
+    def __init__(self, scene: Asked, topics: str) -> None:
         self._connection = http.client.HTTPConnection("127.0.0.1", scene.console.port, timeout=PATIENCE_SECONDS)
-        self._connection.request("GET", f"/api/v1/feed?of={topics}")
+        self._connection.request("GET", f"/api/v1/feed?of={topics}", headers=scene.key_header)
         self._answer = self._connection.getresponse()
         self.status = self._answer.status
         self.documents: dict[str, Any] = {}

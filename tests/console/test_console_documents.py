@@ -9,16 +9,14 @@ import pytest
 from console_tools import Scene
 from tablestore import Condition, NoRetryPolicy, OTSServiceError, Row, RowExistenceExpectation
 
-from streamclient.console.tables import (
-    MOST_CHANGES,
-    MOST_HEADS,
-    MOST_VALUE_BYTES,
-    Ring,
-    ranges_of,
-    value_from,
-    value_of,
-)
+from streamclient.console.tables import MOST_CHANGES
 from streamclient.server import Exchange, FaultRule, Latency, ShardSpan
+from streamclient.server.observing import MOST_HEADS, Ring
+from streamclient.server.server_documents import MOST_VALUE_BYTES, STATUS_KEY, value_from, value_of
+from streamclient.server.table_views import ranges_of
+from streamclient.tablestore import TablestoreStreamApi
+from streamclient.worker.lease import LeaseManager
+from streamclient.worker.lease.lease_rows import STATUS_TABLE
 from tests.stage import put_rows
 
 EVIL = [
@@ -289,3 +287,22 @@ def test_the_clock_and_the_stream_are_changed_as_by_the_admin_surface(scene: Sce
     assert scene.get("server/requests")["counts"][0]["requests"] == 1
     assert scene.ask("DELETE", "/api/v1/server/requests", {}).status == 200
     assert scene.get("server/requests")["counts"] == []
+
+
+def test_the_tables_of_fleets_are_named_with_their_status_tables(scene: Scene) -> None:
+    """So that the page can show the command ``streamclient console TABLE:STATUS``."""
+    assert STATUS_TABLE.key == STATUS_KEY
+    assert scene.get("server/tables")["fleets_hint"] == []
+    client = scene.local.client()
+    scene.local.create_table("clicks", {"id": str})
+    for status in ("fleet_a", "fleet_b", "unused"):
+        LeaseManager(client, status, "none").create_lease_table_if_not_exists()
+    for table, status in (("orders", "fleet_a"), ("clicks", "fleet_a"), ("orders", "fleet_b")):
+        stream = TablestoreStreamApi(client).list_stream(table)[0].stream_id
+        for shard in ("s1", "s2"):
+            client.put_row(status, Row([("StreamId", stream), ("StatusType", "LeaseKey"), ("StatusValue", shard)], []))
+    client.put_row("fleet_b", Row([("StreamId", "gone_5"), ("StatusType", "x"), ("StatusValue", "y")], []))
+
+    hint = scene.get("server/tables")["fleets_hint"]
+    assert [each["id"] for each in hint] == ["clicks:fleet_a", "orders:fleet_a", "orders:fleet_b"]
+    assert hint[0] == {"id": "clicks:fleet_a", "table": "clicks", "status_table": "fleet_a"}

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
+from typing import Any
 
 import pytest
 from attrs import frozen
@@ -31,6 +32,7 @@ class Attack:
     status: int
     body: bytes = b""
     secret: str | None = None
+    doors: Mapping[str, Any] = {}
 
 
 ATTACKS = {
@@ -63,22 +65,75 @@ ATTACKS = {
     "large body": Attack(
         DoorRule.BODY, f"{CHANGE}Content-Type: application/json", 413, FAULT + b" " * (MOST_BODY_BYTES + 1)
     ),
+    "change of what is only shown": Attack(
+        DoorRule.READ_ONLY, f"{CHANGE}Content-Type: application/json", 403, FAULT, doors={"allows_changes": False}
+    ),
 }
 
 
 @pytest.mark.parametrize("attack", ATTACKS.values(), ids=ATTACKS)
 def test_an_attack_is_refused_and_gets_through_without_its_rule(opened: Callable[..., Scene], attack: Attack) -> None:
-    guarded, bare = opened(secret=attack.secret), opened(attack.rule, attack.secret)
+    guarded = opened(secret=attack.secret, **attack.doors)
+    bare = opened(attack.rule, attack.secret, **attack.doors)
 
     refused = guarded.raw(attack.head, attack.body)
-    assert (refused.status, refused.content["error"]["code"]) == (attack.status, attack.rule.name.lower())
+    code = attack.rule.name.lower().replace("_", "-")
+    assert (refused.status, refused.content["error"]["code"]) == (attack.status, code)
     assert guarded.local.faults() == ()
     assert bare.raw(attack.head, attack.body).status == 200
     assert len(bare.local.faults()) == (attack.body != b"")
 
 
 def test_every_rule_has_an_attack() -> None:
-    assert {attack.rule for attack in ATTACKS.values()} | {DoorRule.HEADERS, DoorRule.FEEDS} == set(DoorRule)
+    assert {attack.rule for attack in ATTACKS.values()} | {
+        DoorRule.HEADERS,
+        DoorRule.FEEDS,
+        DoorRule.PROXY,
+    } == set(DoorRule)
+
+
+@pytest.mark.parametrize("path", ["server/tables", "server/faults", "server/split", "feed", "nothing"])
+@pytest.mark.parametrize("method", ["POST", "DELETE", "PUT"])
+def test_a_console_that_only_shows_refuses_every_change(opened: Callable[..., Scene], method: str, path: str) -> None:
+    answer = opened(allows_changes=False).ask(method, f"/api/v1/{path}", {})
+
+    assert (answer.status, answer.content["error"]["code"]) == (403, "read-only")
+
+
+@pytest.mark.parametrize(
+    ("origin", "status"),
+    [
+        ("https://ops.example", 200),
+        ("https://ops.example:8443", 200),
+        ("https://127.0.0.1:{port}", 200),
+        ("http://127.0.0.1:{port}", 200),
+        ("https://ops.example.evil.example", 403),
+        ("ftp://ops.example", 403),
+        ("https://127.0.0.1:1", 403),
+        ("null", 403),
+    ],
+)
+def test_behind_a_proxy_its_own_names_may_change_things_and_no_others(
+    opened: Callable[..., Scene], origin: str, status: int
+) -> None:
+    proxied = opened(is_behind_proxy=True, hosts=Doors(["ops.example"]))
+    head = f"{CHANGE}Content-Type: application/json\nOrigin: {origin}"
+
+    assert proxied.raw(head, FAULT).status == status
+    is_own = origin == "http://127.0.0.1:{port}"
+    assert opened(hosts=Doors(["ops.example"])).raw(head, FAULT).status == (200 if is_own else 403)
+
+
+def test_a_user_is_believed_only_behind_a_proxy() -> None:
+    headers = CIMultiDict([("X-User", "ann\u202e"), ("Y-User", "bob")])
+
+    def who(**options: Any) -> str:
+        return ConsoleDoors(Doors(()), **options).who(headers)
+
+    assert who(who_header="X-User", is_behind_proxy=True) == "ann\\u202e", "as the log would show it"
+    assert who(who_header="X-User") == who(is_behind_proxy=True) == ""
+    assert who(who_header="X-User", rules=frozenset(DoorRule) - {DoorRule.PROXY}) != "", "the rule is what stops it"
+    assert who(who_header="Z-User", is_behind_proxy=True) == ""
 
 
 WRONG_HOSTS = [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import pytest
@@ -57,19 +57,36 @@ def test_a_watch_that_ended_begins_again(scene: Scene, monkeypatch: pytest.Monke
         until(lambda: scene.observer_count == 0, "the end of the watch")
 
 
+class Counted:
+    """Documents that count how often they are made, or are what ``make`` returns."""
+
+    def __init__(self, make: Callable[[], Document] | None = None) -> None:
+        self.make = make
+        self.made: list[str] = []
+        self.followings: list[set[str]] = []
+
+    def begin(self, wake: Callable[[], None]) -> None:
+        self.wake = wake
+
+    def end(self) -> None:
+        self.followings.append(set())
+
+    def followed(self, topics: Collection[str]) -> None:
+        self.followings.append(set(topics))
+
+    def document(self, topic: str) -> Document:
+        self.made.append(topic)
+        return {"n": len(self.made)} if self.make is None else self.make()
+
+
 def run(body: Callable[[Watch, list[str]], Any], make: Callable[[], Document] | None = None) -> None:
     """Run ``body`` with a watch that makes ``make()``, or counts its documents."""
 
     async def main() -> None:
-        made: list[str] = []
-
-        def document(topic: str) -> Document:
-            made.append(topic)
-            return {"n": len(made)} if make is None else make()
-
-        watch = Watch(document, begin=lambda: None, end=lambda: None)
+        documents = Counted(make)
+        watch = Watch(documents)
         try:
-            await asyncio.wait_for(body(watch, made), PATIENCE_SECONDS)
+            await asyncio.wait_for(body(watch, documents.made), PATIENCE_SECONDS)
         finally:
             await watch.stop()
 
@@ -94,6 +111,22 @@ def test_ten_viewers_cost_what_one_does(monkeypatch: pytest.MonkeyPatch) -> None
         assert [watch.take(viewer)[0]["patch"]["set"] for viewer in viewers] == [{"n": 3}] * 10
 
     run(body)
+
+
+def test_the_documents_are_told_which_of_them_have_viewers() -> None:
+    documents = Counted()
+
+    async def main() -> None:
+        watch = Watch(documents)
+        first, second = watch.join(["a", "b"]), watch.join(["b"])
+        watch.leave(first)
+        watch.leave(second)
+        await watch.stop()
+        watch.leave(second)
+
+    asyncio.run(main())
+
+    assert documents.followings == [{"a", "b"}, {"a", "b"}, {"b"}, set(), set()], "the last one is the end"
 
 
 def test_many_wakes_make_one_round(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,8 +14,8 @@ from streamclient.cli.main import make_parser
 from streamclient.console.app import MOST_BODY_BYTES, MOST_FEEDS
 from streamclient.console.doors import ConsoleError
 from streamclient.console.listening import ConsoleServer
-from streamclient.console.tables import MOST_HEADS
 from streamclient.server import LocalTablestore
+from streamclient.server.observing import MOST_HEADS
 from tests.docs.page_examples import commands
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "console.md").read_text(encoding="utf-8")

@@ -348,6 +348,8 @@ OF_THE_TABLE = {
     "destinations/delta/delta_log.py": "a call of the destination fails, and is repeated",
     "cli/terminal/copy_progress.py": "a command ends with a sentence",
     "console/listening.py": "the server goes on without a console, and says so",
+    "console/fleets.py": "an answer with status 502 and the sentence",
+    "operate/fleet_following.py": "the fleet is not read, which the log says, until the next viewer comes",
     "cli/lease_changes.py": "a command ends with a sentence",
     "operate/next_records.py": "a command ends with a sentence",
 }

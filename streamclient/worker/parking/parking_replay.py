@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -56,6 +57,20 @@ class ReplayReport:
     replayed: int
     """The number of records that the processor processed; they are no longer parked."""
     left: tuple[KeyLeft, ...]
+
+
+def replay_document(report: ReplayReport) -> dict[str, Any]:
+    """Return the result of a replay as ``parked replay --json`` prints it."""
+    left = [
+        {
+            "stream_id": rest.stream_id,
+            "key": json.loads(key_text(rest.key)),
+            "records": rest.records,
+            "error": rest.error,
+        }
+        for rest in report.left
+    ]
+    return {"replayed": report.replayed, "left": left}
 
 
 _keys = checks.Check(

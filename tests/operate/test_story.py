@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamclient.base.times import MICROS_PER_SECOND
-from streamclient.console.story import KEEP_MICROS, Band, Story, StoryBook, key_ranges
 from streamclient.model import Lease, Pause, Shard
+from streamclient.operate.story import KEEP_MICROS, Band, Story, StoryBook, key_ranges
 
 NOON = 1_767_268_800 * MICROS_PER_SECOND
 SECOND = MICROS_PER_SECOND
@@ -141,6 +141,9 @@ def test_a_band_is_read_to_its_next_unread_record_and_else_to_its_end() -> None:
     found = bands(book.story(NOON - 9 * SECOND, NOON + SECOND))
 
     assert [found[name]["read_to_micros"] for name in "abc"] == [NOON + SECOND, NOON - 4 * SECOND, NOON + SECOND]
+    book.saw(listing, leases, NOON, next_records={"b": NOON - 4 * SECOND}, unknown={"a", "c"})
+    found = bands(book.story(NOON - 9 * SECOND, NOON + SECOND))
+    assert [found[name]["read_to_micros"] for name in "abc"] == [None, NOON - 4 * SECOND, NOON + SECOND]
 
 
 # --- key ranges ------------------------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from streamclient.core import leases as rule
 from streamclient.model import Pause
 from streamclient.operate import moves
 from streamclient.operate.facts import FleetFacts, RowFacts, WorkerFacts
-from streamclient.operate.moves import LaneSpan, LeaseMove, LeaseMoveKind, LeaseMoves, MovesDocument, WorkerLane
+from streamclient.operate.lease_moves import LaneSpan, LeaseMove, LeaseMoveKind, LeaseMoves, MovesDocument, WorkerLane
 from streamclient.worker.lease.audit_rows import AuditRecord
 
 SECOND = 1_000_000

@@ -7,7 +7,7 @@ without times. So a time is that of the look which showed a shard first, and a r
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from itertools import pairwise
 from typing import TypedDict
 
@@ -98,12 +98,13 @@ class StoryBook:
         opened: Mapping[str, int] | None = None,
         closed: Mapping[str, int] | None = None,
         next_records: Mapping[str, int] | None = None,
+        unknown: Collection[str] = (),
     ) -> None:
         """Add a look at the list of shards and at their lease rows, which must not be older than the look before.
 
         A caller who knows them gives ``ranges``, ``opened`` and ``closed``, the times in microseconds since 1970.
         ``next_records`` has the time of the oldest unread record of each shard with unread records; without it, it is
-        not known how far shards are read.
+        not known how far shards are read, and with it not of the shards in ``unknown``.
         """
         self._known.update(ranges or {})
         shards = {shard.shard_id: shard for shard in listing}
@@ -117,7 +118,7 @@ class StoryBook:
             row = rows.get(name)
             _change_hands(seen, row.owner if row is not None else "", now_micros)
             seen.lease = row
-            seen.is_reading_known = next_records is not None
+            seen.is_reading_known = next_records is not None and name not in unknown
             seen.read_to = (next_records or {}).get(name)
         self._has_rows, self._has_looked = self._has_rows or bool(rows), True
         self._forget(now_micros - KEEP_MICROS)

@@ -1,0 +1,41 @@
+"""The fleets of an instance: which tables are status tables, and of which data tables. Nothing is written."""
+
+from __future__ import annotations
+
+from functools import cache, partial
+
+from tablestore import OTSClient
+
+from streamclient.operate.site import Site
+from streamclient.operate.status_table import StatusTableReader
+from streamclient.worker.lease.lease_rows import STATUS_TABLE
+
+
+def find_fleets(client: OTSClient) -> list[tuple[str, str]]:
+    """Return the data table and the status table of every fleet of an instance, by name.
+
+    A status table is a table with the key columns of one. The first of them is the id of a stream, which the service
+    makes of the data table's name and a number; the stream must be that of the table now. One request for each table,
+    and two for each stream of a status table.
+
+    Raises:
+        StreamClientError: a call failed.
+    """
+    site = Site(client, "", "")
+    names = sorted(site.read("listing the tables", site.client.list_table))
+
+    @cache
+    def present(table: str) -> frozenset[str]:
+        return frozenset(stream.stream_id for stream in site.streams.list_stream(table))
+
+    found = set()
+    for name in names:
+        described = site.read(f"describing table {name}", partial(site.client.describe_table, name))
+        if tuple((column[0], column[1]) for column in described.table_meta.schema_of_primary_key) != STATUS_TABLE.key:
+            continue
+        reader = StatusTableReader(site.client, name, site.clock)
+        for stream_id in site.read(f"reading the streams of status table {name}", reader.stream_ids):
+            table = stream_id.rpartition("_")[0]
+            if table in names and stream_id in present(table):
+                found.add((table, name))
+    return sorted(found)
