@@ -18,6 +18,9 @@ KILLS ?= 50
 WAYS ?=
 TESTS ?=
 EXTRAS ?= server server,cli all
+# The earlier version of a drill, by default the last tag, and the parts that it plays, by default all.
+OLD ?=
+ONLY ?=
 ARGUMENTS ?=
 
 OF_WAYS = $(if $(WAYS),--ways $(WAYS))
@@ -55,6 +58,7 @@ help:
 	@echo "make hostile-all      both for all pairs of trouble, place, step, consumer and length (SEED=$(SEED))"
 	@echo "make loop-drill       an async loop cancelled at random awaits and killed (CANCELLATIONS=$(CANCELLATIONS) KILLS=$(KILLS)), and how soon leases leave loops"
 	@echo "make tunnel-rounds    a tunnel of each kind over ROWS rows, workers killed and joining (ROUNDS=$(ROUNDS) WAYS=worker,loop,async)"
+	@echo "make upgrade-drill    an earlier version (OLD=v1.2.3, a tag or a commit) beside this one on all kept data, killed and handing over (ONLY=parked)"
 	@echo "make destination-rounds  histories of models, then ROUNDS=30 of kill -9 and SIGSTOP for each: Delta with Spark and without, Iceberg, PostgreSQL"
 	@echo "make loop-programs    programs with loops and handlers: every Python from 3.10 to 3.14 at hand, uvloop, both type checkers"
 	@echo "make replicate-drill  a table of ROWS rows replicated under a writer, killed and resumed, then compared"
@@ -221,6 +225,10 @@ mirror-drill:
 	@tools/setup-environment spark,cli,docs,dev
 	@$(BIN)/python -m tests.mirror.drill --minutes $(MINUTES) --seed $(SEED)
 	@$(BIN)/python -m tests.mirror.drill --minutes $(MINUTES) --seed $(SEED) --kind postgres --versions 2
+
+upgrade-drill:
+	@tools/setup-environment spark,cli,docs,dev
+	@$(BIN)/python -m tests.upgrade_drill --seed $(SEED) $(if $(OLD),--old $(OLD)) $(if $(ONLY),--only $(ONLY))
 
 mirror-pythons:
 	@tools/setup-environment spark,cli,docs,dev

@@ -102,9 +102,9 @@ def copy_of_the_checkout(place: Path) -> Path:
     return source
 
 
-def install(place: Path) -> Installed:
-    """The wheel as pip builds it from a clean copy, in a fresh environment."""
-    source = copy_of_the_checkout(place)
+def install(place: Path, source: Path | None = None) -> Installed:
+    """The wheel as pip builds it from a clean copy of the checkout, or from `source`, in a fresh environment."""
+    source = source or copy_of_the_checkout(place)
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
     subprocess.run([*pip, "wheel", "--quiet", "--no-deps", "--wheel-dir", str(place), str(source)], check=True)
     (wheel,) = place.glob("*.whl")

@@ -319,6 +319,7 @@ NOT_PLAYED: Mapping[str, str] = {
     "owner-mute": _JAVA,
     "pause-not-obeyed": _JAVA,
     "malformed-row": "Workers leave the row out, as if it did not exist; their logs name it.",
+    "unknown-format": "Workers of this version leave the row to those of the later one; their logs name it.",
     "left-stream": "The lease is deleted, and with it its metrics. `StreamclientLossNear` fired before.",
     "unknown-shard": _COMMAND,
     "no-data-table": _COMMAND,

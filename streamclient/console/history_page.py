@@ -9,6 +9,14 @@ from hashlib import sha256
 from html import escape
 from importlib.resources import files
 
+from streamclient.base.kept_formats import FORMAT_MEMBER, KeptFormat
+from streamclient.errors import ConfigurationError
+
+HISTORY_FORMAT = KeptFormat("the history")
+"""The format of a history's document, which ``streamclient.testing.simulation`` writes."""
+
+TITLE = f"streamclient-history-{HISTORY_FORMAT.version}"
+
 STYLES = ("history.css", "player.css")
 """The style sheets of the page, in the order in which they count."""
 
@@ -39,7 +47,12 @@ def page_file(history: Mapping[str, object]) -> str:
     """Return the text of an HTML file, in UTF-8, that plays a history: a document "streamclient-history-1".
 
     The file has one script and one style sheet, and its policy permits these two alone, by their hashes.
+
+    Raises:
+        ConfigurationError: the document is another one, or of a version that is not known.
     """
+    if problem := HISTORY_FORMAT.problem_of_title(history.get(FORMAT_MEMBER), TITLE):
+        raise ConfigurationError(f"this history cannot be played: {problem}")
     style, script = ("".join(_text(name) for name in names) for names in (STYLES, SCRIPTS))
     policy = (
         f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; img-src data:; "

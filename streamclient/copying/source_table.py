@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from attrs import asdict, define, field, frozen
 
+from streamclient.base.kept_formats import FORMAT_MEMBER, KeptFormat
 from streamclient.base.times import now_micros
 from streamclient.destinations.folding.row_changes import CLOCKS_MARGIN_MICROS, TableRule
 from streamclient.errors import ConfigurationError, DependencyException, StreamClientError, StreamClientException
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
     from tablestore import OTSClient
 
 _T = TypeVar("_T")
+
+PLAN_FORMAT = KeptFormat("the plan of the copy")
+"""The format of the plan of a mirror or a replication. It covers the positions of the pieces."""
 
 COPY = "copy"
 """The name of the plan. The copy is made in pieces, whose names are ``copy/0``, ``copy/1`` and so on."""
@@ -245,11 +249,13 @@ class CopyPlan:
         """Read a text of ``to_text``.
 
         Raises:
-            StreamClientException: the text is another one.
+            StreamClientException: the text is another one, or of a version that is not known.
         """
         try:
             plain = json.loads(text)
+            if problem := PLAN_FORMAT.problem(plain.get(FORMAT_MEMBER)):
+                raise StreamClientException(problem)
             source = (plain[name] for name in ("instance", "table", "stream_id"))
             return cls(plain["start_micros"], tuple(plain["points"]), *source)
-        except (ValueError, KeyError, TypeError) as error:
+        except (AttributeError, ValueError, KeyError, TypeError) as error:
             raise StreamClientException(f"the plan of the copy is damaged: {text!r}") from error

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from attrs import evolve, field, frozen
 
+from streamclient.base.kept_formats import FORMAT_MEMBER, KeptFormat
 from streamclient.destinations.rows.digest import records_digest
 from streamclient.errors import (
     CodecError,
@@ -47,11 +48,12 @@ NUMBERS_END = 2**32
 """The exclusive upper limits of a commit's epoch and number: ``Commit.order`` puts both into one signed 64-bit
 integer."""
 
+COMMIT_FORMAT = KeptFormat("the commit")
+"""The format of a commit in JSON: in the log of a destination, and in a prepared checkpoint. It covers the two rules of
+digests and the columns that are added to rows."""
+
 _JSON_NAMES = {
-    "application": "application",
-    "shard": "shard",
-    "epoch": "epoch",
-    "number": "number",
+    **{name: name for name in ("application", "shard", "epoch", "number")},
     "start": "from",
     "end": "to",
     "count": "count",
@@ -133,10 +135,7 @@ class Commit:
 
     @classmethod
     def note(cls, last: Commit | None, *, application: str, shard: str, text: str) -> Commit:
-        """Return a commit that stores a note and no records.
-
-        No stream has its ``shard``; its ``end`` is the note's ``text``.
-        """
+        """Return a commit without records: no stream has its ``shard``, and its ``end`` is the note's ``text``."""
         return cls.after(
             last,
             application=application,
@@ -150,10 +149,7 @@ class Commit:
 
     @property
     def order(self) -> int:
-        """A number that grows with each commit of a shard, for logs that order by one integer.
-
-        It is ``epoch << 32 | number``.
-        """
+        """``epoch << 32 | number``. It grows with each commit of a shard, for logs that order by one integer."""
         return self.epoch << 32 | self.number
 
     def keeps(self, promised: Commit) -> bool:
@@ -172,17 +168,8 @@ class Commit:
 
     def chain_digest(self) -> str:
         """Return the digest that the chain rule gives for these values."""
-        values = [
-            CHAIN,
-            self.previous_digest,
-            self.application,
-            self.shard,
-            self.number,
-            self.start,
-            self.end,
-            self.count,
-            self.content,
-        ]
+        names = ("previous_digest", "application", "shard", "number", "start", "end", "count", "content")
+        values = [CHAIN, *(getattr(self, name) for name in names)]
         return sha256(json.dumps(values, separators=(",", ":")).encode("ascii")).hexdigest()
 
     def to_plain(self) -> dict[str, Any]:
@@ -200,9 +187,12 @@ class Commit:
 
         Raises:
             CodecError: the value is not a commit.
+            StreamClientException: the commit is of a version that is not known, so its log must be left alone.
         """
         if not isinstance(plain, dict):
             raise CodecError(f"a commit is a JSON object, not {plain!r}")
+        if problem := COMMIT_FORMAT.problem(plain.get(FORMAT_MEMBER)):
+            raise StreamClientException(problem)
         values: dict[str, Any] = {own: plain.get(name) for own, name in _JSON_NAMES.items()}
         for own, value in values.items():
             wanted = int if own in _NUMERIC else str
@@ -212,7 +202,7 @@ class Commit:
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Commit:
-        """Read the text that ``to_json`` wrote; raise ``CodecError`` for any other text."""
+        """Read the text that ``to_json`` wrote; raise as ``from_plain`` for any other text."""
         try:
             return cls.from_plain(json.loads(text))
         except ValueError as error:
@@ -285,7 +275,11 @@ class LogEntry:
 
     @classmethod
     def from_json(cls, place: str, text: str) -> LogEntry:
-        """Read the text of ``to_json``. An unreadable text gives an entry with ``damage``, which a proof reports."""
+        """Read the text of ``to_json``; an unreadable text gives an entry with ``damage`` that a proof can name.
+
+        Raises:
+            StreamClientException: a commit is of a version that is not known, so the log must be left alone.
+        """
         try:
             plain = json.loads(text)
             commits, carried = (tuple(map(Commit.from_plain, plain.get(name, ()))) for name in ("commits", "carried"))

@@ -121,6 +121,8 @@ class AuditLog:
 def read_audit(site: Site, limit: int, shard_id: str | None = None) -> list[AuditRecord]:
     """Return at most ``limit`` changes by operators, of one shard or of all, newest first.
 
+    A row that an unknown version wrote may be about any shard, so it is among the changes of each.
+
     Raises:
         StreamClientError: the status table could not be read.
     """
@@ -129,7 +131,7 @@ def read_audit(site: Site, limit: int, shard_id: str | None = None) -> list[Audi
         wanted = limit if shard_id is None else AUDIT_ROWS_READ
         rows = site.table.scan(site.stream_id, AUDIT_STATUS_TYPE, limit=wanted, newest=True)
         records = [record for row in rows if (record := parse_audit_row(row)) is not None]
-        return [record for record in records if shard_id in (None, record.shard_id)][:limit]
+        return [record for record in records if shard_id is None or record.shard_id in (shard_id, "")][:limit]
 
     return site.read("reading the audit", read)
 

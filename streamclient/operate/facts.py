@@ -29,6 +29,8 @@ class RowFacts:
     """The lease; ``None`` if the row is not a lease."""
     problem: str = ""
     """The reason why the row is not a lease; empty if it is one."""
+    is_of_unknown_version: bool = False
+    """Whether a version of this package that this one does not know has written the row."""
     beat_micros: int = 0
     """Time of the last write of the counter: by a heartbeat, a checkpoint or a change of owner."""
     checkpoint_micros: int = 0
@@ -40,6 +42,11 @@ class RowFacts:
     when the lease was taken."""
     pause_micros: int = 0
     """Time of the last write of the pause."""
+
+    @property
+    def why_unreadable(self) -> str:
+        """The reason why no command of this version can change the lease; for rows that are not leases."""
+        return self.problem if self.is_of_unknown_version else f"its row is malformed: {self.problem}"
 
 
 class Process(Enum):

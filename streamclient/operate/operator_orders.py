@@ -46,7 +46,7 @@ _OWNERS_OWN = frozenset({"counter", "pause_taken"})
 """Fields that the owner of a lease writes while an operator looks at a plan; they change nothing of its meaning."""
 
 _DRAWN = frozenset({"request_id", "at_micros", "until_micros"})
-"""What is new in each plan of a command: ids, and times counted from now. The command names the durations."""
+"""The fields that are new in each plan of a command: ids, and times counted from now. The command has the durations."""
 
 
 class PlanChangedError(StreamClientException):

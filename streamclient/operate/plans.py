@@ -142,9 +142,7 @@ def plan_reset(facts: FleetFacts, stood_still: Collection[str], *, targets: Mapp
     """Plan to read every shard again from its target."""
     positions = {key: target for key, target in targets.items() if key in facts.leases}
     malformed = [
-        Refusal(shard_id=key, reason=f"its row is malformed: {row.problem}")
-        for key, row in sorted(facts.rows.items())
-        if row.lease is None
+        Refusal(shard_id=key, reason=row.why_unreadable) for key, row in sorted(facts.rows.items()) if row.lease is None
     ]
     plan = _moves(facts, stood_still, positions)
     return evolve(plan, refusals=(*malformed, *plan.refusals))
@@ -376,7 +374,7 @@ def lease_of(facts: FleetFacts, shard_id: str) -> Lease | Refusal:
         reason = f"it has no lease row; known shards: {', '.join(sorted(facts.rows)[:5]) or 'none'}"
         return Refusal(shard_id=shard_id, reason=reason)
     if row.lease is None:
-        return Refusal(shard_id=shard_id, reason=f"its row is malformed: {row.problem}")
+        return Refusal(shard_id=shard_id, reason=row.why_unreadable)
     return row.lease
 
 

@@ -55,9 +55,9 @@ def _row(case: Case) -> Explanation | None:
     if row is None:
         return _absent(case)
     if row.lease is None:
-        return case.verdict(
-            situations.MALFORMED_ROW, f"is left out by all workers: its row is malformed: {row.problem}"
-        )
+        if row.is_of_unknown_version:
+            return case.verdict(situations.UNKNOWN_FORMAT, f"is left out by workers of this version: {row.problem}")
+        return case.verdict(situations.MALFORMED_ROW, f"is left out by all workers: {row.why_unreadable}")
     if row.lease.is_finished:
         children = case.facts.children.get(case.shard_id)
         after = f"; its children are {', '.join(children)}" if children else ""

@@ -66,6 +66,9 @@ LEFT_STREAM = Situation(
 MALFORMED_ROW = Situation(
     "malformed-row", "Repair or delete the row. While it is there, every scan of a Java worker fails."
 )
+UNKNOWN_FORMAT = Situation(
+    "unknown-format", "Upgrade: workers and commands of the version that wrote the row, or of a later one, can read it."
+)
 NO_ROW = Situation("no-row-yet", "Nothing: a worker creates it within a sync interval. Ask again if it stays.")
 PARENT_HAS_NO_ROW = Situation("parent-has-no-row", "See why the parent has no row. Rows are created parents first.")
 PARENT_CIRCLE = Situation(

@@ -9,6 +9,7 @@ from typing import Any
 
 from attrs import frozen
 
+from streamclient.base.kept_formats import FORMAT_MEMBER, KeptFormat
 from streamclient.errors import ConfigurationError
 from streamclient.operate.facts import FleetFacts
 from streamclient.operate.operator_documents import (
@@ -19,7 +20,8 @@ from streamclient.operate.operator_documents import (
     shard_document,
 )
 
-FORMAT = "streamclient-snapshot-1"
+SNAPSHOT_FORMAT = KeptFormat("the snapshot")
+FORMAT = f"streamclient-snapshot-{SNAPSHOT_FORMAT.version}"
 
 
 @frozen
@@ -40,7 +42,7 @@ def snapshot_of(facts: FleetFacts) -> Document:
     """Return everything in the status table, and the stream's shards."""
     listing = facts.stream.listing or {}
     return {
-        "format": FORMAT,
+        FORMAT_MEMBER: FORMAT,
         **fleet_document(facts),
         "leases": [row_document(key, facts.rows[key]) for key in sorted(facts.rows)],
         "workers": [
@@ -60,15 +62,16 @@ def load_snapshot(path: Path) -> Document:
     """Return the snapshot in a file.
 
     Raises:
-        ConfigurationError: the file cannot be read, or is not a snapshot.
+        ConfigurationError: the file cannot be read, is not a snapshot, or is of a version that is not known.
     """
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ConfigurationError(f"{path} is not a snapshot: {error}") from error
-    if not isinstance(document, dict) or document.get("format") != FORMAT:
-        raise ConfigurationError(f"{path} is not a snapshot: it does not say format {FORMAT!r}")
-    return document
+    found: Document = document if isinstance(document, dict) else {}
+    if problem := SNAPSHOT_FORMAT.problem_of_title(found.get(FORMAT_MEMBER), FORMAT):
+        raise ConfigurationError(f"{path} is not a snapshot that can be read: {problem}")
+    return found
 
 
 def differences(before: Document, after: Document) -> list[SnapshotDifference]:

@@ -23,6 +23,7 @@ from streamclient.worker.lease.lease_rows import (
     STATUS_VALUE,
     STEALER,
     STREAM_ID,
+    UnreadableRow,
     parse_row,
 )
 from streamclient.worker.lease.own_columns import PAUSE
@@ -107,11 +108,11 @@ class StatusTableReader:
         for micros in stamps.values():
             self._clock.note_stamp(micros)
         parsed = parse_row(row)
-        is_lease = isinstance(parsed, Lease)
         return RowFacts(
             shard_id=parsed.lease_key,
             lease=parsed if isinstance(parsed, Lease) else None,
-            problem="" if is_lease else getattr(parsed, "problem", ""),
+            problem="" if isinstance(parsed, Lease) else parsed.problem,
+            is_of_unknown_version=isinstance(parsed, UnreadableRow) and parsed.is_of_unknown_version,
             beat_micros=stamps.get(COUNTER, 0),
             checkpoint_micros=stamps.get(CHECKPOINT, 0),
             owner_micros=stamps.get(OWNER, 0),

@@ -31,6 +31,7 @@ from typing import Any
 
 from attrs import astuple, fields, frozen
 
+from streamclient.base.kept_formats import KeptFormat
 from streamclient.base.locks import HeldLock, LockHeldError
 from streamclient.server.admin_changes import (
     AppendRecord,
@@ -61,7 +62,8 @@ _JOURNAL_SUFFIX = "-wal"
 
 _APPLICATION_ID = 0x53434C54
 """The application id in SQLite's header, the letters SCLT. It marks the file as one of this server."""
-_FORMAT_VERSION = 3
+DATA_FORMAT = KeptFormat("the data directory", version=3, oldest=3)
+"""The format of the database, whose ``user_version`` states it. No release had one of the two before it."""
 
 _VACUUM_AFTER = 1_000
 """The number of deleted rows after which free pages are returned to the file system."""
@@ -358,7 +360,7 @@ def _create(file: Path) -> None:
                 database.execute(kind.definition)
             database.execute(_SHARDS_BY_STREAM)
             database.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
-            database.execute(f"PRAGMA user_version = {_FORMAT_VERSION}")
+            database.execute(f"PRAGMA user_version = {DATA_FORMAT.version}")
             database.execute("COMMIT")
         new.replace(file)
     except sqlite3.DatabaseError as error:
@@ -407,8 +409,8 @@ def _prepare(database: sqlite3.Connection, path: Path) -> None:
         )
     if application_id != _APPLICATION_ID:
         raise DataDirectoryError(f"{path} is a database of another program")
-    if version != _FORMAT_VERSION:
-        raise DataDirectoryError(f"{path} has format {version}; this version reads format {_FORMAT_VERSION}")
+    if problem := DATA_FORMAT.problem(version):
+        raise DataDirectoryError(f"{path}: {problem}")
     database.execute("PRAGMA journal_mode = WAL")
     database.execute("PRAGMA synchronous = NORMAL")
     database.execute("BEGIN EXCLUSIVE")

@@ -16,7 +16,7 @@ from streamclient.cli.main import main
 from streamclient.console.history_page import page_file
 from streamclient.testing.simulation.drawing import Size, draw_plan
 from streamclient.testing.simulation.fleet_history import fleet_history
-from streamclient.testing.simulation.history_document import HistoryDocument
+from streamclient.testing.simulation.history_document import FORMAT, HistoryDocument
 from streamclient.testing.simulation.runner import play_plan
 from streamclient.testing.simulation.world import SimulatedWorld
 from tests.console.chromium import REASON, chromium, opened
@@ -77,7 +77,7 @@ def test_no_text_of_a_history_leaves_its_place(nine: HistoryDocument) -> None:
 
 
 def test_the_scripts_make_no_nodes_from_texts() -> None:
-    page = page_file({"seed": 0}).partition('id="history">')[2]
+    page = page_file({"format": FORMAT, "seed": 0}).partition('id="history">')[2]
 
     assert (
         re.findall(

@@ -174,12 +174,17 @@ class Driver:
     given: dict[str, Any]
     environment: dict[str, str]
     program: Path = QUERY_PROCESS
+    python: str = sys.executable
     lines: list[str] = field(factory=list)
     process: subprocess.Popen[str] = field(init=False)
 
+    def use(self, python: str) -> None:
+        """Take the package that another Python has installed, from the next start on."""
+        self.python, self.environment = python, environment_for(python, has_package=False)
+
     def start(self) -> None:
         self.lines = []
-        program = [sys.executable, str(self.program), json.dumps(self.given)]
+        program = [self.python, str(self.program), json.dumps(self.given)]
         self.process = subprocess.Popen(
             program,
             stdin=subprocess.PIPE,
@@ -353,8 +358,13 @@ class Drill:
 
 
 @contextmanager
-def drill(seed: int, *, on_cluster: bool, by_tunnel: bool = False, is_found: bool = False) -> Iterator[Drill]:
-    """A drill whose driver runs. Spark finds the source by its name, or else the driver registers it."""
+def drill(
+    seed: int, *, on_cluster: bool, by_tunnel: bool = False, is_found: bool = False, installed: str = ""
+) -> Iterator[Drill]:
+    """A drill whose driver runs. Spark finds the source by its name, or else the driver registers it.
+
+    `installed` is a Python that has the package installed, from which its driver and executors take it.
+    """
     with ExitStack() as stack:
         local = stack.enter_context(LocalTablestore())
         scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="drill-"))
@@ -379,6 +389,8 @@ def drill(seed: int, *, on_cluster: bool, by_tunnel: bool = False, is_found: boo
         if is_found:  # Spark looks for sources only where it has the archive of its own Python
             environment.pop("SPARK_HOME", None)
         driver = Driver(given, environment)
+        if installed:
+            driver.use(installed)
         source.write(RECORDS)
         driver.start()
         try:

@@ -61,12 +61,22 @@ def test_each_write_stores_only_what_it_changes() -> None:
 @pytest.mark.parametrize(
     ("wrong", "problem"),
     [
-        ({"Nonce": None}, "column Nonce of worker row w2 holds None, which is not of type str"),
-        ({"Beat": "5"}, "column Beat of worker row w2 holds '5', which is not of type int"),
-        ({"Wake": True}, "column Wake of worker row w2 holds True, which is not of type int"),
+        ({"Nonce": None}, "column Nonce of worker row w2 holds None, which is not of type str; delete the row"),
+        ({"Beat": "5"}, "column Beat of worker row w2 holds '5', which is not of type int; delete the row"),
+        ({"Wake": True}, "column Wake of worker row w2 holds True, which is not of type int; delete the row"),
+        (
+            {"Format": 2},
+            (
+                "worker row w2: the worker row has format 2, and this version of streamclient reads format 1: use the "
+                "version that wrote it, or a later one"
+            ),
+        ),
         (
             {"State": "asleep"},
-            "column State of worker row w2 holds 'asleep', which is not one of running, leaving, killed",
+            (
+                "column State of worker row w2 holds 'asleep', which is not one of running, leaving, killed; delete "
+                "the row"
+            ),
         ),
     ],
 )
@@ -89,7 +99,9 @@ def test_a_row_that_cannot_be_read_is_left_out_and_named_once(
 
     assert listed == [read, read]
     assert [row.worker_id for row in read] == ["w1"]
-    assert [record.getMessage() for record in caplog.records] == [f"{problem} in status table status; delete the row"]
+    assert [record.getMessage() for record in caplog.records] == [
+        f"a row of status table status is left out: {problem}"
+    ]
 
 
 def test_rows_that_cannot_be_read_are_remembered_up_to_a_bound(caplog: pytest.LogCaptureFixture) -> None:

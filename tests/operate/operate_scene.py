@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from attrs import frozen
 from tablestore import INF_MAX, INF_MIN, Condition, Direction, Row, RowExistenceExpectation
 
+from streamclient.base.kept_formats import FORMAT_COLUMN
 from streamclient.cli import main
 from streamclient.core import leases as rule
 from streamclient.core.leases import LeaseWrite
@@ -102,6 +103,7 @@ class Scene:
         owned: float = 0.0,
         marked: float = 0.0,
         without: str = "",
+        row_format: int | None = None,
     ) -> None:
         """A lease row; the numbers are ages in seconds, put on the cells as the service's stamps."""
         cells = [
@@ -113,6 +115,8 @@ class Scene:
         ]
         if pause is not None:
             cells.append((PAUSE, format_pause(pause), 5.0))
+        if row_format is not None:
+            cells.append((FORMAT_COLUMN, row_format, owned))
         if pause is not None and taken:
             cells.append((PAUSE_TAKEN, f"{pause.request_id} {owner}", 4.0))
         self._put(key_of(self.stream_id, shard_id), [cell for cell in cells if cell[0] != without])

@@ -200,6 +200,7 @@ LEFT: dict[str, tuple[dict[str, Any], dict[str, dict[str, Any]]]] = {
     "not-handed-over": ({"owner": "java-1", "stealer": "w2", "marked": 200}, {"w2": {}}),
     "pause-not-obeyed": ({"owner": "java-1", "pause": PAUSE}, {}),
     "malformed-row": ({"owner": "w1", "without": "Checkpoint"}, {}),
+    "unknown-format": ({"owner": "w1", "row_format": 2}, {}),
 }
 """Situations by the row of the lease, and by those of workers; Java owners have none and know no pauses."""
 

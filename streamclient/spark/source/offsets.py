@@ -21,6 +21,7 @@ from typing import Any, Protocol
 
 from attrs import evolve, field, frozen
 
+from streamclient.base.kept_formats import FORMAT_MEMBER, KeptFormat
 from streamclient.base.reasons import counted
 from streamclient.base.times import MICROS_PER_HOUR
 from streamclient.core.shard_tree import ShardTree, is_kept
@@ -29,7 +30,8 @@ from streamclient.model import Shard
 from streamclient.records import SequenceInfo
 from streamclient.tablestore.stream_api import StreamDescription, StreamSummary
 
-FORMAT = 1
+OFFSET_FORMAT = KeptFormat("the offset of the streaming source")
+"""The format of offsets over streams and over tunnels."""
 
 
 @frozen
@@ -91,7 +93,7 @@ class StreamOffset:
         """Return the form that Spark stores; equal offsets give equal text."""
         shards = {shard: self.shards[shard].to_json() for shard in sorted(self.shards)}
         begins = {shard: self.begins[shard] for shard in sorted(self.begins)}
-        stored = {"format": FORMAT, "stream": self.stream_id, "shards": shards, "begins": begins}
+        stored = {FORMAT_MEMBER: OFFSET_FORMAT.version, "stream": self.stream_id, "shards": shards, "begins": begins}
         return stored if self.listed_micros is None else {**stored, "listed": self.listed_micros}
 
     @classmethod
@@ -99,11 +101,13 @@ class StreamOffset:
         """Read the form of ``to_json``.
 
         Raises:
-            StreamClientException: ``given`` has another form, for example that of another source's checkpoint.
+            StreamClientException: ``given`` has another form, for example that of another source's checkpoint, or is
+                of a version that is not known.
         """
         try:
-            if given["format"] != FORMAT:
-                raise ValueError(f"format {given['format']!r}, expected {FORMAT}")
+            problem = OFFSET_FORMAT.problem(given[FORMAT_MEMBER])
+            if problem:
+                raise StreamClientException(f"the checkpoint cannot be read: {problem}")
             shards = {shard: ShardOffset.from_json(offset) for shard, offset in given["shards"].items()}
             return cls(given["stream"], shards, dict(given["begins"]), given.get("listed"))
         except (KeyError, TypeError, ValueError, AttributeError) as error:

@@ -11,11 +11,14 @@ from typing import Any
 from attrs import asdict, frozen
 from tablestore import Condition, OTSClient, PutRowItem, Row, RowExistenceExpectation
 
+from streamclient.base.kept_formats import FORMAT_COLUMN, KeptFormat
 from streamclient.core.events import NoteOrder
 from streamclient.tablestore.row_batches import send_items
 from streamclient.worker.lease.lease_rows import STATUS_TYPE, STATUS_VALUE, STREAM_ID
 
 AUDIT_STATUS_TYPE = "Audit"
+
+AUDIT_FORMAT = KeptFormat("the audit row")
 
 INTENDED = "intended"
 """Outcome of a record that is not completed: the command is under way, or its process died."""
@@ -100,13 +103,18 @@ def put_note(client: OTSClient, table_name: str, stream_id: str, note: NoteOrder
 
 
 def parse_audit_row(row: Any) -> AuditRecord | None:
-    """Return the record in a row that the SDK read; ``None`` if the row is not an audit record."""
+    """Return the record in a row that the SDK read; ``None`` if the row is not an audit record.
+
+    Only time, id and number are read of a record of a version that is not known; its outcome says why.
+    """
     key = {name: value for name, value, *_ in row.primary_key}[STATUS_VALUE]
     cells = {name: value for name, value, *_ in row.attribute_columns or ()}
     at, _, rest = key.partition("-")
     change_id, _, number = rest.partition("-")
     if not (at.isdigit() and number.isdigit()):
         return None
+    if problem := AUDIT_FORMAT.problem(cells.get(FORMAT_COLUMN)):
+        cells = {OUTCOME: f"not read: {problem}"}
     values = {name: cells.get(column) for name, column in _COLUMNS.items()}
     texts = {name: value if isinstance(value, str) else "" for name, value in values.items()}
     return AuditRecord(at_micros=int(at), change_id=change_id, number=int(number), **texts)

@@ -13,6 +13,7 @@ from typing import Any
 from attrs import frozen
 from tablestore import OTSClient
 
+from streamclient.base.kept_formats import FORMAT_COLUMN, KeptFormat
 from streamclient.core import write_rules
 from streamclient.core.write_rules import EpochRow, EpochWrite, WriteOutcome
 from streamclient.errors import DependencyException, ErrorKind, StreamClientError
@@ -23,6 +24,8 @@ from streamclient.worker.lease.lease_store import WriteAnswer
 
 EPOCH = "Epoch"
 """The column of the last number that was drawn."""
+
+EPOCH_FORMAT = KeptFormat("the epoch row")
 
 CELLS: Cells[EpochRow] = {"number": lambda row: {EPOCH: row.number}}
 """The column of each field of an epoch row."""
@@ -100,6 +103,8 @@ def _parsed(lease_key: str, row: Any) -> EpochRow | Exception | None:
     if row is None or isinstance(row, Exception):
         return row
     cells = {name: value for name, value, *_ in row.attribute_columns or ()}
+    if problem := EPOCH_FORMAT.problem(cells.get(FORMAT_COLUMN)):
+        return DependencyException(f"epoch row {row.primary_key}: {problem}", kind=ErrorKind.PERMANENT)
     number = cells.get(EPOCH)
     if isinstance(number, bool) or not isinstance(number, int) or number < 1:
         return DependencyException(

@@ -235,13 +235,10 @@ class LeaseManager(WritingLeaseManager):
     def _quarantine(self, unreadable: Mapping[str, UnreadableRow]) -> None:
         known, self._unreadable = self._unreadable, unreadable
         for lease_key, row in unreadable.items():
-            if known.get(lease_key) != row:
-                _log.warning(
-                    "row %s of status table %s is not a lease and is left out: %s; repair or delete it",
-                    lease_key,
-                    self._table_name,
-                    row.problem,
-                )
+            if known.get(lease_key) == row:
+                continue
+            problem = row.problem if row.is_of_unknown_version else f"not a lease: {row.problem}; repair or delete it"
+            _log.warning("row %s of status table %s is left out: %s", lease_key, self._table_name, problem)
 
     def _report_damage(self, problems: Mapping[str, str]) -> None:
         """Log each row whose columns of our own cannot be read, once for each problem."""

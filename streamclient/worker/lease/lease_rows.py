@@ -6,7 +6,7 @@ workers of both languages share one table; columns of our own (``own_columns``) 
 * a row is written whole once, by create; every other write changes only its own columns and needs the row to exist,
   so no write can leave a row with fewer than the five columns of Java;
 * cells never carry a timestamp: the service's own clock stamps them, and tools read the stamp as the last heartbeat;
-* a row that cannot be read is left out and left unchanged, and never fails the scan.
+* a row that cannot be read is left out and left unchanged, and never fails the scan; a row of a later version is one.
 """
 
 from __future__ import annotations
@@ -77,6 +77,8 @@ class UnreadableRow:
     missing_column: str | None = None
     """A column that is missing, if the row is a remnant with fewer than five columns. For the Java client such a row is
     absent, and its ``create`` replaces it."""
+    is_of_unknown_version: bool = False
+    """Whether the row is as a version of this package wrote it that this one does not know."""
 
 
 def key_of(stream_id: str, lease_key: object, status_type: str = LEASE_STATUS_TYPE) -> list[tuple[str, object]]:
@@ -114,6 +116,9 @@ def parse_row(row: Any) -> Lease | UnreadableRow:
     key = {name: value for name, value, *_ in row.primary_key}
     cells = _cells(row)
     lease_key = key[STATUS_VALUE]
+    own = read_own(cells, cells.get(CHECKPOINT, ""))
+    if own.refusal:
+        return UnreadableRow(lease_key, own.refusal, is_of_unknown_version=True)
     missing = [name for name in COLUMN_TYPES if name not in cells]
     if missing and len(cells.keys() - OWN_COLUMNS) < len(COLUMN_TYPES):
         problem = f"it has only {counted(len(cells), 'column')}; it lacks {', '.join(missing)}"
@@ -131,7 +136,7 @@ def parse_row(row: Any) -> Lease | UnreadableRow:
         stealer=cells[STEALER],
         checkpoint=cells[CHECKPOINT],
         parent_shard_ids=parse_parents(cells[PARENTS]),
-        **read_own(cells, cells[CHECKPOINT]).fields,
+        **own.fields,
     )
 
 

@@ -5,6 +5,8 @@ are hints: a worker that finds none of them continues from the checkpoint. Laws:
 
 * the lease stays readable with any content of these columns; a column that cannot be read is named and counts as
   absent;
+* one exception: a row whose content is of a later version is refused as a whole, because it may say that nothing must
+  be read;
 * a prepared checkpoint is stored with the checkpoint beside which it was prepared. A Java worker that owned the lease
   in between moved the checkpoint and left these columns: then they are out of date and count as absent.
 """
@@ -17,6 +19,7 @@ from typing import Any
 
 from attrs import asdict, frozen
 
+from streamclient.base.kept_formats import FORMAT_COLUMN, FORMAT_MEMBER, KeptFormat
 from streamclient.model import Lease, Pause, PendingCheckpoint, Progress, RecordOrder
 from streamclient.records import SequenceInfo
 
@@ -39,6 +42,10 @@ ORDERS = "RecordOrders"
 PROGRESS_MICROS = "ProgressMicros"
 PROGRESS_RECORDS = "ProgressRecords"
 PROGRESS_BYTES = "ProgressBytes"
+
+LEASE_FORMAT = KeptFormat("the lease row")
+PAUSE_FORMAT = KeptFormat("the pause")
+ORDER_FORMAT = KeptFormat("the order about records")
 
 ACCEPTS_END = "accepts_end"
 """The member of a pause that accepts the end of a shard."""
@@ -73,7 +80,7 @@ _ORDER_TYPES: Mapping[str, tuple[type, ...]] = {
     "parking_directory": (str,),
 }
 
-OWN_COLUMNS = frozenset({*_PENDING_TYPES, PENDING_LAST, PAUSE, PAUSE_TAKEN, ORDERS, *_PROGRESS_TYPES})
+OWN_COLUMNS = frozenset({FORMAT_COLUMN, *_PENDING_TYPES, PENDING_LAST, PAUSE, PAUSE_TAKEN, ORDERS, *_PROGRESS_TYPES})
 """The names of all columns of our own."""
 
 
@@ -85,20 +92,30 @@ class OwnColumns:
     """Fields of ``Lease``; fields with their default are left out."""
     problems: str = ""
     """The columns that cannot be read, and the reasons."""
+    refusal: str = ""
+    """The reason why the whole row must be left alone: it is of a version that is not known."""
 
 
 NOTHING = OwnColumns({})
+
+
+class _UnknownVersionError(ValueError):
+    """The content is of a version that is not known."""
 
 
 def read_own(cells: Mapping[str, Any], checkpoint: str) -> OwnColumns:
     """Read the columns of our own from a row whose checkpoint is ``checkpoint``. Never raises."""
     if cells.keys().isdisjoint(OWN_COLUMNS):
         return NOTHING
+    if refusal := LEASE_FORMAT.problem(cells.get(FORMAT_COLUMN)):
+        return OwnColumns({}, refusal=refusal)
     fields: dict[str, Any] = {}
     problems: list[str] = []
     for read in (_read_pending, _read_pause, _read_orders, _read_progress):
         try:
             fields.update(read(cells, checkpoint))
+        except _UnknownVersionError as error:
+            return OwnColumns({}, refusal=str(error))
         except ValueError as error:
             problems.append(str(error))
     return OwnColumns(fields, "; ".join(problems))
@@ -154,6 +171,7 @@ def parse_orders(text: object) -> tuple[RecordOrder, ...]:
         raise ValueError(f"column {ORDERS} holds {text!r}, which is not a JSON list of objects")
     orders = []
     for order in told:
+        _require_known(ORDER_FORMAT, order)
         _check(order, _ORDER_TYPES, f"{ORDERS} member")
         if not all(isinstance(record_id, str) for record_id in order["record_ids"]):
             raise ValueError(f"{ORDERS} member record_ids holds {order['record_ids']!r}, which are not texts")
@@ -179,6 +197,7 @@ def parse_pause(text: object) -> Pause:
     told = _parsed(text)
     if not isinstance(told, dict):
         raise ValueError(f"column {PAUSE} holds {text!r}, which is not a JSON object")
+    _require_known(PAUSE_FORMAT, told)
     _check(told, _PAUSE_TYPES, f"{PAUSE} member")
     return Pause(**{name: told[name] for name in _PAUSE_TYPES}, accepts_end=told.get(ACCEPTS_END) is True)
 
@@ -186,6 +205,11 @@ def parse_pause(text: object) -> Pause:
 def format_pause(pause: Pause) -> str:
     """Return the cell of a pause: a JSON object with its fields. Earlier versions ignore the field for the end."""
     return json.dumps(pause.as_plain(), ensure_ascii=False, sort_keys=True)
+
+
+def _require_known(kept: KeptFormat, told: Mapping[str, Any]) -> None:
+    if problem := kept.problem(told.get(FORMAT_MEMBER)):
+        raise _UnknownVersionError(problem)
 
 
 def _check(told: Mapping[str, Any], types: Mapping[str, tuple[type, ...]], what: str) -> None:

@@ -6,7 +6,8 @@ Laws:
 * a row is written whole once, by the write that expects it to be absent; every other write needs the row to exist, so
   that neither a late beat nor a wake brings back a deleted row;
 * a wake increases the column in the service, without a condition, so simultaneous wakes all count;
-* a row that cannot be read is left out, and never fails a read.
+* a row that cannot be read is left out, and never fails a read. Its worker then counts as one without a session: its
+  leases run out by the lease duration alone.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from tablestore import (
 )
 
 from streamclient.base import logs
+from streamclient.base.kept_formats import FORMAT_COLUMN, KeptFormat
 from streamclient.core.membership import SessionState, WorkerRow, WorkerWrite
 from streamclient.core.write_rules import WriteOutcome
 from streamclient.errors import StreamClientError
@@ -45,8 +47,11 @@ WAKE = "Wake"
 INFO = "Info"
 BALANCE_BY = "BalanceBy"
 
-SIGNALS = (NONCE, BEAT, STATE, WAKE, BALANCE_BY)
+SIGNALS = (FORMAT_COLUMN, NONCE, BEAT, STATE, WAKE, BALANCE_BY)
 """The columns on which the decisions of workers depend."""
+
+WORKER_FORMAT = KeptFormat("the worker row")
+"""The format of a worker row. Its ``Info`` is JSON, in which members are only added."""
 
 CELLS: Cells[WorkerRow] = {
     "nonce": lambda row: {NONCE: row.nonce},
@@ -127,7 +132,7 @@ class WorkerRows:
             if len(self._reported) > MOST_REPORTED:
                 del self._reported[next(iter(self._reported))]
         if is_news:
-            _log.warning("%s in status table %s; delete the row", parsed, self._table_name)
+            _log.warning("a row of status table %s is left out: %s", self._table_name, parsed)
         return None
 
     def _key(self, name: object) -> list[tuple[str, object]]:
@@ -135,19 +140,24 @@ class WorkerRows:
 
 
 def parse_worker(row: Any) -> WorkerRow | str:
-    """Return the session that a row read by the SDK holds, or the reason why the row holds none."""
+    """Return the session that a row read by the SDK holds, or why the row holds none, and what to do."""
     key = {name: value for name, value, *_ in row.primary_key}
     cells = {name: value for name, value, *_ in row.attribute_columns or ()}
     name = key[STATUS_VALUE]
+    if problem := WORKER_FORMAT.problem(cells.get(FORMAT_COLUMN)):
+        return f"worker row {name}: {problem}"
     for column, expected in COLUMN_TYPES.items():
         if type(cells.get(column)) is not expected:
             return (
                 f"column {column} of worker row {name} holds {cells.get(column)!r}, which is not of type "
-                f"{expected.__name__}"
+                f"{expected.__name__}; delete the row"
             )
     states = {state.value: state for state in SessionState}
     if cells[STATE] not in states:
-        return f"column {STATE} of worker row {name} holds {cells[STATE]!r}, which is not one of {', '.join(states)}"
+        return (
+            f"column {STATE} of worker row {name} holds {cells[STATE]!r}, which is not one of {', '.join(states)}; "
+            "delete the row"
+        )
     info, balance_by = cells.get(INFO), cells.get(BALANCE_BY)
     return WorkerRow(
         worker_id=name,

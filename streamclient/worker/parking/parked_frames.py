@@ -13,11 +13,15 @@ import json
 import re
 from typing import Any
 
+from streamclient.base.kept_formats import KeptFormat
 from streamclient.base.reasons import counted
 from streamclient.errors import CodecError
 from streamclient.records import KeyValue, PrimaryKey, SequenceInfo, StreamRecord
 from streamclient.wire import schema
 from streamclient.wire.record_decoding import default_codec
+
+PARKED_FORMAT = KeptFormat("the parked record")
+"""The format of a parked record, in every store."""
 
 _RECORD_ID = re.compile(r"(\d{10})-(\d{20})-(\d{10})-[0-9a-f]{12}", re.ASCII)
 

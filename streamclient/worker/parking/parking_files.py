@@ -5,7 +5,7 @@ Laws:
 * A line is written whole and synchronised to the disk before ``park`` returns; bytes after the last line feed were
   never acknowledged, and the next write cuts them off.
 * A record is parked by a line ``{"parked": {...}}`` and forgotten by a line ``{"removed": "<record id>"}``; a file
-  without parked records is emptied.
+  without parked records is emptied. A line of a later version says so in its member ``format``, beside these.
 * Files are locked while they are read or written, so processes of one machine may share the directory.
 """
 
@@ -21,10 +21,12 @@ from typing import BinaryIO
 from urllib.parse import quote, unquote
 
 from streamclient.base import checks, locks
-from streamclient.errors import CodecError, ConfigurationError, StreamClientException
+from streamclient.base.kept_formats import FORMAT_MEMBER
+from streamclient.errors import ConfigurationError, StreamClientException
 from streamclient.interfaces import IParkingStore
 from streamclient.model import ParkedRecord
 from streamclient.worker.parking.parked_documents import document_of, parked_of
+from streamclient.worker.parking.parked_frames import PARKED_FORMAT
 
 SUFFIX = ".jsonl"
 
@@ -123,12 +125,14 @@ def _read(path: Path, file: BinaryIO) -> dict[str, ParkedRecord]:
     for number, line in enumerate(_whole(file.read()).splitlines(), 1):
         try:
             document = json.loads(line)
+            if problem := PARKED_FORMAT.problem(document.get(FORMAT_MEMBER)):
+                raise StreamClientException(f"{path}, line {number}: {problem}")
             if "removed" in document:
                 known.pop(document["removed"], None)
             else:
                 parked = parked_of(document["parked"])
                 known[parked.record_id] = parked
-        except (CodecError, KeyError, TypeError, ValueError) as error:
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise StreamClientException(f"{path}, line {number}: {error}; repair or remove the line") from error
     return known
 

@@ -21,6 +21,7 @@ from tablestore import (
 )
 
 from streamclient.base import checks
+from streamclient.base.kept_formats import FORMAT_COLUMN
 from streamclient.errors import (
     CodecError,
     DependencyException,
@@ -35,7 +36,7 @@ from streamclient.tablestore.row_batches import batches, send_items, translated
 from streamclient.tablestore.signed_calls import with_own_connection
 from streamclient.wire.sdk_logging import silence
 from streamclient.wire.service_errors import CONDITION_CHECK_FAIL, OBJECT_NOT_EXIST
-from streamclient.worker.parking.parked_frames import frame_of, key_text, parse_key, record_of
+from streamclient.worker.parking.parked_frames import PARKED_FORMAT, frame_of, key_text, parse_key, record_of
 
 PARKING_TABLE = TablePurpose(
     "table",
@@ -98,11 +99,15 @@ class TableParkingStore(IParkingStore):
             yield _parked(row)
 
     def parked_keys(self, stream_id: str) -> Iterable[ParkedKey]:
-        """Return the keys of a stream that have parked records; read only two small columns of each row."""
+        """Return the keys of a stream that have parked records; read only small columns of each row.
+
+        Raises:
+            StreamClientException: a row is of a version that is not known; the message names the row.
+        """
         keys: dict[tuple[str, str], ParkedKey] = {}
-        for row in self._scan(stream_id, ["RecordKey", "Generation"]):
+        for row in self._scan(stream_id, ["RecordKey", "Generation", FORMAT_COLUMN]):
             _, shard_id, record_id = _key_values(row)
-            cells = _cells(row)
+            cells = _known_cells(row)
             if (cells["RecordKey"], shard_id) not in keys:
                 key = ParkedKey(parse_key(cells["RecordKey"]), shard_id, record_id, cells["Generation"])
                 keys[cells["RecordKey"], shard_id] = key
@@ -195,13 +200,17 @@ def _key_values(row: Any) -> tuple[str, str, str]:
     return stream_id, shard_id, record_id
 
 
-def _cells(row: Any) -> dict[str, Any]:
-    return {name: value for name, value, *_ in row.attribute_columns}
+def _known_cells(row: Any) -> dict[str, Any]:
+    cells = {name: value for name, value, *_ in row.attribute_columns}
+    if problem := PARKED_FORMAT.problem(cells.get(FORMAT_COLUMN)):
+        _, shard_id, record_id = _key_values(row)
+        raise StreamClientException(f"row {record_id} of shard {shard_id}: {problem}")
+    return cells
 
 
 def _parked(row: Any) -> ParkedRecord:
     stream_id, shard_id, record_id = _key_values(row)
-    cells = _cells(row)
+    cells = _known_cells(row)
     try:
         frame = b"".join(bytes(cells[name]) for name in sorted(cells) if name.startswith("Frame"))
         return ParkedRecord(
