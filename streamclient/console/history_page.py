@@ -17,10 +17,10 @@ HISTORY_FORMAT = KeptFormat("the history")
 
 TITLE = f"streamclient-history-{HISTORY_FORMAT.version}"
 
-STYLES = ("history.css", "player.css")
+STYLES = ("player.css",)
 """The style sheets of the page, in the order in which they count."""
 
-SCRIPTS = ("draw.js", "player.js", "history.js")
+SCRIPTS = ("draw.js", "player.js")
 """The scripts of the page, in the order in which they run."""
 
 PAGE = """<!doctype html>

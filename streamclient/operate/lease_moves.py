@@ -5,9 +5,9 @@ the rows of the audit.
 
 Laws:
 
-* One reading tells what the rows remember: the last change of each owner, the end of a shard, a pause that stands. What
-  happened before that is not known, and neither is a former owner. Two readings tell the change between them.
-* A time is a stamp of the service. If there is none, it is the time of the reading, and ``at_is_seen`` says so.
+* One reading tells what the rows remember: the last change of each owner, the end of a shard, a pause that stands. Earlier
+  events are unknown, and so is a former owner. Two readings tell the change between them.
+* A time is a stamp of the service. Without a stamp, it is the time of the reading, and ``at_is_seen`` says so.
 * A lease passes from a living owner only if that owner hands it over. So a new owner has ``taken`` a lease if the owner
   before it was killed, or gave no sign for as long as makes a worker silent; else the lease was ``handed-over``.
 """

@@ -1,6 +1,6 @@
 """The orders about leases that commands and the console give: typed arguments in, an ``Order`` out.
 
-An order is the same whoever gives it: ``OrderExecutor`` plans it, carries it out, and writes the audit.
+A command and the console give the same order: ``OrderExecutor`` plans the order, carries it out, and writes the audit.
 """
 
 from __future__ import annotations

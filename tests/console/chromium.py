@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from tests.patience import PATIENCE_SECONDS
+
 REASON = "the package playwright or a Chromium is not installed"
 
 
@@ -25,6 +27,32 @@ def chromium() -> Iterator[Any]:
             yield browser
         finally:
             browser.close()
+
+
+class Seen:
+    """A page of a console in a browser, and everything that the browser complained of or requested elsewhere."""
+
+    def __init__(self, browser: Any, port: int, **options: Any) -> None:
+        self.address = f"http://127.0.0.1:{port}/"
+        self.context = browser.new_context(**{"viewport": {"width": 1440, "height": 1000}, **options})
+        self.page = self.context.new_page()
+        self.page.set_default_timeout(PATIENCE_SECONDS * 1000)
+        self.messages: list[str] = []
+        self.foreign: list[str] = []
+        self.page.on("console", lambda message: self.messages.append(message.text))
+        self.page.on("pageerror", lambda error: self.messages.append(str(error)))
+        self.page.on("dialog", lambda dialog: self.messages.append(f"dialog {dialog.message}"))
+        self.page.on("request", self._requested)
+
+    def _requested(self, request: Any) -> None:
+        if not request.url.startswith(self.address):
+            self.foreign.append(request.url)
+
+    def open(self, place: str = "") -> Any:
+        """Open a page of the console, and wait until it is live."""
+        self.page.goto(f"{self.address}#/{place}")
+        self.page.locator("#live").get_by_text("live").wait_for()
+        return self.page
 
 
 @contextmanager

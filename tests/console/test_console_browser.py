@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -12,15 +11,10 @@ from console_tools import Scene
 from tablestore import Row
 
 from streamclient.server import Fail, FaultRule
-from tests.patience import PATIENCE_SECONDS, until
+from tests.console.chromium import Seen, chromium
+from tests.patience import until
 
-playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install playwright")
-CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(CHROMIUM is None, reason="needs a Chromium: apt-get install chromium"),
-]
-WAIT_MILLIS = PATIENCE_SECONDS * 1000
+pytestmark = pytest.mark.slow
 
 EVIL = "<img src=x onerror=alert(1)>\u202e\x00<script>alert(2)</script>"
 EVIL_SHOWN = "<img src=x onerror=alert(1)>\\u202e\\u0000<script>alert(2)</script>"
@@ -30,35 +24,8 @@ PAGES = ["", "tables", "tables/orders", "stream/orders", "tunnels", "faults", "r
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    with playwright.sync_playwright() as started:
-        opened = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield opened
-        opened.close()
-
-
-class Seen:
-    """A page of the browser, and everything that it complained of or requested."""
-
-    def __init__(self, browser: Any, scene: Scene, **options: Any) -> None:
-        self.scene = scene
-        self.context = browser.new_context(**{"viewport": {"width": 1440, "height": 1000}, **options})
-        self.page = self.context.new_page()
-        self.page.set_default_timeout(WAIT_MILLIS)
-        self.messages: list[str] = []
-        self.foreign: list[str] = []
-        self.page.on("console", lambda message: self.messages.append(message.text))
-        self.page.on("pageerror", lambda error: self.messages.append(str(error)))
-        self.page.on("dialog", lambda dialog: self.messages.append(f"dialog {dialog.message}"))
-        self.page.on("request", self._requested)
-
-    def _requested(self, request: Any) -> None:
-        if not request.url.startswith(f"http://127.0.0.1:{self.scene.console.port}/"):
-            self.foreign.append(request.url)
-
-    def open(self, place: str = "") -> Any:
-        self.page.goto(f"http://127.0.0.1:{self.scene.console.port}/#/{place}")
-        self.page.get_by_text("live").wait_for()
-        return self.page
+    with chromium() as found:
+        yield found
 
 
 @pytest.fixture
@@ -66,7 +33,7 @@ def seen(browser: Any, scene: Scene) -> Iterator[Callable[..., Seen]]:
     made: list[Seen] = []
 
     def start(**options: Any) -> Seen:
-        made.append(Seen(browser, scene, **options))
+        made.append(Seen(browser, scene.console.port, **options))
         return made[-1]
 
     yield start
@@ -180,7 +147,7 @@ def test_texts_of_others_are_shown_as_text_in_every_place(seen: Callable[..., Se
 
 
 def test_the_policy_stops_what_the_page_would_do_by_mistake(browser: Any, scene: Scene) -> None:
-    watched = Seen(browser, scene)
+    watched = Seen(browser, scene.console.port)
     page = watched.open()
     refused = page.evaluate(
         "() => { try { document.body.innerHTML = '<b>x</b>'; return 'written'; } catch (error) { return error.name; } }"
@@ -196,7 +163,7 @@ def test_the_policy_stops_what_the_page_would_do_by_mistake(browser: Any, scene:
 
 def test_the_key_leaves_the_address_and_works(browser: Any, opened: Callable[..., Scene]) -> None:
     scene = opened(secret="a-secret-of-this-test")
-    watched = Seen(browser, scene)
+    watched = Seen(browser, scene.console.port)
     watched.page.goto(scene.console.address)
     watched.page.get_by_text("live").wait_for()
     watched.page.get_by_role("heading", name="All is well").wait_for()
@@ -208,7 +175,7 @@ def test_the_key_leaves_the_address_and_works(browser: Any, opened: Callable[...
 
 
 def test_a_server_that_is_gone_greys_the_data_with_their_age(browser: Any, scene: Scene) -> None:
-    watched = Seen(browser, scene)
+    watched = Seen(browser, scene.console.port)
     page = watched.open()
     scene.console.stop()
     page.get_by_text(re.compile(r"data are \d+ s old")).wait_for()

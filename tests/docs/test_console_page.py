@@ -56,7 +56,7 @@ def test_an_error_has_the_shown_members() -> None:
 
 @pytest.mark.parametrize("name", ["Overview", "Tables", "Stream", "Tunnels", "Faults", "Requests"])
 def test_every_page_of_the_console_has_a_line(name: str) -> None:
-    script = (Path(__file__).resolve().parents[2] / "streamclient" / "console" / "page" / "console.js").read_text()
+    script = (Path(__file__).resolve().parents[2] / "streamclient" / "console" / "page" / "server.js").read_text()
 
     assert f'["{name}", ' in script
     assert f"| {name} | " in PAGE

@@ -1,168 +1,166 @@
 "use strict";
-/* The drawings of the console: the river of a stream, the lanes of workers. Texts and nodes are made by DOM calls
-   alone, and a repeated call changes only what differs. Times are microseconds; their zero is the caller's. */
+/* Nodes and drawings of the console and of the player. They are made by DOM calls alone, and a repeated call changes only what differs. */
+const Nodes = (() => {
+  const SPOKEN = new Set(["title", "aria-label", "aria-valuetext", "data-label"]), BRIEF = 24; // attributes that people read
+  /* A text in which control and direction marks are escaped: they would move or hide what stands beside them. */
+  function shown(text) {
+    return String(text).replace(/[\u0000-\u001f\u007f-\u009f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]/gu,
+      (mark) => "\\u" + mark.codePointAt(0).toString(16).padStart(4, "0"));
+  }
+  /* A node; an attribute that is null, undefined or false is left out, and so is a child. Functions become listeners. */
+  function el(tag, attributes, ...children) {
+    const node = document.createElement(tag);
+    for (const [name, value] of Object.entries(attributes || {})) {
+      if (typeof value === "function") node.addEventListener(name, value);
+      else if (value === true) node.setAttribute(name, "");
+      else if (value !== null && value !== undefined && value !== false) node.setAttribute(name, SPOKEN.has(name) ? shown(value) : value);
+    }
+    for (const child of children.flat(5)) if (child !== null && child !== undefined && child !== false) node.append(child.nodeType ? child : shown(child));
+    return node;
+  }
+  /* Makes the children of a node those that are wanted, and keeps every node that stays the same. */
+  function morph(parent, wanted) {
+    let next = parent.firstChild;
+    for (const node of wanted) {
+      if (node === next) { next = next.nextSibling; continue; }
+      if (!next || !same(next, node)) { parent.insertBefore(node, next); continue; }
+      if (node.nodeType === 3) { if (next.data !== node.data) next.data = node.data; } else if (!next.hasAttribute("data-keep")) {
+        for (const { name } of [...next.attributes]) if (!node.hasAttribute(name)) next.removeAttribute(name);
+        for (const { name, value } of node.attributes) if (next.getAttribute(name) !== value) next.setAttribute(name, value);
+        morph(next, [...node.childNodes]);
+      }
+      next = next.nextSibling;
+    }
+    while (next) { const after = next.nextSibling; next.remove(); next = after; }
+  }
+  const same = (old, node) => old.nodeName === node.nodeName && (node.nodeType === 3 || (old.getAttribute("data-id") === node.getAttribute("data-id")));
+  /* A table of rows {id, cells, kind, keep}; "#" before a title means numbers. Roles are said, because a narrow card shows rows as cards.
+     heading(title, index) may make a title a button, and order(index) says how its column is sorted. */
+  function table(titles, rows, { empty = "Nothing.", chosen, name, heading = (title) => title, order = () => null } = {}) {
+    if (!rows.length) return el("p", { class: "soft" }, empty);
+    const texts = titles.map((title) => title.replace("#", "")), kind = (index) => (titles[index].startsWith("#") ? "number" : null);
+    const head = texts.map((text, index) => el("th", { role: "columnheader", scope: "col", class: kind(index), "aria-sort": order(index) },
+      heading(text, index)));
+    const cellOf = (cell, index) => {
+      const node = el("td", { role: "cell", class: kind(index), "data-label": texts[index] }, cell);
+      if (node.textContent.length <= BRIEF) node.classList.add("brief"); // it is not broken into lines
+      return node;
+    };
+    const body = rows.map((row) => el("tr", { role: "row", "data-id": row.id, "data-keep": row.keep,
+      class: row.kind || (chosen && row.id === chosen ? "chosen" : null) }, row.cells.map(cellOf)));
+    return el("table", { class: titles.length > 4 ? "cards" : null, role: "table", "aria-label": name },
+      el("thead", { role: "rowgroup" }, el("tr", { role: "row" }, head)), el("tbody", { role: "rowgroup" }, body));
+  }
+  /* A whole number in groups of three digits; unknown is a dash, never 0. */
+  const number = (value) => value === null || value === undefined ? "–" : String(value).replace(/\B(?=(\d{3})+$)/g, "\u202f");
+  return { shown, el, morph, table, number };
+})();
+/* Rivers, lanes, squares and lines. Times are microseconds; their zero is the caller's. */
 const Draw = (() => {
-  const SVG = "http://www.w3.org/2000/svg";
-  const OWNER_COLOURS = 8;
+  const SVG = "http://www.w3.org/2000/svg", OWNER_COLOURS = 8;
   const MOST_BUTTONS = 60; // more would make the way through a page by Tab endless; the table says the same
-  const RIVER_LAYERS = [
-    "defs", "ground", "bands", "spans", "dead", "waits", "frames", "dots", "labels", "buttons", "axis", "head",
-  ];
-  const LANE_LAYERS = ["defs", "ground", "lives", "spans", "ends", "axis", "faults"];
+  const RIVER_LAYERS = ["defs", "ground", "bands", "spans", "dead", "waits", "frames", "dots", "labels", "buttons", "axis", "head"];
+  const LANE_LAYERS = ["defs", "ground", "lives", "spans", "ends", "axis", "faults", "head"];
   const RIVER_NAME = "Shards: keys from top to bottom, time from left to right. The table says the same.";
-  const AXIS_HEIGHT = 18, FAULTS_HEIGHT = 20, LABEL_HEIGHT = 13, CHARACTER = 7;
+  const AXIS_HEIGHT = 18, FAULTS_HEIGHT = 20, LABEL_HEIGHT = 13, CHARACTER = 7, LINE_HEIGHT = 130, SQUARE = 12, SQUARE_STEP = 15;
   const drawings = new WeakMap(); // element -> what was drawn into it
   let hatches = 0;
-
   /* --- nodes --- */
-  function drawing(element, draw) {
+  function made(tag, attributes) {
+    const node = document.createElementNS(SVG, tag);
+    for (const name in attributes) node.setAttribute(name, attributes[name]);
+    return node;
+  }
+  function drawing(element, draw, kind, name, layers) {
     let state = drawings.get(element);
     if (!state) {
-      element.replaceChildren();
-      const svg = document.createElementNS(SVG, "svg");
-      element.append(svg);
-      state = { element, svg, nodes: new Map(), layers: new Map(), round: 0, width: 0 };
-      drawings.set(element, state);
-      new ResizeObserver(() => {
-        if (element.clientWidth && element.clientWidth !== state.width) state.draw();
-      }).observe(element);
+      state = { svg: made("svg", { class: kind, role: "img" }), nodes: new Map(), layers: new Map(), round: 0, width: 0 };
+      element.replaceChildren(state.svg); drawings.set(element, state);
+      new ResizeObserver(() => { if (element.clientWidth && element.clientWidth !== state.width) state.draw(); }).observe(element);
+      for (const each of layers) state.svg.append(state.layers.set(each, made("g", { class: "layer-" + each })).get(each));
     }
-    state.draw = draw;
-    state.round += 1;
-    state.width = element.clientWidth || 600;
-    return state;
+    if (state.svg.getAttribute("aria-label") !== name) state.svg.setAttribute("aria-label", name);
+    return Object.assign(state, { draw, round: state.round + 1, width: element.clientWidth || 600 });
   }
-  function layer(state, name) {
-    let group = state.layers.get(name);
-    if (!group) {
-      group = document.createElementNS(SVG, "g");
-      group.setAttribute("class", "layer-" + name);
-      state.svg.append(group);
-      state.layers.set(name, group);
-    }
-    return group;
-  }
-  function put(state, where, key, tag, attributes, text) {
+  function put(state, where, key, tag, attributes, text, title) {
     const id = where + " " + key;
     let entry = state.nodes.get(id);
     if (!entry) {
-      entry = { node: document.createElementNS(SVG, tag), attributes: {}, text: undefined };
-      layer(state, where).append(entry.node);
+      entry = { node: made(tag), attributes: {} }; state.layers.get(where).append(entry.node);
       state.nodes.set(id, entry);
     }
     entry.round = state.round;
     for (const name in attributes) {
-      let value = attributes[name];
-      if (typeof value === "number") value = Math.round(value * 10) / 10;
+      const value = typeof attributes[name] === "number" ? Math.round(attributes[name] * 10) / 10 : attributes[name];
       if (entry.attributes[name] === value) continue;
       entry.attributes[name] = value;
       if (value === null) entry.node.removeAttribute(name);
-      else entry.node.setAttribute(name, value);
+      else entry.node.setAttribute(name, name === "aria-label" ? Nodes.shown(value) : value);
     }
-    if (text !== undefined && entry.text !== text) entry.node.textContent = entry.text = text;
+    if (text !== undefined && entry.text !== text) entry.node.textContent = Nodes.shown(entry.text = text);
+    if (title !== undefined && entry.title !== title) {
+      entry.node.replaceChildren(made("title")); entry.node.firstChild.textContent = Nodes.shown(entry.title = title);
+    }
     return entry.node;
   }
   function finish(state, height) {
-    for (const [id, entry] of state.nodes) {
-      if (entry.round !== state.round) {
-        entry.node.remove();
-        state.nodes.delete(id);
-      }
-    }
+    for (const [id, entry] of state.nodes) if (entry.round !== state.round && state.nodes.delete(id)) entry.node.remove();
     const size = state.width + " " + height;
-    if (state.size !== size) {
-      state.size = size;
-      state.svg.setAttribute("width", state.width);
-      state.svg.setAttribute("height", height);
-      state.svg.setAttribute("viewBox", "0 0 " + size);
-    }
+    if (state.size === size) return;
+    state.size = size;
+    for (const [name, value] of [["width", state.width], ["height", height], ["viewBox", "0 0 " + size]]) state.svg.setAttribute(name, value);
   }
-
   /* --- words --- */
-  function time(micros) {
-    return new Date(micros / 1000).toISOString().slice(11, 19);
+  const time = (micros) => new Date(micros / 1000).toISOString().slice(11, 19);
+  const short = (name, most = 12) => name.length <= most ? name : most > 12 ? name.slice(0, most - 1) + "…" : name.slice(0, 8);
+  function owners(story) { // their names, in the order of the colours
+    return [...new Set([...story.spans, ...story.bands].map((each) => each.owner))].filter(Boolean).sort();
   }
-  function short(name) {
-    return name.length > 12 ? name.slice(0, 8) : name;
-  }
-  function owners(story) {
-    const names = new Set(story.spans.map((span) => span.owner));
-    story.bands.forEach((band) => names.add(band.owner));
-    names.delete("");
-    return [...names].sort();
-  }
-  function colours(names) {
-    return new Map(names.map((name, place) => [name, place % OWNER_COLOURS]));
-  }
-  function hasEnded(band, story) {
-    return band.closed_micros !== null && band.closed_micros <= story.now_micros;
-  }
+  const colours = (names) => new Map(names.map((name, place) => [name, place % OWNER_COLOURS]));
+  const hasEnded = (band, story) => band.closed_micros !== null && band.closed_micros <= story.now_micros;
   function words(band, story, label) {
     const parts = [band.shard, "opened " + (band.opened_micros === null ? "before" : label(band.opened_micros))];
     if (hasEnded(band, story)) parts.push("closed " + label(band.closed_micros));
-    parts.push(band.owner ? "owner " + band.owner : "no owner");
-    parts.push("read to " + readTo(band, story, label));
-    if (band.situation) parts.push(band.situation);
-    return parts.join(", ");
+    parts.push(band.owner ? "owner " + band.owner : "no owner", "read to " + readTo(band, story, label));
+    return [...parts, ...(band.situation ? [band.situation] : [])].join(", ");
   }
   function readTo(band, story, label) {
     if (band.read_to_micros === null) return "–";
-    const end = hasEnded(band, story) ? band.closed_micros : story.now_micros;
-    return band.read_to_micros < end ? label(band.read_to_micros) : "the end";
+    return band.read_to_micros < (hasEnded(band, story) ? band.closed_micros : story.now_micros) ? label(band.read_to_micros) : "the end";
   }
-
   /* --- axis --- */
   function scale(state, given, options) {
-    const left = options.gutter || 0, right = 2;
-    const from = given.from_micros, until = options.until_micros || given.until_micros || given.now_micros;
-    const width = Math.max(state.width - left - right, 10);
-    const scaled = (micros) => left + (width * (micros - from)) / Math.max(until - from, 1);
-    return Object.assign(scaled, { left, right: left + width, from, until });
+    const left = options.gutter || 0, from = given.from_micros, until = options.until_micros || given.until_micros || given.now_micros;
+    const width = Math.max(state.width - left - 2, 10);
+    return Object.assign((micros) => left + (width * (micros - from)) / Math.max(until - from, 1), { left, right: left + width, from, until });
   }
   function axis(state, x, top, label) {
     const ticks = x.right - x.left < 420 ? 2 : 6;
     for (let tick = 0; tick <= ticks; tick += 1) {
-      const at = x.from + ((x.until - x.from) * tick) / ticks;
-      const anchor = tick === 0 ? "start" : tick === ticks ? "end" : "middle";
+      const at = x.from + ((x.until - x.from) * tick) / ticks, anchor = tick === 0 ? "start" : tick === ticks ? "end" : "middle";
       put(state, "axis", tick + "/" + ticks, "text", { x: x(at), y: top, "text-anchor": anchor }, label(at));
     }
   }
   function playhead(state, x, now, height) {
-    if (now < x.until) put(state, "head", "future", "rect",
-      { class: "future", x: x(now), y: 0, width: Math.max(x.right - x(now), 0), height });
+    if (now < x.until) put(state, "head", "future", "rect", { class: "future", x: x(now), y: 0, width: Math.max(x.right - x(now), 0), height });
     put(state, "head", "line", "line", { class: "playhead", x1: x(now), x2: x(now), y1: 0, y2: height });
   }
   function hatch(state) {
     if (!state.hatch) state.hatch = "hatch-" + (hatches += 1);
     const pattern = put(state, "defs", "hatch", "pattern",
       { id: state.hatch, width: 8, height: 8, patternUnits: "userSpaceOnUse", patternTransform: "rotate(45)" });
-    if (!pattern.firstChild) {
-      const line = document.createElementNS(SVG, "rect");
-      line.setAttribute("class", "hatch-line");
-      line.setAttribute("width", 2);
-      line.setAttribute("height", 8);
-      pattern.append(line);
-    }
+    if (!pattern.firstChild) pattern.append(made("rect", { class: "hatch-line", width: 2, height: 8 }));
   }
-
   /* --- the river --- */
-  function river(element, story, options) {
-    options = options || {};
-    const shown = options.minutes ? story.now_micros - options.minutes * 6e7 : story.from_micros;
-    const from = Math.max(story.from_micros, shown);
-    const state = drawing(element, () => river(element, story, options));
-    const height = options.height || 280, label = options.label || time;
-    const x = scale(state, { ...story, from_micros: from }, options);
-    const colour = options.colours || colours(owners(story));
-    RIVER_LAYERS.forEach((each) => layer(state, each));
+  function river(element, story, options = {}) {
+    const from = Math.max(story.from_micros, options.minutes ? story.now_micros - options.minutes * 6e7 : story.from_micros);
+    const state = drawing(element, () => river(element, story, options), "river", options.name || RIVER_NAME, RIVER_LAYERS);
+    const height = options.height || 280, label = options.label || time, now = story.now_micros, places = new Map();
+    const x = scale(state, { ...story, from_micros: from }, options), colour = options.colours || colours(owners(story));
     hatch(state);
-    state.svg.setAttribute("class", "river");
-    const places = new Map(), now = story.now_micros;
-    put(state, "ground", "all", "rect",
-      { class: "river-ground", x: x.left, y: 0, width: x.right - x.left, height });
+    put(state, "ground", "all", "rect", { class: "river-ground", x: x.left, y: 0, width: x.right - x.left, height });
     const areButtons = Boolean(options.onShard) && story.bands.length <= MOST_BUTTONS;
     state.svg.setAttribute("role", areButtons ? "group" : "img");
-    state.svg.setAttribute("aria-label", options.name || RIVER_NAME);
     for (const band of story.bands) {
       const begin = Math.max(band.opened_micros === null ? from : band.opened_micros, from);
       const end = Math.min(hasEnded(band, story) ? band.closed_micros : now, now);
@@ -179,21 +177,19 @@ const Draw = (() => {
       if (place && dot.at_micros >= from) put(state, "dots", number, "circle",
         { class: dot.colour ? null : "dot", cx: x(dot.at_micros), cy: place.y + place.height / 2, r: 3, fill: dot.colour || null });
     }
-    if (story.loss_micros !== null && story.loss_micros > from) put(state, "head", "loss", "line",
-      { class: "loss", x1: x(story.loss_micros), x2: x(story.loss_micros), y1: 0, y2: height });
-    playhead(state, x, now, height);
-    axis(state, x, height + 13, label);
+    const loss = story.loss_micros;
+    if (loss !== null && loss > from) put(state, "head", "loss", "line", { class: "loss", x1: x(loss), x2: x(loss), y1: 0, y2: height });
+    playhead(state, x, now, height); axis(state, x, height + 13, label);
     if (x.left > 30) put(state, "axis", "keys", "text", { x: 0, y: 12 }, "keys");
     finish(state, height + AXIS_HEIGHT);
   }
   function drawBand(state, band, story, place, x, options, label, isButton) {
     const key = band.shard, { box } = place, { y, height } = box;
-    const closed = hasEnded(band, story) ? " band-closed" : "";
-    const torn = band.opened_micros === null ? " band-torn" : "";
-    put(state, "bands", key, "rect", { class: "band" + closed + torn, ...box });
+    const kinds = (hasEnded(band, story) ? " band-closed" : "") + (band.opened_micros === null ? " band-torn" : "");
+    put(state, "bands", key, "rect", { class: "band" + kinds, ...box });
     if (band.read_to_micros !== null && band.read_to_micros < place.end) {
-      const left = Math.max(x(band.read_to_micros), box.x), width = Math.max(box.x + box.width - left, 0.5);
-      put(state, "waits", key, "rect", { class: "band-waits", x: left, y, width, height });
+      const left = Math.max(x(band.read_to_micros), box.x);
+      put(state, "waits", key, "rect", { class: "band-waits", x: left, y, width: Math.max(box.x + box.width - left, 0.5), height });
     }
     if (!band.moves) put(state, "frames", key, "rect", { class: "band-stuck", ...box });
     if (options.chosen === key) put(state, "frames", "chosen", "rect", { class: "band-chosen", ...box });
@@ -208,67 +204,47 @@ const Draw = (() => {
     const button = put(state, "buttons", key, "rect", { class: "band-button", ...box, ...says });
     button.onclick = () => options.onShard(key);
     button.onkeydown = (event) => {
-      if (event.key === "Enter" || event.key === " ") {
-        event.preventDefault();
-        event.stopPropagation();
-        options.onShard(key);
-      }
+      if (event.key !== "Enter" && event.key !== " ") return;
+      event.preventDefault(); event.stopPropagation(); options.onShard(key);
     };
   }
   function drawSpans(state, spans, places, x, colour) {
     for (const span of spans) {
       const place = places.get(span.shard);
       if (!place) continue;
-      const begin = Math.max(span.from_micros, place.begin), end = Math.min(span.to_micros, place.end);
-      if (end <= begin) continue;
-      const left = x(begin), width = Math.min(x(end) - left, place.x + place.width - left);
-      if (width <= 0) continue;
+      const begin = Math.max(span.from_micros, place.begin), end = Math.min(span.to_micros, place.end), left = x(begin);
+      const width = Math.min(x(end) - left, place.x + place.width - left);
+      if (end <= begin || width <= 0) continue;
       const box = { x: left, y: place.y, width, height: place.height }, key = span.shard + " " + span.from_micros;
       put(state, "spans", key, "rect", { class: "band owner-" + colour.get(span.owner), ...box });
       if (span.is_dead) put(state, "dead", key, "rect", { class: "band-dead", fill: "url(#" + state.hatch + ")", ...box });
     }
   }
-  function table(story, label) {
-    const says = label || time;
-    return story.bands.map((band) => [
-      band.shard,
-      band.opened_micros === null ? "–" : says(band.opened_micros),
-      hasEnded(band, story) ? says(band.closed_micros) : "",
-      band.owner || "–",
-      readTo(band, story, says),
-      band.situation || "–",
-    ]);
+  function table(story, label = time) {
+    return story.bands.map((band) => [band.shard, band.opened_micros === null ? "–" : label(band.opened_micros),
+      hasEnded(band, story) ? label(band.closed_micros) : "", band.owner || "–", readTo(band, story, label), band.situation || "–"]);
   }
-
   /* --- lanes --- */
   /* given: {from_micros, until_micros, lanes: [{name, lives: [{from_micros, to_micros, manner, frozen}], spans}], faults};
-     options: {now_micros, gutter, colours, name}. The same `given` again only moves the playhead. */
+     options: {now_micros, gutter, colours, name, label}. The same `given` again only moves the playhead. */
   function lanes(element, given, options) {
-    const state = drawing(element, () => lanes(element, given, options));
-    const x = scale(state, given, options), most = given.lanes.length > 8 ? 16 : 32;
-    const height = FAULTS_HEIGHT + given.lanes.length * (most + 6) + 4;
+    const state = drawing(element, () => lanes(element, given, options), "lanes", options.name, LANE_LAYERS);
+    const x = scale(state, given, options), most = given.lanes.length > 8 ? 16 : 32, top = given.faults.length ? FAULTS_HEIGHT : 2;
+    const height = top + given.lanes.length * (most + 6) + 4;
     if (state.given !== given || state.drawnWidth !== state.width) {
-      state.given = given;
-      state.drawnWidth = state.width;
-      state.svg.setAttribute("class", "lanes");
-      state.svg.setAttribute("role", "img");
-      state.svg.setAttribute("aria-label", options.name);
-      LANE_LAYERS.forEach((each) => layer(state, each));
-      hatch(state);
-      if (x.left > 30) put(state, "axis", "faults", "text", { x: 0, y: 13 }, "faults");
-      given.lanes.forEach((lane, place) => drawLane(state, lane, FAULTS_HEIGHT + place * (most + 6), most, x, options));
+      Object.assign(state, { given, drawnWidth: state.width }); hatch(state);
+      if (x.left > 30 && given.faults.length) put(state, "axis", "faults", "text", { x: 0, y: 13 }, "faults");
+      given.lanes.forEach((lane, place) => drawLane(state, lane, top + place * (most + 6), most, x, options));
       given.faults.forEach((fault, place) => drawFault(state, fault, place, x));
+      if (options.label) axis(state, x, height + 11, options.label);
     } else {
-      for (const entry of state.nodes.values()) entry.round = state.round;
-      state.nodes.forEach((entry, id) => { if (id.startsWith("head ")) entry.round = 0; });
+      for (const [id, entry] of state.nodes) entry.round = id.startsWith("head ") ? 0 : state.round;
     }
-    layer(state, "head");
-    playhead(state, x, options.now_micros, height);
-    finish(state, height);
+    playhead(state, x, options.now_micros, height); finish(state, height + (options.label ? AXIS_HEIGHT : 0));
   }
   function drawLane(state, lane, top, height, x, options) {
-    const colour = "owner-" + options.colours.get(lane.name);
-    if (x.left > 30) put(state, "axis", lane.name, "text", { x: 0, y: top + height / 2 + 4 }, short(lane.name));
+    const colour = "owner-" + options.colours.get(lane.name), most = Math.max(12, Math.floor(x.left / CHARACTER) - 1);
+    if (x.left > 30) put(state, "axis", lane.name, "text", { x: 0, y: top + height / 2 + 4 }, short(lane.name, most));
     const whole = { x: x.left, y: top, width: x.right - x.left, height };
     put(state, "ground", lane.name, "rect", { class: "lane", fill: "url(#" + state.hatch + ")", ...whole });
     lane.lives.forEach((life, place) => {
@@ -284,8 +260,7 @@ const Draw = (() => {
     const slots = slotsOf(lane.spans), size = Math.max(Math.min((height - 4) / Math.max(slots.count, 1), 7), 0.8);
     lane.spans.forEach((span, place) => {
       const left = x(span.from_micros), width = Math.max(x(span.to_micros) - left, 0.7), y = top + 2 + slots.of[place] * size;
-      const bar = { x: left, y, width, height: Math.max(size - 1, 0.7) };
-      put(state, "spans", lane.name + " " + place, "rect", { class: colour, ...bar });
+      put(state, "spans", lane.name + " " + place, "rect", { class: colour, x: left, y, width, height: Math.max(size - 1, 0.7) });
     });
   }
   function slotsOf(spans) {
@@ -293,8 +268,7 @@ const Draw = (() => {
     spans.forEach((span) => {
       let slot = ends.findIndex((end) => end <= span.from_micros);
       if (slot < 0) slot = ends.length;
-      ends[slot] = span.to_micros;
-      of.push(slot);
+      ends[slot] = span.to_micros; of.push(slot);
     });
     return { count: ends.length, of };
   }
@@ -305,27 +279,54 @@ const Draw = (() => {
     const diamond = polygon([at, middle - 5], [at + 4, middle], [at, middle + 5], [at - 4, middle]);
     const triangle = polygon([at - 5, middle - 4], [at + 5, middle - 4], [at, middle + 5]);
     const shape = { killed: cross(at, middle, 4), change: diamond, fault: triangle }[fault.kind];
-    const mark = put(state, "faults", place, "path", { class: "fault-" + fault.kind, d: shape });
-    if (!mark.firstChild) {
-      const title = document.createElementNS(SVG, "title");
-      title.textContent = fault.text;
-      mark.append(title);
-    }
+    put(state, "faults", place, "path", { class: "fault-" + fault.kind, d: shape }, undefined, fault.text);
   }
-  function polygon(...points) {
-    return "M" + points.map((point) => point.map((each) => each.toFixed(1))).join("L") + "Z";
-  }
+  const polygon = (...points) => "M" + points.map((point) => point.map((each) => each.toFixed(1))).join("L") + "Z";
   function cross(x, y, size) {
     const [left, right, top, bottom] = [x - size, x + size, y - size, y + size].map((each) => each.toFixed(1));
     return "M" + [left, top] + "L" + [right, bottom] + "M" + [left, bottom] + "L" + [right, top];
   }
-
   /* The time at a place of the screen, for drawings with this gutter. */
   function moment(element, clientX, given, gutter) {
     const box = element.getBoundingClientRect(), width = Math.max(box.width - gutter - 2, 10);
-    const share = Math.min(Math.max((clientX - box.left - gutter) / width, 0), 1);
-    return given.from_micros + share * (given.until_micros - given.from_micros);
+    return given.from_micros + Math.min(Math.max((clientX - box.left - gutter) / width, 0), 1) * (given.until_micros - given.from_micros);
   }
-
-  return { river, table, time, lanes, moment, colours, short };
+  /* --- squares and lines --- */
+  /* groups: [[name, [{shard, level, text}]]]; a full square moves, a half one waits, a crossed one does not move. */
+  function squares(element, groups, options) {
+    const state = drawing(element, () => squares(element, groups, options), "squares", options.name, ["squares", "signs", "labels"]);
+    const gutter = state.width < 560 ? 0 : 130, across = Math.max(Math.floor((state.width - gutter) / SQUARE_STEP), 1);
+    let top = 0;
+    for (const [name, shards] of groups) {
+      put(state, "labels", name, "text", { x: 0, y: top + 10 }, short(name, 18));
+      if (!gutter) top += 16;
+      shards.forEach(({ shard, level, text }, place) => {
+        const x = gutter + (place % across) * SQUARE_STEP, y = top + Math.floor(place / across) * SQUARE_STEP;
+        const box = { x: x + 0.5, y: y + 0.5, width: SQUARE, height: SQUARE };
+        const square = put(state, "squares", shard, "rect", { class: "square " + level, ...box }, undefined, text);
+        square.onclick = () => options.onShard(shard);
+        if (level === "bad") put(state, "signs", shard, "path", { class: "killed", d: cross(x + 6.5, y + 6.5, 3) });
+        if (level === "warn") put(state, "signs", shard, "rect", { class: "square-half", x: x + 0.5, y: y + 6.5, width: SQUARE, height: SQUARE / 2 });
+      });
+      top += Math.max(Math.ceil(shards.length / across), 1) * SQUARE_STEP + 5;
+    }
+    finish(state, top);
+  }
+  /* points: [[micros, seconds or null]...]; the line has a gap where the seconds are not known. */
+  function line(element, points, options) {
+    const state = drawing(element, () => line(element, points, options), "line", options.name, ["ground", "line", "labels", "axis"]);
+    const most = Math.max(...points.map((point) => point[1] || 0), 1), x = scale(state, { from_micros: points[0][0], now_micros: points.at(-1)[0] }, options);
+    const y = (seconds) => LINE_HEIGHT - 2 - ((LINE_HEIGHT - 24) * seconds) / most;
+    let path = "", isDown = false;
+    for (const [micros, seconds] of points) {
+      if (seconds !== null) path += (isDown ? "L" : "M") + x(micros).toFixed(1) + "," + y(seconds).toFixed(1) + (isDown ? "" : "h0.1");
+      isDown = seconds !== null;
+    }
+    put(state, "ground", "all", "rect", { class: "river-ground", x: 0, y: 0, width: state.width, height: LINE_HEIGHT });
+    put(state, "ground", "most", "line", { class: "most", x1: 0, x2: state.width, y1: y(most), y2: y(most) });
+    put(state, "line", "path", "path", { class: "line-path", d: path });
+    put(state, "labels", "most", "text", { x: 4, y: y(most) - 5 }, options.text(most));
+    axis(state, x, LINE_HEIGHT + 13, options.label || time); finish(state, LINE_HEIGHT + AXIS_HEIGHT);
+  }
+  return { river, owners, table, time, lanes, moment, colours, short, squares, line };
 })();

@@ -1,76 +1,24 @@
 "use strict";
 /* The player of a simulated history: Player.show(element, history, {at, shard}). Times in a history are seconds. */
 const Player = (() => {
-  const MICROS = 1e6, GUTTER = 56, NARROW_GUTTER = 40, MOST_NAMES = 12, MOST_RECORDS = 14;
-  const SPEEDS = [1, 10, 60];
+  const { el, morph, table, number } = Nodes;
+  const MICROS = 1e6, GUTTER = 56, NARROW_GUTTER = 40, MOST_NAMES = 12, MOST_RECORDS = 14, SPEEDS = [1, 10, 60];
   const FILTERS = [["fault", "Faults"], ["owner", "Owners"], ["trouble", "Troubles"], ["position", "Positions"]];
-  const CHANGES = new Set([
-    "start", "twin", "stop", "split", "merge", "done", "replace", "pause", "rewind", "release", "move", "take out",
-    "hold", "hold all", "calm",
-  ]);
-  const STATES = {
-    running: ["●", "well"], frozen: ["‖", "late"], killed: ["✕", "bad"], died: ["✕", "bad"],
-    stopped: ["■", "idle"], "not there": ["–", "idle"],
-  };
+  const CHANGES = new Set(["start", "twin", "stop", "split", "merge", "done", "replace", "pause", "rewind", "release", "move", "take out",
+    "hold", "hold all", "calm"]);
+  const STATES = { running: ["●", "well"], frozen: ["‖", "late"], killed: ["✕", "bad"], died: ["✕", "bad"], stopped: ["■", "idle"],
+    "not there": ["–", "idle"] };
+  const LEGEND = [["✕", "fault-killed", "killed"], ["▼", "fault-fault", "fault; its band is how long"],
+    ["◆", "fault-change", "split, merge, start, stop, order"], ["", "", "hatched: the worker is not there"],
+    ["", "", "below: solid is stored as read, pale waits, a red frame has a dead or frozen owner"]];
   const CHOOSE = "Choose a shard in the picture or in the table, to see when its records were written and stored as read.";
   let shown = null; // the one player of the page
-
-  /* --- nodes --- */
-  function node(tag, attributes, ...children) {
-    const made = document.createElement(tag);
-    for (const name in attributes || {}) {
-      if (name.startsWith("on")) made.addEventListener(name.slice(2), attributes[name]);
-      else if (attributes[name] !== null) made.setAttribute(name, attributes[name]);
-    }
-    made.append(...children);
-    return made;
-  }
-  function say(target, text) {
-    if (target.textContent !== text) target.textContent = text;
-  }
-  function set(target, name, value) {
-    if (target.getAttribute(name) !== value) target.setAttribute(name, value);
-  }
-  /* Rows of cells; a cell is a text, or {text, mark, level, colour, onclick}. Only cells that differ are touched. */
-  function fill(body, heads, rows) {
-    while (body.rows.length > rows.length) body.deleteRow(-1);
-    rows.forEach((cells, place) => {
-      const row = body.rows[place] || body.appendChild(node("tr", { role: "row" }));
-      cells.forEach((cell, column) => {
-        const given = typeof cell === "object" ? cell : { text: cell };
-        let target = row.cells[column];
-        if (!target) row.append(target = node("td", { role: "cell", "data-label": heads[column] }));
-        const key = [given.text, given.mark, given.colour].join("|");
-        target.chosen = given.onclick;
-        if (target.key === key) return;
-        target.key = key;
-        const parts = [];
-        if (given.colour) parts.push(node("span", { class: "swatch " + given.colour }));
-        if (given.mark) parts.push(node("span", { class: "state-" + given.level, "aria-hidden": "true" }, given.mark + " "));
-        if (!given.onclick) parts.push(given.text);
-        else parts.push(node("button", { type: "button", class: "link", onclick: () => target.chosen() }, given.text));
-        target.replaceChildren(...parts);
-      });
-    });
-  }
-  function table(caption, heads, isWide) {
-    const body = node("tbody", { role: "rowgroup" }); // roles are said, because a phone shows rows as cards
-    const titles = heads.map((each) => node("th", { scope: "col", role: "columnheader" }, each));
-    const head = node("thead", { role: "rowgroup" }, node("tr", { role: "row" }, ...titles));
-    const whole = node("table", { class: isWide ? "cards" : null, role: "table" }, head, body);
-    whole.prepend(node("caption", { class: "unseen" }, caption));
-    return { body, heads, whole };
-  }
-
+  const say = (target, text) => { if (target.textContent !== text) target.textContent = text; };
   /* --- the history, ready for questions about a moment --- */
   function prepared(history) {
     const shards = new Map();
     for (const shard of history.shards) {
-      const times = [];
-      [...shard.records].forEach((digit, place) => {
-        const at = history.writes[shard.first_write + place];
-        for (let number = 0; number < Number(digit); number += 1) times.push(at);
-      });
+      const times = [...shard.records].flatMap((digit, place) => Array(Number(digit)).fill(history.writes[shard.first_write + place]));
       shards.set(shard.shard, { ...shard, times, stored: [], places: [], owners: [] });
     }
     for (const [at, name, place] of history.checkpoints) {
@@ -89,8 +37,7 @@ const Player = (() => {
       if (worker) worker[how === "reads" ? "read" : "owned"].push({ shard, from, to });
     }
     const names = [...workers.keys()].sort(new Intl.Collator("en", { numeric: true }).compare);
-    const spans = spansOf(shards, workers), lanes = lanesOf(history, workers, names);
-    return { history, shards, workers, names, colours: Draw.colours(names), spans, lanes };
+    return { history, shards, workers, names, colours: Draw.colours(names), spans: spansOf(shards, workers), lanes: lanesOf(history, workers, names) };
   }
   /* The time of each owner, cut where its process begins or ends. */
   function spansOf(shards, workers) {
@@ -99,14 +46,13 @@ const Player = (() => {
       for (const { who, from, to } of shard.owners) {
         let since = from;
         const add = (until, isDead) => {
-          const span = { shard: shard.shard, owner: who, from_micros: since * MICROS, to_micros: until * MICROS };
-          if (until > since) spans.push({ ...span, is_dead: isDead });
+          const span = { shard: shard.shard, owner: who, from_micros: since * MICROS, to_micros: until * MICROS, is_dead: isDead };
+          if (until > since) spans.push(span);
           since = Math.max(since, until);
         };
         for (const life of (workers.get(who) || { lives: [] }).lives) {
           if (life.end <= since || life.started >= to) continue;
-          add(Math.min(life.started, to), true);
-          add(Math.min(life.end, to), false);
+          add(Math.min(life.started, to), true); add(Math.min(life.end, to), false);
         }
         add(to, true);
       }
@@ -116,21 +62,12 @@ const Player = (() => {
   function lanesOf(history, workers, names) {
     const micros = ({ shard, from, to }) => ({ shard, from_micros: from * MICROS, to_micros: to * MICROS });
     const faults = history.faults.map((fault) => ({
-      at_micros: fault.at * MICROS,
-      until_micros: (fault.at + fault.seconds) * MICROS,
-      kind: fault.kind === "crash" ? "killed" : CHANGES.has(fault.kind) ? "change" : "fault",
-      text: seconds(fault.at) + " " + fault.text,
-    }));
+      at_micros: fault.at * MICROS, until_micros: (fault.at + fault.seconds) * MICROS,
+      kind: fault.kind === "crash" ? "killed" : CHANGES.has(fault.kind) ? "change" : "fault", text: seconds(fault.at) + " " + fault.text, }));
     const lanes = names.map((name) => ({
-      name,
-      spans: workers.get(name).owned.map(micros),
-      lives: workers.get(name).lives.map((life) => ({
-        from_micros: life.started * MICROS,
-        to_micros: life.end * MICROS,
-        manner: life.manner,
-        frozen: life.frozen.map(([since, until]) => [since * MICROS, until * MICROS]),
-      })),
-    }));
+      name, spans: workers.get(name).owned.map(micros), lives: workers.get(name).lives.map((life) => ({
+        from_micros: life.started * MICROS, to_micros: life.end * MICROS, manner: life.manner,
+        frozen: life.frozen.map(([since, until]) => [since * MICROS, until * MICROS]), })), }));
     return { from_micros: 0, until_micros: history.seconds * MICROS, lanes, faults };
   }
   function countUpTo(times, at) {
@@ -142,10 +79,7 @@ const Player = (() => {
     }
     return low;
   }
-  function ownerAt(shard, at) {
-    const found = shard.owners.find(({ from, to }) => from <= at && at < to);
-    return found ? found.who : "";
-  }
+  const ownerAt = (shard, at) => shard.owners.find(({ from, to }) => from <= at && at < to)?.who || "";
   function stateOf(worker, at) {
     const life = worker && worker.lives.filter((each) => each.started <= at).pop();
     if (!life) return "not there";
@@ -153,13 +87,10 @@ const Player = (() => {
     return life.frozen.some(([since, until]) => since <= at && at < until) ? "frozen" : "running";
   }
   function shardAt(known, shard, at) {
-    const stored = countUpTo(shard.stored, at), written = countUpTo(shard.times, at);
-    const place = stored ? shard.places[stored - 1] : 0, isClosed = shard.closed !== null && shard.closed <= at;
-    const end = isClosed ? shard.closed : at, owner = ownerAt(shard, at);
-    const isRead = place >= written, state = owner ? stateOf(known.workers.get(owner), at) : "";
-    const isFinished = place === Infinity;
-    const readTo = isRead ? end : Math.min(shard.times[place], end);
-    return { shard, written, place, owner, isFinished, state, readTo };
+    const stored = countUpTo(shard.stored, at), written = countUpTo(shard.times, at), place = stored ? shard.places[stored - 1] : 0;
+    const end = shard.closed !== null && shard.closed <= at ? shard.closed : at, owner = ownerAt(shard, at);
+    const state = owner ? stateOf(known.workers.get(owner), at) : "";
+    return { shard, written, place, owner, state, isFinished: place === Infinity, readTo: place >= written ? end : Math.min(shard.times[place], end) };
   }
   function situation(facts, finished) {
     if (facts.isFinished) return "finished";
@@ -175,157 +106,96 @@ const Player = (() => {
     for (const shard of known.shards.values()) {
       if (shard.opened > at) continue;
       const facts = shardAt(known, shard, at);
-      const hasLeft = shard.left !== null && shard.left <= at;
-      finished.set(shard.shard, facts.isFinished || hasLeft);
-      written += facts.written;
-      waiting += Math.max(facts.written - facts.place, 0);
+      finished.set(shard.shard, facts.isFinished || (shard.left !== null && shard.left <= at));
+      written += facts.written; waiting += Math.max(facts.written - facts.place, 0);
       const word = situation(facts, finished);
       bands.push({
-        shard: shard.shard, parents: shard.parents, low: shard.low, high: shard.high, is_range_known: true,
-        opened_micros: shard.opened * MICROS,
-        closed_micros: shard.closed === null ? null : shard.closed * MICROS,
-        owner: facts.owner, read_to_micros: facts.readTo * MICROS, situation: word,
-        moves: word !== "owner-dead" && word !== "owner-frozen",
-      });
+        shard: shard.shard, parents: shard.parents, low: shard.low, high: shard.high, is_range_known: true, owner: facts.owner,
+        opened_micros: shard.opened * MICROS, closed_micros: shard.closed === null ? null : shard.closed * MICROS,
+        read_to_micros: facts.readTo * MICROS, situation: word, moves: word !== "owner-dead" && word !== "owner-frozen", });
     }
-    const story = { from_micros: 0, now_micros: at * MICROS, loss_micros: null, bands, spans: known.spans };
-    return { story, written, waiting, finished };
+    return { story: { from_micros: 0, now_micros: at * MICROS, loss_micros: null, bands, spans: known.spans }, written, waiting, finished };
   }
-
   /* --- words --- */
-  function seconds(at) {
-    return at.toFixed(1) + " s";
-  }
+  const seconds = (at) => at.toFixed(1) + " s";
   function lasting(total) {
     const minutes = Math.floor(total / 60);
     return (minutes ? minutes + " min " : "") + Math.round(total - minutes * 60) + " s";
   }
-  function grouped(number) {
-    return String(number).replace(/\B(?=(\d{3})+$)/g, "\u202f");
-  }
-  function address(history, at, shard) {
-    const asked = new URLSearchParams({ seed: history.seed, at: at.toFixed(1) });
-    if (shard) asked.set("shard", shard);
-    return "#/history?" + asked;
-  }
+  const address = (history, at, shard) => "#/history?" + new URLSearchParams({ seed: history.seed, at: at.toFixed(1), ...(shard ? { shard } : {}) });
   /* The moment and the shard that an address asks for. */
   function asked(hash) {
     const given = new URLSearchParams(hash.split("?")[1] || ""), at = given.get("at");
     return { at: at !== null && isFinite(at) && at !== "" ? Number(at) : null, shard: given.get("shard") };
   }
-
   /* --- the page --- */
   function heading(history) {
-    const broken = history.violation;
-    const verdict = broken
-      ? node("span", { class: "state-bad" }, "▲ law broken")
-      : node("span", { class: "state-well" }, "● no law broken");
-    const facts = [" · " + grouped(history.handled) + " events · " + lasting(history.seconds) + " of simulated time"];
-    if (history.digest) facts.push(" · digest ", node("code", null, history.digest));
-    const title = node("h1", { tabindex: "-1" }, "History of seed " + history.seed);
-    return node("header", null, title, node("p", { class: "facts" }, verdict, ...facts));
+    const verdict = history.violation ? el("span", { class: "state-bad" }, "▲ law broken") : el("span", { class: "state-well" }, "● no law broken");
+    const digest = history.digest ? [" · digest ", el("code", {}, history.digest)] : null;
+    const facts = ` · ${number(history.handled)} events · ${lasting(history.seconds)} of simulated time`;
+    return el("header", {}, el("h1", { tabindex: "-1" }, "History of seed " + history.seed), el("p", { class: "facts" }, verdict, facts, digest));
   }
   function violationCard(view, broken) {
-    const where = broken.shard ? " of " + broken.shard : "";
-    const title = node("h2", null, "The law “" + broken.law + "”" + where + " is broken");
-    const lead = () => go(view, broken.at, broken.shard || null);
-    const button = node("button", { type: "button", onclick: lead }, "Go to " + broken.at.toFixed(3) + " s");
-    return node("section", { class: "card broken" }, title, node("p", null, broken.text), button);
+    const title = el("h2", {}, `The law “${broken.law}”${broken.shard ? " of " + broken.shard : ""} is broken`);
+    const lead = el("button", { type: "button", click: () => go(view, broken.at, broken.shard || null) }, `Go to ${broken.at.toFixed(3)} s`);
+    return el("section", { class: "card broken" }, title, el("p", {}, broken.text), lead);
   }
   function build(element, history) {
-    const view = { element, history, known: prepared(history), hidden: new Set() };
-    Object.assign(view, { at: 0, shard: null, timer: null, speed: 10 });
+    const view = { element, history, known: prepared(history), hidden: new Set(), at: 0, shard: null, timer: null, speed: 10 };
     const parts = (view.parts = {
-      play: node("button", { type: "button", class: "primary", onclick: () => (view.timer ? pause : play)(view) }, "Play"),
-      time: node("output", { class: "time" }),
-      slider: node("input", { type: "range", min: "0", max: history.seconds, step: "any", "aria-label": "Moment" }),
-      speed: node("select", { "aria-label": "Speed" }),
-      link: node("a", { class: "button" }, "Link to this moment"),
-      status: node("p", { role: "status", class: "unseen" }),
-      lanes: node("div", { class: "drawing" }),
-      river: node("div", { class: "drawing" }),
-      list: node("ol"),
-      counts: node("p"),
-      records: node("div"),
-      workers: table("Workers", ["Worker", "Is", "Reads", "Owns only"], true),
-      shards: table("Shards", ["Shard", "Opened", "Closed", "Owner", "Read to", "Situation"], true),
+      play: el("button", { type: "button", class: "first", click: () => (view.timer ? pause : play)(view) }, "Play"), time: el("output", { class: "time" }),
+      slider: el("input", { type: "range", min: "0", max: history.seconds, step: "any", "aria-label": "Moment" }),
+      speed: el("select", { "aria-label": "Speed" }, SPEEDS.map((each) => el("option", { value: each, selected: each === view.speed }, each + "×"))),
+      link: el("a", { class: "button" }, "Link to this moment"), status: el("p", { role: "status", class: "hidden" }),
+      lanes: el("div", { class: "drawing" }), river: el("div", { class: "drawing" }), list: el("ol"), moment: el("div"), records: el("div"), shards: el("div"),
     });
-    parts.events = node("div", { class: "events", tabindex: "0", role: "group", "aria-label": "List of events" }, parts.list);
-    parts.all = node("details", { class: "card" }, node("summary", null, "Shards as a table"), parts.shards.whole);
-    parts.speed.append(...SPEEDS.map((each) => node("option", { value: each }, each + "×")));
-    parts.speed.value = view.speed;
-    element.replaceChildren(
-      heading(history),
-      ...(history.violation ? [violationCard(view, history.violation)] : []),
-      node("section", { class: "card", "aria-label": "Drawings" }, toolbar(view), parts.lanes, parts.river, legend()),
-      node("div", { class: "player-columns" }, eventsCard(view), node("div", null,
-        node("section", { class: "card" }, node("h2", null, "At this moment"), parts.counts, parts.workers.whole),
-        node("section", { class: "card" }, node("h2", null, "Records of one shard"), parts.records))),
-      parts.all, parts.status);
-    parts.all.addEventListener("toggle", () => render(view));
+    parts.events = el("div", { class: "events", tabindex: "0", role: "group", "aria-label": "List of events" }, parts.list);
+    parts.all = el("details", { class: "card", toggle: () => render(view) }, el("summary", {}, "Shards as a table"), parts.shards);
+    morph(element, []); // nothing of a player before this one
+    element.append(heading(history), history.violation ? violationCard(view, history.violation) : "",
+      el("section", { class: "card", "aria-label": "Drawings" }, toolbar(view), parts.lanes, parts.river,
+        el("ul", { class: "legend" }, LEGEND.map(([mark, kind, text]) => el("li", {}, mark && el("b", { class: kind, "aria-hidden": "true" }, mark + " "),
+          text)))), el("div", { class: "player-columns" }, eventsCard(view), el("div", {},
+        el("section", { class: "card" }, el("h2", {}, "At this moment"), parts.moment),
+        el("section", { class: "card" }, el("h2", {}, "Records of one shard"), parts.records))), parts.all, parts.status);
+    parts.shards.addEventListener("click", (event) => {
+      const chosen = event.target.closest("button");
+      if (chosen) go(view, view.at, chosen.dataset.shard);
+    });
     parts.slider.addEventListener("input", () => go(view, Number(parts.slider.value)));
     parts.speed.addEventListener("change", () => { view.speed = Number(parts.speed.value); });
     parts.lanes.addEventListener("pointerdown", (event) => drag(view, event));
-    parts.river.addEventListener("pointerdown", (event) => {
-      if (!event.target.classList.contains("band-button")) drag(view, event);
-    });
+    parts.river.addEventListener("pointerdown", (event) => { if (!event.target.classList.contains("band-button")) drag(view, event); });
     return view;
   }
   function toolbar(view) {
     const { play, time, slider, speed, link } = view.parts;
-    const before = node("button", { type: "button", "aria-label": "Event before", onclick: () => step(view, -1) }, "‹");
-    const after = node("button", { type: "button", "aria-label": "Next event", onclick: () => step(view, 1) }, "›");
-    const bar = node("div", { class: "toolbar", role: "group", "aria-label": "Player" });
-    bar.append(before, play, after, time, slider, speed, link);
-    return bar;
-  }
-  function legend() {
-    const sign = (mark, kind) => (mark ? node("b", { class: kind, "aria-hidden": "true" }, mark + " ") : "");
-    const item = (mark, kind, text) => node("li", null, sign(mark, kind), text);
-    return node("ul", { class: "legend" },
-      item("✕", "fault-killed", "killed"), item("▼", "fault-fault", "fault; its band is how long"),
-      item("◆", "fault-change", "split, merge, start, stop, order"), item("", "", "hatched: the worker is not there"),
-      item("", "", "below: solid is stored as read, pale waits, a red frame has a dead or frozen owner"));
+    const by = (label, mark, steps) => el("button", { type: "button", "aria-label": label, click: () => step(view, steps) }, mark);
+    return el("div", { class: "toolbar", role: "group", "aria-label": "Player" }, by("Event before", "‹", -1), play, by("Next event", "›", 1), time, slider,
+      speed, link);
   }
   function eventsCard(view) {
     const { events, events_left_out: left } = view.history, { events: box, list } = view.parts;
-    view.times = events.map((event) => event[0]);
-    view.rows = [];
-    const rows = () => events.map(([at, who, kind, shard, text], place) => {
-      const row = node("li", { class: kind });
-      row.append(node("time", null, at.toFixed(1)), node("span", { class: "who" }, who));
-      row.append(node("span", { class: "what" }, (shard ? shard + " " : "") + text));
-      row.place = place;
-      return row;
-    });
+    view.times = events.map((event) => event[0]); view.rows = [];
     requestAnimationFrame(() => setTimeout(() => { // after the first picture, which does not wait for the list
-      list.append(...(view.rows = rows()));
-      view.place = undefined;
-      renderEvents(view);
+      view.rows = events.map(([at, who, kind, shard, text], place) => Object.assign(el("li", { class: kind },
+        el("time", {}, at.toFixed(1)), el("span", { class: "who" }, who), el("span", { class: "what" }, (shard ? shard + " " : "") + text)), { place }));
+      list.append(...view.rows); view.place = undefined; renderEvents(view);
     }));
     list.addEventListener("click", (event) => {
       const row = event.target.closest("li");
       if (row) go(view, events[row.place][0], events[row.place][3] || view.shard);
     });
-    const filters = FILTERS.map(([kind, name]) => node("button", {
-      type: "button", class: "chip", "aria-pressed": "true",
-      onclick: (event) => {
-        const isHidden = !view.hidden.has(kind);
-        view.hidden[isHidden ? "add" : "delete"](kind);
-        set(event.currentTarget, "aria-pressed", String(!isHidden));
-        box.classList.toggle("without-" + kind, isHidden);
-      },
-    }, name));
-    const chips = node("div", { class: "chips", role: "group", "aria-label": "Kinds of events" }, ...filters);
-    const card = node("section", { class: "card" }, node("div", { class: "card-head" }, node("h2", null, "Events"), chips));
-    if (left) {
-      const words = grouped(left) + " events are left out: of the least important kinds, and the oldest of these.";
-      card.append(node("p", { class: "note" }, words));
-    }
-    card.append(box);
-    return card;
+    const filter = ([kind, name]) => el("button", { type: "button", class: "chip", "aria-pressed": "true", click: (event) => {
+      const isHidden = !view.hidden.has(kind);
+      view.hidden[isHidden ? "add" : "delete"](kind);
+      event.currentTarget.setAttribute("aria-pressed", String(!isHidden));
+      box.classList.toggle("without-" + kind, isHidden);
+    } }, name);
+    const note = left ? el("p", { class: "soft" }, number(left) + " events are left out: of the least important kinds, and the oldest of these.") : null;
+    return el("section", { class: "card" }, el("div", { class: "row ends" }, el("h2", {}, "Events"),
+      el("div", { class: "row", role: "group", "aria-label": "Kinds of events" }, FILTERS.map(filter))), note, box);
   }
-
   /* --- moving --- */
   function go(view, at, shard) {
     view.at = Math.min(Math.max(at, 0), view.history.seconds);
@@ -339,10 +209,9 @@ const Player = (() => {
     if (by < 0 && place >= 0 && events[place][0] < view.at - 0.005) place += 1;
     do place += by; while (events[place] && view.hidden.has(events[place][2]));
     if (!events[place]) return go(view, by < 0 ? 0 : view.history.seconds);
-    view.wanted = place;
-    go(view, events[place][0]);
+    view.wanted = place; go(view, events[place][0]);
     const [at, who, , shard, text] = events[place];
-    say(view.parts.status, [seconds(at), who, shard, text].join(" "));
+    say(view.parts.status, [seconds(at), who, shard, text].map(Nodes.shown).join(" "));
   }
   function play(view) {
     if (view.at >= view.history.seconds) view.at = 0;
@@ -352,35 +221,25 @@ const Player = (() => {
       if (!isThere(view)) return pause(view);
       view.timer = requestAnimationFrame(turn);
       const at = view.at + ((now - last) / 1000) * view.speed;
-      last = now;
-      go(view, at);
+      last = now; go(view, at);
       if (view.at >= view.history.seconds) pause(view);
     };
     view.timer = requestAnimationFrame(turn);
   }
   function pause(view) {
     if (view.timer) cancelAnimationFrame(view.timer);
-    view.timer = null;
-    say(view.parts.play, "Play");
+    view.timer = null; say(view.parts.play, "Play");
   }
-  function gutter(view) {
-    return view.element.clientWidth < 560 ? NARROW_GUTTER : GUTTER;
-  }
+  const gutter = (view) => view.element.clientWidth < 560 ? NARROW_GUTTER : GUTTER;
   function drag(view, event) {
     pause(view);
     const target = event.currentTarget;
     const move = (moved) => go(view, Draw.moment(target, moved.clientX, view.known.lanes, gutter(view)) / MICROS);
-    target.setPointerCapture(event.pointerId);
-    move(event);
-    target.addEventListener("pointermove", move);
-    const end = () => target.removeEventListener("pointermove", move);
-    target.addEventListener("pointerup", end, { once: true });
-    target.addEventListener("pointercancel", end, { once: true });
+    target.setPointerCapture(event.pointerId); move(event); target.addEventListener("pointermove", move);
+    for (const end of ["pointerup", "pointercancel"]) target.addEventListener(end, () => target.removeEventListener("pointermove", move), { once: true });
   }
   /* Whether the player is still on the page: the console may have put another page into its element. */
-  function isThere(view) {
-    return view.parts.play.isConnected;
-  }
+  const isThere = (view) => view.parts.play.isConnected;
   document.addEventListener("keydown", (event) => {
     const view = shown, tag = event.target.tagName;
     if (!view || !isThere(view) || event.altKey || event.ctrlKey || event.metaKey || tag === "SELECT") return;
@@ -389,84 +248,63 @@ const Player = (() => {
     else return;
     event.preventDefault();
   });
-
   /* --- a moment --- */
   function render(view) {
     const { known, parts, at } = view, { story, written, waiting, finished } = storyAt(known, at);
-    const { until_micros } = known.lanes;
-    const options = { gutter: gutter(view), colours: known.colours, until_micros, now_micros: at * MICROS };
+    const options = { gutter: gutter(view), colours: known.colours, until_micros: known.lanes.until_micros, now_micros: at * MICROS };
     const label = (micros) => seconds(micros / MICROS);
     Draw.lanes(parts.lanes, known.lanes, { ...options, name: "Faults, and for each worker its lives and leases" });
     Draw.river(parts.river, story, {
-      ...options, label, height: known.shards.size > 40 ? 420 : 280, chosen: view.shard,
-      onShard: (name) => go(view, view.at, name),
-    });
-    say(parts.time, seconds(at));
-    parts.slider.value = at;
-    set(parts.slider, "aria-valuetext", seconds(at));
-    set(parts.link, "href", address(view.history, at, view.shard));
-    const [all, read, left] = [written, written - waiting, waiting].map(grouped);
-    say(parts.counts, all + " records written, " + read + " stored as read, " + left + " wait.");
-    fill(parts.workers.body, parts.workers.heads, known.names.map((name) => workerRow(view, name, finished)));
+      ...options, label, height: known.shards.size > 40 ? 420 : 280, chosen: view.shard, onShard: (name) => go(view, view.at, name), });
+    say(parts.time, seconds(at)); parts.slider.value = at; parts.slider.setAttribute("aria-valuetext", seconds(at));
+    parts.link.setAttribute("href", address(view.history, at, view.shard));
+    const counts = `${number(written)} records written, ${number(written - waiting)} stored as read, ${number(waiting)} wait.`;
+    const workers = known.names.map((name) => ({ id: name, cells: workerCells(view, name, finished) }));
+    morph(parts.moment, [el("p", {}, counts), table(["Worker", "Is", "Reads", "Owns only"], workers, { name: "Workers" })]);
     if (parts.all.open) {
-      const chooses = (shard) => ({ text: shard, onclick: () => go(view, view.at, shard) });
-      const rows = Draw.table(story, label).map(([shard, ...rest]) => [chooses(shard), ...rest]);
-      fill(parts.shards.body, parts.shards.heads, rows);
+      const rows = Draw.table(story, label).map(([shard, ...rest]) => ({ id: shard, cells: [
+        el("button", { type: "button", class: "link", "data-shard": shard }, shard), ...rest] }));
+      morph(parts.shards, [table(["Shard", "Opened", "Closed", "Owner", "Read to", "Situation"], rows, { name: "Shards" })]);
     }
-    renderEvents(view);
-    renderRecords(view);
+    renderEvents(view); morph(parts.records, recordsOf(view));
   }
-  function workerRow(view, name, finished) {
+  function workerCells(view, name, finished) {
     const worker = view.known.workers.get(name), state = stateOf(worker, view.at);
     const at = ({ from, to }) => from <= view.at && (view.at < to || to >= view.history.seconds);
     const owns = worker.owned.filter(at).map((span) => span.shard).filter((shard) => !finished.get(shard));
     const isThereNow = state === "running" || state === "frozen", isJava = worker.lives[0].client === "java";
     const found = isJava ? owns : worker.read.filter(at).map((span) => span.shard); // a Java worker tells no readers
-    const reads = isThereNow ? [...new Set(found)] : [];
+    const reads = isThereNow ? [...new Set(found)] : [], only = owns.filter((shard) => !reads.includes(shard));
     const list = (shards) => (shards.length > MOST_NAMES ? shards.length + " shards" : shards.sort().join(" ")) || "–";
-    const [mark, level] = STATES[state], colour = "owner-" + view.known.colours.get(name);
-    const only = owns.filter((shard) => !reads.includes(shard));
-    return [{ text: name, colour }, { text: state, mark, level }, list(reads), list(only)];
+    const [mark, level] = STATES[state], swatch = el("span", { class: "swatch owner-" + view.known.colours.get(name) });
+    return [[swatch, name], [el("span", { class: "state-" + level, "aria-hidden": "true" }, mark + " "), state], list(reads), list(only)];
   }
   function renderEvents(view) {
     const { events } = view.history, latest = countUpTo(view.times, view.at + 0.004) - 1;
-    const isWanted = view.wanted !== undefined && Math.abs(events[view.wanted][0] - view.at) < 0.005;
-    const place = isWanted ? view.wanted : latest;
+    const isWanted = view.wanted !== undefined && Math.abs(events[view.wanted][0] - view.at) < 0.005, place = isWanted ? view.wanted : latest;
     view.wanted = undefined;
     if (place === view.place) return;
-    if (view.rows[view.place]) view.rows[view.place].removeAttribute("aria-current");
-    view.place = place;
-    const row = view.rows[place];
+    view.rows[view.place]?.removeAttribute("aria-current"); view.place = place;
+    const row = view.rows[place], box = view.parts.events;
     if (!row) return;
     row.setAttribute("aria-current", "true");
-    const box = view.parts.events;
     box.scrollTop += row.getBoundingClientRect().top - box.getBoundingClientRect().top - box.clientHeight * 0.6;
   }
-  function renderRecords(view) {
-    const target = view.parts.records, shard = view.known.shards.get(view.shard);
-    if (!shard) {
-      view.records = null;
-      if (!target.querySelector(".note")) target.replaceChildren(node("p", { class: "note" }, CHOOSE));
-      return;
-    }
-    if (!view.records) {
-      view.records = { text: node("p"), ...table("Records", ["Record", "Written", "Stored as read", "By"]) };
-      target.replaceChildren(view.records.text, view.records.whole);
-    }
+  function recordsOf(view) {
+    const shard = view.known.shards.get(view.shard);
+    if (!shard) return [el("p", { class: "soft" }, CHOOSE)];
     const facts = shardAt(view.known, shard, view.at), first = Math.max(facts.written - MOST_RECORDS, 0), rows = [];
     for (let record = facts.written - 1; record >= first; record -= 1) {
-      const stored = shard.places.findIndex((place, number) => place > record && shard.stored[number] <= view.at);
-      const at = shard.stored[stored], end = stored < 0 ? ["waits", "–"] : [seconds(at), ownerAt(shard, at) || "–"];
-      rows.push([String(record), seconds(shard.times[record]), ...end]);
+      const stored = shard.places.findIndex((place, at) => place > record && shard.stored[at] <= view.at), at = shard.stored[stored];
+      rows.push({ id: record, cells: [String(record), seconds(shard.times[record]), ...(stored < 0 ? ["waits", "–"] : [seconds(at), ownerAt(shard, at)
+        || "–"])] });
     }
     const from = shard.parents.length ? ", from " + shard.parents.join(" and ") : "";
-    const counts = facts.written + " records written, " + Math.min(facts.place, facts.written) + " stored as read";
-    say(view.records.text, shard.shard + from + ": " + counts + (first ? "; the newest " + MOST_RECORDS + ":" : ":"));
-    fill(view.records.body, view.records.heads, rows);
+    const counts = `${facts.written} records written, ${Math.min(facts.place, facts.written)} stored as read`;
+    return [el("p", {}, `${shard.shard}${from}: ${counts}${first ? "; the newest " + MOST_RECORDS + ":" : ":"}`),
+      table(["Record", "Written", "Stored as read", "By"], rows, { name: "Records", empty: "None." })];
   }
-
-  function show(element, history, given) {
-    const { at = null, shard = null } = given || {};
+  function show(element, history, { at = null, shard = null } = {}) {
     if (!shown || shown.element !== element || shown.history !== history || !isThere(shown)) {
       if (shown) pause(shown);
       shown = build(element, history);
@@ -474,6 +312,11 @@ const Player = (() => {
     const broken = at === null ? history.violation : null;
     go(shown, at !== null ? at : broken ? broken.at : history.seconds, shard || (broken ? broken.shard : null));
   }
-
   return { show, asked };
 })();
+const embedded = document.getElementById("history"); // in a file that has one history in it
+if (embedded) {
+  const page = document.getElementById("page"), history = JSON.parse(embedded.textContent);
+  const showAsked = () => Player.show(page, history, Player.asked(location.hash));
+  addEventListener("hashchange", showAsked); showAsked();
+}
