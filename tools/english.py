@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = ("streamclient", "tools", "samples", "benchmarks")
 
 ANYWHERE = {
-    r"(?<!fall\s)(?<!falls\s)\bbehind\b": "after, later, lag",
+    r"(?<!fall\s)(?<!falls\s)(?<!--)\bbehind\b(?!\sa\sproxy)": "after, later, lag",
     r"\bin front of\b": "before",
     r"\b(?:[Ww]ho(?:m|so)?ever|(?:[Ss]ome|[Nn]o|[Aa]ny|[Ee]very)body)\b": "the worker, the writer, the caller",
     r"\b(?:so (?:many|much|often)|for\s+so long)\b(?! as\b|[^.:;]* that\b)": "the name of the parameter",

@@ -96,7 +96,7 @@ class ScreenForm:
     document: Callable[[Overview], Document]
 
     def text_of(self, screen: Overview | FailedScreen, width: int | None, height: int | None) -> str:
-        """Return the text of a screen, or why there is none."""
+        """Return the text of a screen, or the reason why there is no text."""
         return fold(screen.text, width) if isinstance(screen, FailedScreen) else self.text(screen, width, height)
 
 

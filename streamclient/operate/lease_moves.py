@@ -1,12 +1,12 @@
-"""Who held which shard when, and what operators ordered. Pure.
+"""The owners of shards over time, and the orders of operators. Pure.
 
-Two sources tell of it: readings of the rows, whose stamps say when an owner, a checkpoint and a pause were written, and
+There are two sources: readings of the rows, whose stamps say when an owner, a checkpoint and a pause were written, and
 the rows of the audit.
 
 Laws:
 
-* One reading tells what the rows remember: the last change of each owner, the end of a shard, a pause that stands. Earlier
-  events are unknown, and so is a former owner. Two readings tell the change between them.
+* One reading tells what the rows remember: the last change of each owner, the end of a shard, a pause that stands.
+  Earlier events are unknown, and so is a former owner. Two readings tell the change between them.
 * A time is a stamp of the service. Without a stamp, it is the time of the reading, and ``at_is_seen`` says so.
 * A lease passes from a living owner only if that owner hands it over. So a new owner has ``taken`` a lease if the owner
   before it was killed, or gave no sign for as long as makes a worker silent; else the lease was ``handed-over``.
