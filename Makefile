@@ -49,6 +49,7 @@ help:
 	@echo "make bench-latency  from a put to process_records, beside the Java client; about half an hour"
 	@echo "make rounds    worker processes killed, frozen and lied to, splits and merges (ROUNDS=$(ROUNDS) SEED=$(SEED) WAYS=java,kcl,loop,async)"
 	@echo "make soak      the same without an end for MINUTES=$(MINUTES): one fleet, one table, lap after lap (SEED=$(SEED))"
+	@echo "make console-drill    fifteen steps through the console in a real Chromium, fleets and all; about 40 minutes"
 	@echo "make simulate  simulated fleets, and a quarter as many of loops, under faults that each seed decides (SEEDS=$(SEEDS))"
 	@echo "make simulate-mutations  whether the laws of the simulation notice mistakes that are put into the core"
 	@echo "make simulate-tunnels simulated tunnel clients under faults (SEEDS=$(SEEDS))"
@@ -241,6 +242,11 @@ loop-programs:
 	@[ -d $(PYRIGHT)/node_modules/pyright ] || ! command -v npm >/dev/null || \
 	    npm install --silent --no-fund --no-audit --prefix $(PYRIGHT) pyright@1.1.414 || true
 	@$(BIN)/python -m tests.loops.programs
+
+# ARGUMENTS='--only 5,6 --minutes 1' for some steps, or a shorter look through a proxy.
+console-drill:
+	@tools/setup-environment spark,cli,docs,dev
+	@$(BIN)/python -m tests.console_drill $(ARGUMENTS)
 
 replicate-drill:
 	@tools/setup-environment spark,cli,docs,dev

@@ -13,16 +13,24 @@ from tests.patience import PATIENCE_SECONDS
 
 REASON = "the package playwright or a Chromium is not installed"
 
+NAMES = ("chromium", "chromium-browser", "google-chrome")
+"""The commands of browsers that the tests can drive, the first one that is there."""
+
+
+def path_of_chromium() -> str | None:
+    """Return the path of the system's Chromium."""
+    return next(filter(None, map(shutil.which, NAMES)), None)
+
 
 @contextmanager
-def chromium() -> Iterator[Any]:
-    """Lend a browser without a window."""
+def chromium(*arguments: str) -> Iterator[Any]:
+    """Lend a browser without a window, started with further arguments."""
     playwright = pytest.importorskip("playwright.sync_api", reason=REASON)
-    path = shutil.which("chromium") or shutil.which("chromium-browser")
+    path = path_of_chromium()
     if path is None:
         pytest.skip(REASON)
     with playwright.sync_playwright() as started:
-        browser = started.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        browser = started.chromium.launch(executable_path=path, args=["--no-sandbox", *arguments])
         try:
             yield browser
         finally:

@@ -18,7 +18,7 @@ from test_operate_explanation import any_facts
 
 from streamclient.core import leases as rule
 from streamclient.model import Pause
-from streamclient.operate import moves
+from streamclient.operate import lease_moves
 from streamclient.operate.facts import FleetFacts, RowFacts, WorkerFacts
 from streamclient.operate.lease_moves import LaneSpan, LeaseMove, LeaseMoveKind, LeaseMoves, MovesDocument, WorkerLane
 from streamclient.worker.lease.audit_rows import AuditRecord
@@ -291,10 +291,12 @@ def test_only_the_newest_moves_and_spans_are_kept() -> None:
     document = book.document()
     (lane,) = document["lanes"]
 
-    assert [move["shard"] for move in document["moves"]] == [f"s{number:05}" for number in range(moves.MOST_MOVES)]
-    assert len(lane["spans"]) == moves.MOST_SPANS - 1, "the one that began just now has no length"
-    assert {span["shard"] for span in lane["spans"]} == {f"s{number:05}" for number in range(1, moves.MOST_SPANS)}
-    assert len(book._moves) <= 2 * moves.MOST_MOVES
+    assert [move["shard"] for move in document["moves"]] == [
+        f"s{number:05}" for number in range(lease_moves.MOST_MOVES)
+    ]
+    assert len(lane["spans"]) == lease_moves.MOST_SPANS - 1, "the one that began just now has no length"
+    assert {span["shard"] for span in lane["spans"]} == {f"s{number:05}" for number in range(1, lease_moves.MOST_SPANS)}
+    assert len(book._moves) <= 2 * lease_moves.MOST_MOVES
 
 
 def test_a_span_is_kept_for_a_day_and_a_longer_one_is_cut() -> None:

@@ -228,7 +228,7 @@ def test_a_malformed_row_stops_nobody(scene: Scene, caplog: pytest.LogCaptureFix
         scene.until(lambda: sorted(scene.diary.accepted()) == ["a1", "b1", "z1"])
         assert all(scene.diary.accepted(child) for child in children)
 
-    assert "row broken of status table orders_status is not a lease" in caplog.text
+    assert "row broken of status table orders_status is left out: not a lease" in caplog.text
     _, row, _ = scene.client.get_row(STATUS, key_of(scene.stream_id, "broken"), max_version=1)
     assert len(row.attribute_columns) == 5
 
