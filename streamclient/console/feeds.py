@@ -3,6 +3,7 @@
 Laws:
 
 - Without a viewer nothing is read. The watch begins with the first viewer and ends some seconds after the last.
+- A document is kept for the same seconds. A viewer that comes back meanwhile gets what changed, and nothing else.
 - A document is made once a round, however many viewers follow it; a round that changes nothing sends nothing.
 - A viewer that reads slowly misses versions, never the newest: it gets a patch if it has the version before, else the
   whole document.
@@ -24,7 +25,11 @@ _log = logs.logger(__name__)
 Document = Mapping[str, Any]
 
 LINGER_SECONDS = 10.0
-"""The seconds for which a watch goes on after its last viewer: a page that is loaded again finds it running."""
+"""The seconds for which a document is made after its last viewer: a page that is loaded again finds it, and so does the
+next of the requests by which a page behind a proxy asks for news."""
+
+MOST_KEPT = 512
+"""The largest number of documents that are kept without a viewer: a page follows four at most."""
 
 ROUND_SECONDS = 0.1
 """The shortest time between the beginnings of two rounds, in seconds: at most ten rounds a second for any number of
@@ -94,8 +99,11 @@ class Watch:
         self._woken = asyncio.Event()
         self._is_woken = False
         self._viewers: set[Viewer] = set()
+        self._viewed: dict[str, float] = {}
+        """When each document had a viewer last, by the loop's clock, oldest first."""
         self._followed: dict[str, _Followed] = {}
         self._task: asyncio.Task[None] | None = None
+        self._is_stopped = False
         self.version: int = 0
         """The number of the newest version of any document."""
 
@@ -117,19 +125,16 @@ class Watch:
             self._loop = asyncio.get_running_loop()
             self._documents.begin(self.wake)
             self._task = self._loop.create_task(self._run())
-        self._documents.followed(self._topics())
+        self._note_viewed()
+        self._documents.followed(self._viewed.keys())
         self._look(topic for topic in viewer.topics if topic not in self._followed)
         viewer.changed.set()
         return viewer
 
     def leave(self, viewer: Viewer) -> None:
-        """Remove a viewer; documents without another viewer are forgotten."""
+        """Remove a viewer; documents without another viewer are kept for ``LINGER_SECONDS``."""
+        self._note_viewed()
         self._viewers.discard(viewer)
-        wanted = self._topics()
-        for topic in self._followed.keys() - wanted:
-            del self._followed[topic]
-        if self._task is not None:
-            self._documents.followed(wanted)
 
     def take(self, viewer: Viewer) -> list[dict[str, Any]]:
         """Return the messages that bring a viewer up to date."""
@@ -144,35 +149,42 @@ class Watch:
 
     async def stop(self) -> None:
         """End the watch now."""
+        # A cancelled task could go on: before Python 3.12, ``wait_for`` drops a cancellation that comes with its result.
+        self._is_stopped = True
+        self._woken.set()
         for viewer in self._viewers:
             viewer.changed.set()
-        task = self._task
-        if task is not None:
-            task.cancel()
-            with suppress(asyncio.CancelledError):
-                await task
+        if self._task is not None:
+            await self._task
 
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
-        last_viewed = loop.time()
         try:
-            while self._viewers or loop.time() - last_viewed < LINGER_SECONDS:
+            while self._viewed and not self._is_stopped:
                 began = loop.time()
-                if self._viewers:
-                    last_viewed = began
-                    self._look(self._topics())
+                self._look(list(self._viewed))
                 await asyncio.sleep(max(0.0, began + ROUND_SECONDS - loop.time()))
                 with suppress(asyncio.TimeoutError):
                     await asyncio.wait_for(self._woken.wait(), min(TICK_SECONDS, LINGER_SECONDS))
                 self._woken.clear()
                 self._is_woken = False
+                if self._note_viewed():
+                    self._documents.followed(self._viewed.keys())
         finally:
             self._task = None
+            self._viewed.clear()
             self._followed.clear()
             self._documents.end()
 
-    def _topics(self) -> set[str]:
-        return {topic for viewer in self._viewers for topic in viewer.topics}
+    def _note_viewed(self) -> bool:
+        """Forget documents that had no viewer for too long; return whether documents came or went."""
+        before, now = self._viewed.keys(), asyncio.get_running_loop().time()
+        viewed = dict.fromkeys((topic for viewer in self._viewers for topic in viewer.topics), now)
+        kept = [(topic, at) for topic, at in self._viewed.items() if topic not in viewed and now - at < LINGER_SECONDS]
+        self._viewed = {**dict(kept[-MOST_KEPT:]), **viewed}
+        for topic in self._followed.keys() - self._viewed.keys():
+            del self._followed[topic]
+        return self._viewed.keys() != before
 
     def _look(self, topics: Iterable[str]) -> None:
         """Make documents anew, and tell the viewers of those that changed."""

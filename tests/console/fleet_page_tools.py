@@ -35,7 +35,7 @@ def shown_fleets(browser: Any) -> Iterator[Shows]:
             stack.callback(seen.context.close)
             made.append((seen, excused))
             seen.open(place)
-            seen.page.locator("#page h1").first.wait_for()
+            await_answer(seen.page)
             return seen.page, pages
 
         yield start
@@ -54,6 +54,11 @@ _GO = """hash => new Promise(done => {
 def go(page: Any, place: str) -> None:
     """Go to a page by its address, and wait until it shows itself."""
     page.evaluate(_GO, f"#/{place}")
+    await_answer(page)
+
+
+def await_answer(page: Any) -> None:
+    """Wait until a page shows itself with what it was answered."""
     page.locator("#page h1").first.wait_for()
     page.get_by_text("The first answer is on its way.").first.wait_for(state="detached")
 

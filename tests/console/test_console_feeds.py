@@ -113,20 +113,83 @@ def test_ten_viewers_cost_what_one_does(monkeypatch: pytest.MonkeyPatch) -> None
     run(body)
 
 
-def test_the_documents_are_told_which_of_them_have_viewers() -> None:
+def test_the_documents_are_told_which_of_them_have_viewers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(feeds, "LINGER_SECONDS", 0)
+    monkeypatch.setattr(feeds, "ROUND_SECONDS", 0)
     documents = Counted()
 
     async def main() -> None:
         watch = Watch(documents)
         first, second = watch.join(["a", "b"]), watch.join(["b"])
         watch.leave(first)
+        while documents.followings[-1] != {"b"}:
+            await asyncio.sleep(0)
         watch.leave(second)
-        await watch.stop()
-        watch.leave(second)
+        while watch.is_running:
+            await asyncio.sleep(0)
 
     asyncio.run(main())
 
     assert documents.followings == [{"a", "b"}, {"a", "b"}, {"b"}, set(), set()], "the last one is the end"
+
+
+def test_a_viewer_that_comes_back_gets_what_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(feeds, "LINGER_SECONDS", FOREVER_SECONDS)
+    made = {"n": 1}
+
+    async def body(watch: Watch, _: list[str]) -> None:
+        first = watch.join(["a", "b"])
+        assert len(watch.take(first)) == 2
+        watch.leave(first)
+        second = watch.join(["a", "b"], have=watch.version)
+        assert watch.take(second) == []
+        watch.leave(second)
+        have, made["n"] = watch.version, 2
+        while watch.version < have + 2:
+            watch.wake()
+            await asyncio.sleep(0)
+
+        assert [message["of"] for message in watch.take(watch.join(["a", "b"], have))] == ["a", "b"]
+
+    run(body, make=lambda: dict(made))
+
+
+def test_few_documents_are_kept_without_a_viewer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(feeds, "LINGER_SECONDS", FOREVER_SECONDS)
+    monkeypatch.setattr(feeds, "MOST_KEPT", 3)
+    monkeypatch.setattr(feeds, "ROUND_SECONDS", 0)
+
+    async def body(watch: Watch, made: list[str]) -> None:
+        watch.join(["here"])
+        for number in range(20):
+            watch.leave(watch.join([str(number)]))
+        begun = len(made)
+        while len(made) < begun + 30:
+            watch.wake()
+            await asyncio.sleep(0)
+
+        assert set(made[-8:]) == {"17", "18", "19", "here"}
+
+    run(body)
+
+
+@pytest.mark.parametrize("turns", range(6))
+def test_a_watch_that_is_woken_while_it_stops_ends(turns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(feeds, "ROUND_SECONDS", 0)
+
+    async def main() -> None:
+        watch = Watch(Counted(lambda: {"n": 1}))
+        watch.join(["a"])
+        for _ in range(20):  # until it waits to be woken
+            await asyncio.sleep(0)
+        watch.wake()
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        await asyncio.wait_for(watch.stop(), PATIENCE_SECONDS)
+
+        assert not watch.is_running
+
+    asyncio.run(main())
 
 
 def test_many_wakes_make_one_round(monkeypatch: pytest.MonkeyPatch) -> None:
