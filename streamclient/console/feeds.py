@@ -149,7 +149,7 @@ class Watch:
 
     async def stop(self) -> None:
         """End the watch now."""
-        # A cancelled task could go on: before Python 3.12, ``wait_for`` drops a cancellation that comes with its result.
+        # The task is not cancelled: before Python 3.12, ``wait_for`` drops a cancellation that comes with its result.
         self._is_stopped = True
         self._woken.set()
         for viewer in self._viewers:
