@@ -35,9 +35,9 @@ _FORM = re.compile(r"application/json(?:\s*;.*)?", re.IGNORECASE)
 class DoorRule(Enum):
     """The rules, each against one attack."""
 
-    HOST = "one Host that is an address, localhost or an allowed name"
+    HOST = "one Host that is an address, localhost or an allowed name: no site's name that leads here"
     TARGET = "a target that begins with a slash"
-    SITE = "no request of another site's page"
+    SITE = "no request that the browser marks as another site's (Sec-Fetch-Site)"
     ORIGIN = "no change by a page of another origin"
     JSON = "changes are JSON, which a form cannot send"
     KEY = "the key, if the console has one"

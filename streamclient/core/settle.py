@@ -100,7 +100,10 @@ def lose(
 
 
 def start_anew(state: WorkerState, held: HeldLease, *, in_doubt: CheckpointOutcome) -> None:
-    """End the consumer as if the lease were lost, but keep the lease. Another consumer starts from the lease's row."""
+    """End the consumer with ``ZOMBIE``, as if the lease were lost, but keep the lease.
+
+    Another consumer starts from the lease's row.
+    """
     _end_consumer(state, held, in_doubt)
     state.keep(
         evolve(

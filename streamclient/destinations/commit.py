@@ -314,7 +314,7 @@ def is_stored(lasts: Mapping[str, Commit | None], commits: Sequence[Commit]) -> 
     """Return whether all of ``commits`` are in a log with these last commits; if not, each of them may be stored now.
 
     Every destination calls this with a view of its log, and then stores the commits on condition that the view still
-    holds.
+    holds. After a crash, ``DestinationOutput.begin`` has compared the last commit with the prepared one before that.
 
     Raises:
         FencedCommit: a shard has a commit of a later owner.

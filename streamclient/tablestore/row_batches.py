@@ -165,7 +165,10 @@ def attempts(
 
 
 def is_passing(error: StreamClientError) -> bool:
-    """Return whether the next request may succeed in writing the same row."""
+    """Return whether the next request may succeed in writing the same row.
+
+    An answer that never came counts, too: these writes have no condition, so the second one changes nothing.
+    """
     return isinstance(error, DependencyException) and error.retriable
 
 

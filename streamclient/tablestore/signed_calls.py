@@ -82,7 +82,7 @@ PageT = TypeVar("PageT")
 
 
 class SignedCalls:
-    """Sends requests as the client itself would. Thread-safe. Each call makes one attempt, without retries."""
+    """Sends requests as the client itself would, each once; see ``KeptConnections`` for dead ones. Thread-safe."""
 
     def __init__(self, client: Any) -> None:
         """Prepare calls, without connecting.

@@ -30,7 +30,10 @@ PageT = TypeVar("PageT")
 
 
 class TunnelTransport:
-    """One attempt per call, no retries. Thread-safe as far as the client is; the SDK's client is."""
+    """Sends the calls of a tunnel. Thread-safe as far as the client is; the SDK's client is.
+
+    A call is sent once; a read once more if a kept connection turns out to be dead.
+    """
 
     def __init__(self, client: Any) -> None:
         """Prepare calls with ``client``, which is never changed.

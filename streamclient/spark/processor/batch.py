@@ -6,7 +6,7 @@ The order of the steps makes a crash repeat records but never lose any:
    owner prepared a batch that was never completed, it cuts where that owner did.
 2. The records of each shard become columns and a commit, with their start, end and digest.
 3. For a destination, each shard prepares its checkpoint with that commit. The owner of the shard after a crash can then
-   tell which batch it was, and finishes exactly that one.
+   tell which batch it was, and finishes exactly that one (``outputs``).
 4. The columns of all shards become one Arrow table, and for a transform or a sink a DataFrame.
 5. The rows, or the transform's result, are stored with the commits of all shards in one step; or the sink writes them.
    Until that returns, nothing is checkpointed. After an error the destination is asked for its last commits.

@@ -1,6 +1,8 @@
 """Which record comes next: in order within a key, keys side by side. Pure: no thread, no event loop, no clock.
 
-``Lanes`` runs the steps in threads, and locks around each call here; lanes of an event loop need no lock.
+A record that is given up halts its shard: waiting records of all keys are dropped, those under way end.
+``Lanes`` runs the steps in threads, any of which takes the next step of any key, and locks around each call here. Lanes
+of an event loop need no lock.
 """
 
 from __future__ import annotations

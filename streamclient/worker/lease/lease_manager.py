@@ -66,7 +66,8 @@ class LeaseManager(WritingLeaseManager):
 
     ``client`` is used as it is configured (endpoint, credentials, signing), but with connections and a retry policy of
     our own; the client itself is not changed. ``client_config.lease_manager_retry_strategy`` decides about retries of
-    reads. Writes are sent once. Without a clear answer their outcome is UNCERTAIN, and reading the row back shows it.
+    reads, and of the table's creation. Writes of rows are sent once. Without a clear answer their outcome is UNCERTAIN,
+    and reading the row back shows it.
 
     Args:
         client: a ``tablestore.OTSClient``.
