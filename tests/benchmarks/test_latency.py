@@ -7,6 +7,7 @@ import random
 import sys
 from collections.abc import Sequence
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -196,7 +197,12 @@ def test_the_first_record_after_a_silence_waits_as_long_as_the_law_pauses_then()
 
 
 @pytest.mark.slow
-def test_the_command_simulates_the_hour_without_a_server(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_simulates_the_hour_without_a_server(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Each pause, and each silence, takes seconds of processor time.
+    monkeypatch.setattr(latency, "PAUSES_MILLIS", (20,))
+    monkeypatch.setattr(mixed_hour, "first_waits", partial(first_waits, trials=2))
     latency.main(["--simulated", "--json", str(tmp_path / "hour.json")])
 
     lines = from_json((tmp_path / "hour.json").read_text())
