@@ -241,7 +241,7 @@ class TunnelCoordinator:
             case tunnel_events.Finish():
                 self._finish = command
             case tunnel_events.SessionReport(severity, text, ()):
-                _log.log(LEVELS[severity], "tunnel %s: %s", self._tunnel_id, text)
+                _log.log(LEVELS[severity], "tunnel %s: %s", self._tunnel_id, text, extra={logs.ENDS: command.ends})
             case tunnel_events.SessionReport(severity, text, outage):
                 self._outages.log(LEVELS[severity], outage, "tunnel %s: %s", self._tunnel_id, text)
 

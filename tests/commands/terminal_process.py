@@ -17,8 +17,9 @@ import termios
 import warnings
 from typing import Any
 
+from tests.patience import PATIENCE_SECONDS
+
 COLUMNS, LINES = 80, 40
-PATIENCE_SECONDS = 120.0
 
 
 def run_on_a_terminal(words: list[str], interrupt_after: str | None) -> tuple[int, str]:

@@ -225,15 +225,59 @@ def test_run_begins_where_it_is_told_to(scene: Scene, tmp_path: Path, beginning:
 
 @pytest.mark.slow
 def test_run_ends_with_the_sentence_of_a_worker_that_cannot_work(scene: Scene, tmp_path: Path) -> None:
-    write_sample("print_changes", tmp_path)
+    code, err = run_that_cannot_work(scene, tmp_path, "text")
+
+    assert code == 1
+    assert err[-1].startswith("streamclient run: ")
+    assert "table 'other' cannot be the status table: " in err[-1]
+    assert "".join(err).count("cannot be the status table") == 1, "it is said once"
+
+
+@pytest.mark.slow
+def test_run_that_logs_json_ends_with_one_document_of_what_the_worker_cannot_do(scene: Scene, tmp_path: Path) -> None:
+    code, err = run_that_cannot_work(scene, tmp_path, "json")
+    (told,) = [each for each in map(json.loads, err) if "cannot be the status table" in json.dumps(each)]
+
+    assert code == 1
+    assert told == json.loads(err[-1])
+    assert told["message"].startswith("streamclient run: ")
+    assert (told["level"], told["logger"]) == ("error", "streamclient")
+    assert not {"stack", "error", "error_type"} & told.keys(), "it is foreseen, and no fault of the program"
+
+
+def run_that_cannot_work(scene: Scene, folder: Path, log_format: str) -> tuple[int, list[str]]:
+    """The exit code and the lines on standard error of a worker whose status table is a table of data."""
+    write_sample("print_changes", folder)
     assert run_cli("tables", "create", "other", "--endpoint", scene.local.endpoint).code == 0
-    words = [*PRINTING, "--data-table", TABLE, "--status-table", "other"]
-    with closing(CommandProcess(tmp_path, scene.local.endpoint, *words)) as ran:
+    words = [*PRINTING, "--data-table", TABLE, "--status-table", "other", "--log-format", log_format]
+    with closing(CommandProcess(folder, scene.local.endpoint, *words)) as ran:
+        return ran.ended(), ran.err
+
+
+BROKEN = """
+from streamclient.worker import stream_run
+
+def fail(*given):
+    raise ZeroDivisionError("a fault of the program")
+
+stream_run.find_stream_id = fail
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("log_format", ["text", "json"])
+def test_a_fault_that_nobody_foresaw_ends_run_with_one_traceback(scene: Scene, tmp_path: Path, log_format: str) -> None:
+    """The log has the stack, and the last line the sentence."""
+    write_sample("print_changes", tmp_path)
+    with (tmp_path / "print_changes.py").open("a") as program:
+        program.write(BROKEN)
+    with closing(CommandProcess(tmp_path, scene.local.endpoint, *PRINTING, *TABLES, "--log-format", log_format)) as ran:
         assert ran.ended() == 1
 
-    assert ran.err[-1].startswith("streamclient run: ")
-    assert "table 'other' cannot be the status table: " in ran.err[-1]
-    assert "".join(ran.err).count("cannot be the status table") == 1, "it is said once"
+    assert "".join(ran.err).count("Traceback (most recent call last)") == 1, ran.err
+    assert "streamclient run: " in ran.err[-1]
+    assert "a fault of the program" in ran.err[-1]
+    assert "Traceback" not in ran.err[-1]
 
 
 @pytest.mark.parametrize(

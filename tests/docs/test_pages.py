@@ -295,3 +295,33 @@ def test_every_name_that_users_import_is_in_the_reference() -> None:
     used = {name for code in codes() for name in imported_by(code)}
 
     assert {name for name in public | used if id(named(name)) not in described} == ELSEWHERE
+
+
+# --- decisions -----------------------------------------------------------------------------------------------------
+
+DECISIONS = DOCS / "decisions"
+MARKS = ["Confirmed", "Refuted"]
+KNOWN_SINCE = re.compile(r"^## Known since\n(.*?)(?=^## |\Z)", re.MULTILINE | re.DOTALL)
+SOME_MARK = re.compile(r"(?:^#+ |\*\*)(?:Known since|Confirmed|Refuted)\b|^(?:Confirmed|Refuted): ", re.MULTILINE)
+
+
+def marks_of(page: str) -> list[str]:
+    """Which of the two words begin paragraphs of the page's section on what is known since."""
+    mark = re.compile(rf"^({'|'.join(MARKS)}): ", re.MULTILINE)
+    return [word for section in KNOWN_SINCE.findall(page) for word in mark.findall(section)]
+
+
+def test_pages_of_decisions_that_the_index_names_say_what_is_confirmed_and_what_refuted() -> None:
+    pages = {path.name: path.read_text() for path in DECISIONS.glob("*.md")}
+    named = re.findall(r"\]\(([\w-]+\.md)\)", pages.pop("index.md"))
+
+    assert named
+    assert sorted(named) == sorted(name for name, page in pages.items() if SOME_MARK.search(page))
+    assert {name: marks_of(pages[name]) for name in named} == dict.fromkeys(named, MARKS)
+
+
+def test_a_page_that_says_it_elsewhere_or_only_half_is_noticed() -> None:
+    assert SOME_MARK.search("**Known since.** Confirmed: x.")
+    assert SOME_MARK.search("## Refuted\n")
+    assert not SOME_MARK.search("# What is unconfirmed\n\nThis was confirmed.\n")
+    assert marks_of("## Known since\n\nConfirmed: x.\n\n## Consequences\n\nRefuted: y.\n") == ["Confirmed"]

@@ -33,19 +33,22 @@ FAULT_MINUTES = 6 * 60
 STEADY_SECONDS = 3.0
 """How long calls that fail are measured: they are repeated after growing pauses."""
 
-SCRAPE_SECONDS = 2.0
-"""How long a scrape waits for a process that is stopped."""
+SCRAPE_SECONDS = 5.0
+"""How long a scrape waits for a process that is stopped: one that runs answers within it, on any machine."""
 
 AGAIN = Backoff(restart_backoff_min_millis=50, restart_backoff_max_millis=100)
 """Starts that follow each other so soon that a moment shows how they go on."""
 
 UNWELL: dict[str, Any] = {
-    "max_duration_before_last_successful_renew_or_take_lease": 500,
+    "max_duration_before_last_successful_renew_or_take_lease": 3_000,
 }
-"""Calls that fail for half a second make these workers unhealthy."""
+"""Calls that fail for three seconds make these workers unhealthy, and a machine that pauses does not."""
 
-SOON_LOST: dict[str, Any] = {**UNWELL, "lease_duration_millis": 1_500}
-"""The same, and their leases are lost soon."""
+SOON_LOST: dict[str, Any] = {
+    "max_duration_before_last_successful_renew_or_take_lease": 500,
+    "lease_duration_millis": 1_500,
+}
+"""Workers that are unhealthy after half a second, and whose leases are lost soon."""
 
 
 class Play:

@@ -143,7 +143,7 @@ def owner_says(play: Play) -> None:
 def given_up(play: Play) -> None:
     """The call has run for a while when it exceeds its limit; then its lease is lost, and nobody reads the shard."""
     metrics = play.metrics()
-    limits = CallLimits(slow_processor_warning_millis=300, user_code_limit_millis=2_500)
+    limits = CallLimits(slow_processor_warning_millis=300, user_code_limit_millis=10_000)
     with play.blocked(metrics=metrics, limits=limits):
         shows(metrics, t.SHARDS, 1, cause="call_runs")
         play.take(5)
@@ -294,7 +294,7 @@ def leases_lost(play: Play) -> None:
     """Once measured, and then as often as that goes on."""
     scene, metrics = play.scene, play.metrics()
     scene.write(3)
-    with play.working(Steady, metrics, lease_duration_millis=1_500):
+    with play.working(Steady, metrics):
         for lost in (1, 2):
             shows(metrics, t.LAG_SECONDS, 0)
             first = play.shot()

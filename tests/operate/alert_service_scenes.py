@@ -158,7 +158,7 @@ def waits_for_table(play: Play) -> None:
     scene, metrics = play.scene, play.metrics()
     scene.write(3)
     scene.put_lease(scene.shard, "java-1")
-    with play.working(Steady, metrics, max_duration_before_last_successful_renew_or_take_lease=500):
+    with play.working(Steady, metrics, **UNWELL):
         until(lambda: bool(scene.manager.list_workers()), "the worker has registered")
         scene.local.add_fault(FaultRule("BatchGetRow", Fail("OTSServerBusy"), table=STATUS))
         scene.send(rule.transfer(scene.lease(), "w1"))

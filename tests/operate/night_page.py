@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 from attrs import frozen
@@ -46,6 +47,9 @@ PATIENT = {"max_duration_before_last_successful_renew_or_take_lease": FOREVER_MI
 
 LASTING = {**PATIENT, "lease_duration_millis": 3 * FOREVER_MILLIS}
 """And leases that do not run out. Commands that wait for an owner look forty times within a lease, so not for them."""
+
+STEADY: dict[str, Any] = {**PATIENT, "lease_duration_millis": 40_000}
+"""For those: leases that outlast a pause of the machine, and a look each second."""
 
 MINUTES_OFF = 20
 
@@ -197,7 +201,7 @@ def deleted_row(scene: Scene, low: str, high: str) -> Iterator[None]:
 
 @contextmanager
 def paused(scene: Scene, low: str, high: str) -> Iterator[None]:
-    with read(scene, **PATIENT):
+    with read(scene, **STEADY):
         assert scene.run("leases", "pause", low, "--reason", "database maintenance").code == 0
         scene.write(40)
         are(scene, "paused", "caught-up")

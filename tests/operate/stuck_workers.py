@@ -21,6 +21,7 @@ from streamclient import (
     StreamConfig,
     Worker,
 )
+from streamclient.worker.runtime import Runtime
 from tests.patience import PATIENCE_SECONDS
 
 LEASE_SECONDS = 4.0
@@ -138,6 +139,7 @@ def working(
     executor: Any = None,
     client: Any = None,
     stream_api: Any = None,
+    runtime: Runtime | None = None,
     **config: Any,
 ) -> Iterator[Worker]:
     """A real worker over HTTP."""
@@ -147,7 +149,8 @@ def working(
         status_table_name=STATUS,
         max_records=max_records,
     )
-    with Worker(name, ClientConfig(**{**QUICK, **config}), stream, make, executor, stream_api=stream_api) as worker:
+    settings = ClientConfig(**{**QUICK, **config})
+    with Worker(name, settings, stream, make, executor, stream_api=stream_api, runtime=runtime) as worker:
         yield worker
 
 

@@ -10,6 +10,8 @@ from operate_scene import Scene
 from stuck_workers import Steady, working
 
 from streamclient import InitializationInput, ProcessRecordsInput
+from streamclient.base.times import MICROS_PER_HOUR, now_micros
+from streamclient.worker.runtime import Runtime
 from tests.patience import until
 
 pytestmark = pytest.mark.slow
@@ -54,7 +56,9 @@ class Recorded(Steady):
 
 
 def worker(scene: Scene, deliveries: Deliveries, name: str, **config: Any) -> Any:
-    return working(scene, lambda: deliveries.processor(name), name=name, max_records=7, **config)
+    """A worker whose leases outlast a pause of the machine: these tests count how often a record comes."""
+    lasting = {"lease_duration_millis": 20_000, **config}
+    return working(scene, lambda: deliveries.processor(name), name=name, max_records=7, **lasting)
 
 
 @pytest.fixture
@@ -147,11 +151,14 @@ def test_a_pause_outlives_its_owner(quick: Scene, deliveries: Deliveries) -> Non
 
 def test_a_pause_that_ends_by_itself(quick: Scene, deliveries: Deliveries) -> None:
     quick.write(10)
-    with worker(quick, deliveries, "w1"):
+    passed_micros: list[int] = []
+    clock = Runtime(wall_micros=lambda: now_micros() + sum(passed_micros))
+    with worker(quick, deliveries, "w1", runtime=clock):
         until(lambda: len(deliveries) >= 10, "the first were read")
-        assert quick.run("leases", "pause", quick.shard, "--reason", "a moment", "--for", "2s").code == 0
+        assert quick.run("leases", "pause", quick.shard, "--reason", "an hour", "--for", "1h").code == 0
         quick.write(10, start=10)
         assert len(deliveries) == 10
+        passed_micros.append(MICROS_PER_HOUR)
         until(lambda: len(deliveries) >= 20, "it goes on")
 
 

@@ -89,7 +89,7 @@ def start_fleet(scene: Scene, stack: ExitStack) -> dict[str, str]:
     parent = scene.shard
     scene.split()
     for name in ("worker-1", "worker-2"):
-        stack.enter_context(working(scene, Steady, name=name))
+        stack.enter_context(working(scene, Steady, name=name, lease_duration_millis=20_000))
     until(lambda: is_settled(scene), "each worker reads a child")
     scene.write(40)
     until(lambda: is_read(scene), "everything is read and checkpointed")

@@ -106,8 +106,9 @@ def test_a_shard_is_as_its_processor_behaves(quick: Scene, situation: str) -> No
 
 
 def test_reading(quick: Scene) -> None:
+    """Of 400 batches, which take longer than the looks at them."""
     quick.write(400)
-    with working(quick, lambda: Slow(0.05), max_records=5):
+    with working(quick, lambda: Slow(0.05), max_records=1):
         becomes(quick, "reading")
         until(lambda: quick.lease().progress is not None, "progress is stored")
         check(quick, "reading", observe=0.5)

@@ -23,12 +23,10 @@ from attrs import frozen
 
 from streamclient.server import LocalTablestore
 from tests.interrupts import handled_by_python
+from tests.patience import PATIENCE_SECONDS
 
 FOLDER = Path(__file__).parent
 ROOT = FOLDER.parent.parent
-HANG_SECONDS = 120.0
-"""No row takes a tenth of it; what does not end within it hangs."""
-
 TESTS = {
     "threads refused": ["test_refused_threads.py", "test_places_of_threads.py"],
     "forks": ["forks.py"],
@@ -81,7 +79,7 @@ def signalled(local: LocalTablestore, path: Path, number: Signals | None, step: 
         tempfile.TemporaryFile("w+") as errors,
         subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True, env=environment) as process,
     ):
-        guard = threading.Timer(HANG_SECONDS, process.kill)
+        guard = threading.Timer(PATIENCE_SECONDS, process.kill)
         guard.start()
         assert process.stdout is not None
         for line in map(str.strip, process.stdout):
@@ -136,7 +134,7 @@ def rows_of_tests() -> Iterator[Row]:
             command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(FOLDER / file)]
             try:
                 done = subprocess.run(
-                    command, cwd=ROOT, capture_output=True, text=True, timeout=HANG_SECONDS, check=False
+                    command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False
                 )
             except subprocess.TimeoutExpired:
                 problem, name = "it hangs", file

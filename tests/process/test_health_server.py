@@ -21,8 +21,9 @@ from tests.probing import NO_PAGES, PROBES, WELL, Told, ask, reason, silent_clie
 
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Silent clients are not given up for their silence."""
+    """Silent clients are not given up for their silence, and others wait for a thread as long as the machine needs."""
     monkeypatch.setattr(_Handler, "timeout", FOREVER_SECONDS)
+    monkeypatch.setattr(health_server, "ROOM_SECONDS", PATIENCE_SECONDS)
 
 
 @pytest.fixture

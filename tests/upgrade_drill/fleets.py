@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -28,6 +29,9 @@ BATCH = 60
 
 SPLITS = 5
 """So many shards that each of four workers has one."""
+
+LISTENING = re.compile(r"^listening on (\S+)$\n", re.MULTILINE)
+"""The whole line of a server that has started: its log is read while it is written."""
 
 BAD = 0.1
 """The share of records that no worker accepts, where they are parked."""
@@ -167,6 +171,7 @@ class Scene:
         """Commands of either version see the workers of both, and read each other's snapshots."""
         files = {}
         expected = {each.name for version in (OLD, NEW) for each in self.stage.running(version)}
+        until(lambda: {row.worker_id for row in self.manager.list_workers()} == expected, f"the rows of {expected}")
         for version in (OLD, NEW):
             files[version] = self.stage.directory / f"{version}.snapshot.json"
             code = self.stage.run(version, *console("leases", "snapshot", str(files[version]), *self.named()))
@@ -290,19 +295,18 @@ class ServedData:
         words = console("server", "--port", "0", "--data", str(self.stage.directory / "data"), *more)
         process = self.stage.start(version, *words)
         until(
-            lambda: "listening on " in process.log.read_text() or not process.is_running,
+            lambda: LISTENING.search(process.log.read_text()) is not None or not process.is_running,
             process.log.read_text,
         )
-        said = process.log.read_text()
-        if "listening on " not in said:
+        listening = LISTENING.search(said := process.log.read_text())
+        if listening is None:
             assert "format" in said, f"the {version} version did not start: {said}"
             del self.stage.fleet.processes[process.name]
             yield None
             return
-        endpoint = said.partition("listening on ")[2].split()[0]
         default = LocalTablestore()
         yield OTSClient(
-            endpoint,
+            listening[1],
             default.access_key_id,
             default.access_key_secret,
             default.instance,

@@ -222,6 +222,8 @@ class SessionReport:
     text: str
     outage: tuple[str, ...] = ()
     """If it is set, the report is repeated as long as something fails. Equal values stand for the same outage."""
+    ends: bool = False
+    """Whether the report says why the work ends. The worker raises the same error in the end."""
 
 
 Command = Connect | Heartbeat | FindCheckpoint | StartReader | StopReader | EndSession | Finish | SessionReport

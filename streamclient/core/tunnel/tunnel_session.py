@@ -182,7 +182,8 @@ class TunnelSession:
         if state.error is not None:
             return
         state.error = error
-        self._report(Severity.ERROR, f"consuming ends, {why}: {error}")
+        text = f"consuming ends, {why}: {error}"
+        state.commands.append(tunnel_events.SessionReport(Severity.ERROR, text, ends=True))
         for connection in list(state.connections.values()):
             self._drop(connection)
         state.connections, state.current = {}, {}
