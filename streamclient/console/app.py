@@ -9,6 +9,7 @@ import asyncio
 import json
 import socket
 from collections.abc import Mapping
+from contextlib import suppress
 from importlib import resources
 from typing import Any, Protocol
 from urllib.parse import parse_qsl, unquote
@@ -146,11 +147,7 @@ class App:
             raise ConsoleError(404, "path", "there is no such page", "Pages stand after #, such as #/tables/orders.")
         if request.method != "GET":
             raise ConsoleError(405, "method", "a page is only read")
-        return _packed(
-            web.Response(
-                body=self._files[name], content_type=FILES[name], charset="utf-8", headers=self._doors.headers()
-            )
-        )
+        return _packed(self._doors, body=self._files[name], content_type=FILES[name], charset="utf-8")
 
     async def _body(self, request: web.BaseRequest) -> dict[str, Any]:
         """Return the JSON object of the body; an empty body is an empty object."""
@@ -242,10 +239,8 @@ class _NoPlainHttp(PlainHttp):
 
 async def _set_within(event: asyncio.Event, seconds: float) -> None:
     """Wait until the event is set, or for ``seconds``."""
-    try:
+    with suppress(asyncio.TimeoutError):
         await asyncio.wait_for(event.wait(), seconds)
-    except asyncio.TimeoutError:
-        return
 
 
 def _text(content: Any) -> str:
@@ -253,11 +248,10 @@ def _text(content: Any) -> str:
 
 
 def _json(content: Any, doors: ConsoleDoors, status: int = 200) -> web.Response:
-    return _packed(
-        web.Response(status=status, text=_text(content), content_type="application/json", headers=doors.headers())
-    )
+    return _packed(doors, status, text=_text(content), content_type="application/json")
 
 
-def _packed(response: web.Response) -> web.Response:
+def _packed(doors: ConsoleDoors, status: int = 200, **content: Any) -> web.Response:
+    response = web.Response(status=status, headers=doors.headers(), **content)
     response.enable_compression()
     return response

@@ -9,7 +9,6 @@ Laws:
 from __future__ import annotations
 
 import asyncio
-import shlex
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import Any, TypeVar
@@ -60,9 +59,9 @@ class _Fleet:
     """One fleet with its follower."""
 
     def __init__(self, site: Site, settings: FleetSettings, made: Callable[[FleetReading], object]) -> None:
-        store, options = settings.rights.store, shlex.join(settings.rights.store_options)
+        rights, values = settings.rights, settings.shows_values
         self.site = site
-        self.book = documents.FleetBook(site, store, store_options=options, shows_values=settings.shows_values)
+        self.book = documents.FleetBook(site, rights.store, command=rights.parked_command, shows_values=values)
         self.follower = FleetFollower(site, noted=self.book.noted, made=made)
 
 

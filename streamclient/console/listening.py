@@ -1,7 +1,7 @@
 """The port of a console, and a thread that waits for the first connection.
 
-Until a browser comes, nothing of the page is loaded: a server without viewers starts as early as one without a console,
-and keeps no HTTP library in memory.
+Until a browser comes to a local server, nothing of the page is loaded: a server without viewers starts as early as one
+without a console, and keeps no HTTP library in memory. A console of fleets loads it as soon as it listens.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import socket
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from streamclient.base import logs
@@ -35,6 +36,9 @@ JOIN_TIMEOUT_SECONDS = 10.0
 
 class PageServer:
     """The server of one console. Call ``start`` and ``stop`` once each, from any thread."""
+
+    loads_early = True
+    """Whether the HTTP library is loaded as soon as the server listens, not with the first connection."""
 
     def __init__(self, pages: Callable[[], Pages], doors: ConsoleDoors, *, host: str = HOST, port: int = 0) -> None:
         """Store the settings; nothing happens before ``start``. ``pages`` is called with the first connection."""
@@ -90,6 +94,8 @@ class PageServer:
 
     def _run(self, listener: socket.socket, woken: socket.socket) -> None:
         with listener:
+            if self.loads_early:
+                import_module("streamclient.console.app")
             with woken, selectors.DefaultSelector() as selector:
                 selector.register(listener, selectors.EVENT_READ)
                 selector.register(woken, selectors.EVENT_READ)
@@ -112,6 +118,8 @@ class PageServer:
 
 class ConsoleServer(PageServer):
     """The console of one running local Tablestore."""
+
+    loads_early = False
 
     def __init__(
         self,

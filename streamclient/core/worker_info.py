@@ -94,6 +94,9 @@ class WorkerInfo:
     parked_of: Mapping[str, int] = field(factory=dict)
     """The number of records that the process has parked, by shard; only for the ``MOST_SHARDS`` shards with the
     most."""
+    set_aside: tuple[str, ...] = ()
+    """The held shards, at most ``MOST_SHARDS``, that are read to their newest record although their checkpoints are
+    before it: the records between were parked or skipped, so no processor has stored a checkpoint after them."""
 
     def to_json(self) -> str:
         """Return the text to store. Equal values give equal texts."""
@@ -129,6 +132,8 @@ class WorkerInfo:
             most = sorted(self.parked_of, key=lambda key: (-self.parked_of[key], key))[:MOST_SHARDS]
             content["parked"] = self.parked
             content["parked_of"] = {key: self.parked_of[key] for key in sorted(most)}
+        if self.set_aside:
+            content["set_aside"] = list(self.set_aside[:MOST_SHARDS])
         # The text is sent with the heartbeat, and a text from outside must never make a heartbeat fail.
         return encodable(json.dumps(content, ensure_ascii=False, separators=(",", ":")))
 
@@ -142,7 +147,7 @@ class WorkerInfo:
         if not isinstance(content, dict):
             return cls()
         shards, left, cost = content.get("shards"), content.get("left"), content.get("cost")
-        parked_of = content.get("parked_of")
+        parked_of, set_aside = content.get("parked_of"), content.get("set_aside")
         return cls(
             host=_text(content, "host"),
             pid=_whole(content, "pid"),
@@ -160,6 +165,7 @@ class WorkerInfo:
             left_unnamed=_whole(content, "left_unnamed"),
             parked=_whole(content, "parked"),
             parked_of={key: _whole(parked_of, key) for key in parked_of} if isinstance(parked_of, dict) else {},
+            set_aside=tuple(str(key) for key in set_aside) if isinstance(set_aside, list) else (),
         )
 
     def _urgency(self, key: str) -> tuple[int, str]:

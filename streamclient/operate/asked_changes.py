@@ -79,12 +79,15 @@ class PageRights:
     """The maker of processors for replays; ``None`` if the page cannot replay."""
     processor_name: str = "MODULE:NAME"
 
-    @property
-    def store_options(self) -> list[str]:
-        """The options of ``streamclient parked`` that name the store; of a table with those of the connection."""
+    def parked_command(self, action: str, stream_id: str, *which: str) -> str:
+        """Return the command line for ``replay`` or ``discard``; ``which`` are the options that choose records."""
+        words = ["streamclient", "parked", action]
         if self.parking_table is not None:
-            return ["--table", self.parking_table, *self.command_options]
-        return [] if self.parking_directory is None else ["--directory", self.parking_directory]
+            words += ["--table", self.parking_table, *self.command_options]
+        elif self.parking_directory is not None:
+            words += ["--directory", self.parking_directory]
+        processor = ["--processor", self.processor_name] if action == "replay" else []
+        return shlex.join([*words, "--stream", stream_id, *which, *processor])
 
 
 @frozen(kw_only=True)
@@ -203,11 +206,9 @@ class AskedChanges:
 
     def _parked_command(self, action: str, chosen: Sequence[ParkedRecord], arguments: Arguments) -> str:
         record, cause = arguments.get("record"), arguments.get("cause")
-        words = ["streamclient", "parked", action, *self.rights.store_options, "--stream", self.site.stream_id]
-        words += ["--cause", str(cause)] if cause else ["--key", key_text(chosen[-1].record.primary_key)]
-        words += ["--record", str(record)] if record and action == "discard" else []
-        words += ["--processor", self.rights.processor_name] if action == "replay" else []
-        return shlex.join(words)
+        which = ["--cause", str(cause)] if cause else ["--key", key_text(chosen[-1].record.primary_key)]
+        which += ["--record", str(record)] if record and action == "discard" else []
+        return self.rights.parked_command(action, self.site.stream_id, *which)
 
 
 def _audit_records(action: str, site: Site, chosen: Sequence[ParkedRecord], reason: str, who: str) -> list[AuditRecord]:

@@ -76,7 +76,7 @@ class Case:
     @property
     def head(self) -> HeadFacts | None:
         """The result of the read at the shard's checkpoint, if that was asked for."""
-        return self.facts.heads.get(self.shard_id)
+        return self.facts.head(self.shard_id)
 
     @property
     def is_listed(self) -> bool:

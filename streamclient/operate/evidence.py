@@ -77,7 +77,7 @@ def _worker_line(facts: FleetFacts, name: str, worker: WorkerFacts | None) -> st
 
 
 def _head_lines(facts: FleetFacts, shard_id: str) -> Iterator[str]:
-    head, left = facts.heads.get(shard_id), seconds_to_loss(facts, shard_id)
+    head, left = facts.head(shard_id), seconds_to_loss(facts, shard_id)
     if head is None:
         return
     if head.problem:

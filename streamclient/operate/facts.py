@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from enum import Enum
 from functools import cached_property
 
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 
 from streamclient.base.reasons import Reason
 from streamclient.base.times import MICROS_PER_SECOND
@@ -129,7 +129,7 @@ class FleetFacts:
     workers: Mapping[str, WorkerFacts] = field(factory=dict)
     earlier_workers: Mapping[str, WorkerFacts] = field(factory=dict)
     heads: Mapping[str, HeadFacts] = field(factory=dict)
-    """The result of the read at each shard's checkpoint; only of shards that were asked about."""
+    """The result of the read at each shard's checkpoint; only of shards that were asked about. See ``head``."""
     former_rows: Mapping[str, RowFacts] = field(factory=dict)
     """Rows of a former stream of the same data table."""
     former_stream_id: str | None = None
@@ -149,6 +149,20 @@ class FleetFacts:
         """Return the shard's lease; ``None`` if it has no row or its row is not a lease."""
         row = self.rows.get(shard_id)
         return None if row is None else row.lease
+
+    def head(self, shard_id: str) -> HeadFacts | None:
+        """Return the result of the read at the shard's checkpoint, if there was one.
+
+        Records that the owner has parked or skipped do not wait, although the checkpoint is before them.
+        """
+        found = self.heads.get(shard_id)
+        return evolve(found, next_record_micros=None) if found is not None and self.is_set_aside(shard_id) else found
+
+    def is_set_aside(self, shard_id: str) -> bool:
+        """Return whether the shard's owner says that it has parked or skipped every record after the checkpoint."""
+        lease = self.lease(shard_id)
+        session = None if lease is None else self.workers.get(lease.owner)
+        return session is not None and shard_id in session.info.set_aside
 
     def owner_reasons(self, shard_id: str) -> tuple[Reason, ...]:
         """Return the reasons that the shard's owner publishes for its wait; empty if it publishes none."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 from attrs import evolve
@@ -70,16 +70,21 @@ class FleetBook:
     """The documents of one fleet. Not thread-safe; makes calls for ``moves`` and ``parked`` only."""
 
     def __init__(
-        self, site: Site, store: IParkingStore | None = None, *, store_options: str = "", shows_values: bool = False
+        self,
+        site: Site,
+        store: IParkingStore | None = None,
+        *,
+        command: Callable[[str, str], str] = lambda action, stream_id: "",
+        shows_values: bool = False,
     ) -> None:
         """Store the parts.
 
-        ``store_options`` name the store in a command line. With ``shows_values`` documents have the values of columns,
-        else keys and names only.
+        ``command`` returns the command line that replays or discards the parked records of a stream, without an option
+        that chooses some of them. With ``shows_values`` documents have the values of columns, else keys and names only.
         """
         self._site = site
         self._store = store
-        self._store_options = store_options
+        self._command = command
         self._shows_values = shows_values
         self._story = StoryBook()
         self._moves = LeaseMoves()
@@ -96,13 +101,14 @@ class FleetBook:
         self._moves.read(facts)
         self._note_lag(facts.now_micros, view.longest_lag_seconds)
         if max(len(facts.rows), len(facts.stream.listing or {})) <= MOST_ROWS_TOLD:
-            heads = {key: head.next_record_micros for key, head in facts.heads.items() if not head.problem}
-            known = {key for key, head in facts.heads.items() if not head.problem and not head.is_trimmed}
+            heads = {key: head for key in facts.heads if (head := facts.head(key)) is not None and not head.problem}
+            unread = {key: head.next_record_micros for key, head in heads.items()}
+            known = {key for key, head in heads.items() if not head.is_trimmed}
             self._story.saw(
                 (facts.stream.listing or {}).values(),
                 facts.leases,
                 facts.now_micros,
-                next_records={key: micros for key, micros in heads.items() if micros is not None},
+                next_records={key: micros for key, micros in unread.items() if micros is not None},
                 unknown=facts.leases.keys() - known,
             )
 
@@ -171,8 +177,9 @@ class FleetBook:
     def _parked(self, view: Overview, reading: FleetReading, detail: Detail) -> Document:
         if self._store is None:
             return refusal(*NO_PARKING)
-        records = parked_in(self._store, view.facts.stream.stream_id)
-        return {**parked_document(records, shows_values=self._shows_values), "store": self._store_options}
+        stream_id = view.facts.stream.stream_id
+        told = parked_document(parked_in(self._store, stream_id), shows_values=self._shows_values)
+        return {**told, "commands": {each: self._command(each, stream_id or "") for each in ("replay", "discard")}}
 
 
 NO_PARKING = (

@@ -117,7 +117,7 @@ def _without_shards(worker: Document) -> Document:
     session = worker["session"]
     if session is None:
         return worker
-    return {**worker, "session": {**session, "shards": {}, "left": [], "parked_of": {}}}
+    return {**worker, "session": {**session, "shards": {}, "left": [], "parked_of": {}, "set_aside": []}}
 
 
 # --- workers -------------------------------------------------------------------------------------------------------

@@ -78,7 +78,7 @@ def unread_micros(facts: FleetFacts, shard_id: str) -> int | None:
     While the record cannot be read, the newest record before the checkpoint gives the earlier time. Python workers
     store its time with the checkpoint; Java workers do not, and only the service knows what an iterator means.
     """
-    head, lease = facts.heads.get(shard_id), facts.lease(shard_id)
+    head, lease = facts.head(shard_id), facts.lease(shard_id)
     if head is None or head.is_trimmed:
         return None
     if not head.problem:
@@ -88,7 +88,7 @@ def unread_micros(facts: FleetFacts, shard_id: str) -> int | None:
 
 def is_lag_bound(facts: FleetFacts, shard_id: str) -> bool:
     """Return whether the shard's lag may be shorter, and its time to loss longer, than what is known of them."""
-    head = facts.heads.get(shard_id)
+    head = facts.head(shard_id)
     return head is not None and bool(head.problem) and unread_micros(facts, shard_id) is not None
 
 
@@ -97,7 +97,7 @@ def lag_seconds(facts: FleetFacts, shard_id: str) -> float | None:
 
     See ``is_lag_bound``.
     """
-    head, micros = facts.heads.get(shard_id), unread_micros(facts, shard_id)
+    head, micros = facts.head(shard_id), unread_micros(facts, shard_id)
     if micros is not None:
         return facts.age_seconds(micros)
     return None if head is None or head.problem or head.is_trimmed else 0.0
@@ -108,7 +108,7 @@ def seconds_to_loss(facts: FleetFacts, shard_id: str) -> float | None:
 
     ``None`` if no unread record is known, or if the stream's retention is not.
     """
-    head, micros = facts.heads.get(shard_id), unread_micros(facts, shard_id)
+    head, micros = facts.head(shard_id), unread_micros(facts, shard_id)
     if head is None or not facts.stream.expiration_hours:
         return None
     if head.is_trimmed:

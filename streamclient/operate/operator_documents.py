@@ -128,6 +128,7 @@ def session_document(facts: FleetFacts, worker: WorkerFacts) -> Document:
         "left": list(info.left),
         "parked": info.parked,
         "parked_of": dict(info.parked_of),
+        "set_aside": list(info.set_aside),
     }
 
 

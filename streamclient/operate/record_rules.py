@@ -11,6 +11,9 @@ from streamclient.operate.facts import RowFacts
 UNNAMED = ", whose session row has no room to name all shards that stand still: its log does"
 """The words for a worker whose session row may lack the obstacle for want of room."""
 
+SET_ASIDE = "; the records after its checkpoint are parked or skipped"
+"""The words for a shard that is read to its end, as its owner says, although its checkpoint is before it."""
+
 
 def judge_by_records(case: Case, row: RowFacts, lease: Lease) -> Explanation:
     """Return the verdict by the next unread record and the checkpoint."""
@@ -25,7 +28,9 @@ def judge_by_records(case: Case, row: RowFacts, lease: Lease) -> Explanation:
     if head.problem:
         return case.verdict(situations.READING_FAILS, f"cannot be read at its checkpoint: {head.problem}")
     if head.next_record_micros is None:
-        return case.verdict(situations.CAUGHT_UP, f"moves: worker {lease.owner} has read everything there is")
+        text = f"moves: worker {lease.owner} has read everything there is"
+        is_set_aside = case.facts.is_set_aside(case.shard_id)
+        return case.verdict(situations.CAUGHT_UP, f"{text}{SET_ASIDE if is_set_aside else ''}")
     lag = duration(case.facts.age_seconds(head.next_record_micros))
     if is_moving:
         text = f"moves: worker {lease.owner} reads it{_rate(case, lease)}, with a lag of {lag}"

@@ -345,7 +345,7 @@ def _first_line(group: Sequence[_Troubled]) -> str:
 def _since_micros(facts: FleetFacts, troubled: _Troubled) -> int | None:
     """Return since when a shard has been in its situation, as far as the tables tell."""
     shard_id, situation = troubled.explanation.shard_id, troubled.explanation.situation
-    row, head = facts.rows.get(shard_id), facts.heads.get(shard_id)
+    row, head = facts.rows.get(shard_id), facts.head(shard_id)
     if row is None or row.lease is None:
         return None
     if situation in _BY_PAUSE:

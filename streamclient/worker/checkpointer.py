@@ -111,6 +111,8 @@ class RecordProcessorCheckpointer(IRecordProcessorCheckpointer):
         self._stored: str | None = None
         self._batches = self._stored_batches = 0
         """Batches that were given to the processor, and those of them before a stored checkpoint."""
+        self._latest = 0
+        """By how much the latest batch has raised the number of batches."""
         self._closed_because = ""
         self._lock = threading.Lock()
         self._turn = threading.Lock()
@@ -174,16 +176,33 @@ class RecordProcessorCheckpointer(IRecordProcessorCheckpointer):
         elif not self._send(ticket, self._timeout_millis / 1_000):
             ticket.refuse()
 
-    def give(self) -> None:
-        """Record that one more batch is given to the processor."""
+    def give(self, records: int = 1) -> None:
+        """Record that one more batch of ``records`` records is given to the processor; an empty one does not count."""
         with self._lock:
-            self._batches += 1
+            self._latest = int(records > 0)
+            self._batches += self._latest
+
+    def take_back(self) -> None:
+        """Record that the last batch failed: it is given again, parked or skipped. Only for the owner thread."""
+        with self._lock:
+            self._batches, self._latest = self._batches - self._latest, 0
+            self._stored_batches = min(self._stored_batches, self._batches)
 
     @property
     def has_stored_all(self) -> bool:
-        """Whether the position after the last batch that the processor was given is stored."""
+        """Whether the position after the last batch that the processor was given and that did not fail is stored."""
         with self._lock:
             return self._stored_batches >= self._batches
+
+    @property
+    def has_set_aside(self) -> bool:
+        """Whether all records after the last requested position were parked or skipped, and there are such records.
+
+        No processor is told of them, so no checkpoint is requested before the next record that it is given.
+        """
+        with self._lock:
+            is_after = self._positions.progress.records > self._positions.requested_records
+            return is_after and self._stored_batches >= self._batches
 
     def _requested(self, value: str | None) -> tuple[Place, int]:
         """Return the position to store, and how many batches are dealt with once it is stored."""

@@ -311,9 +311,15 @@ class Coordinator:
     def _renew_due(self) -> None:
         """Send the heartbeats, together with the information for operators if it has changed."""
         pace = self._around.pace.worker.report()
-        parked = self._instruments.parked_records
+        statuses, consumers = self._statuses(), self._consumers.values()
         told = self._published.changed(
-            self._statuses(), self.health, self._holdings.left, pace=pace, parked=parked, now=self._loop.now()
+            statuses,
+            self.health,
+            self._holdings.left,
+            pace=pace,
+            parked=self._instruments.parked_records,
+            set_aside=[each.shard_id for each in consumers if each.has_set_aside],
+            now=self._loop.now(),
         )
         if told is not None:
             self.emit(events.InfoChanged(told))

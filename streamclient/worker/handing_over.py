@@ -154,8 +154,7 @@ def batch_of(
     records: Sequence[StreamRecord], attempt: int, given: InitializationInput, checkpointer: RecordProcessorCheckpointer
 ) -> ProcessRecordsInput:
     """Return the argument of ``process_records``, and record that the processor is given these records."""
-    if records:
-        checkpointer.give()
+    checkpointer.give(len(records))
     return ProcessRecordsInput(records, checkpointer, given.shutdown_marker, attempt)
 
 

@@ -48,10 +48,7 @@ record waits longer, and fifty shards that pause for seconds need few turns of t
 LEAST_PATIENT_PAUSES = 5
 """A read is patient if its pause was at least this many times its allowed wait for a thread."""
 
-_OF_PARKING: Mapping[Cause, Cause] = {
-    Cause.CALL_QUEUED: Cause.PARKING_QUEUED,
-    Cause.CALL_RUNS: Cause.PARKING_RUNS,
-}
+_OF_PARKING = {Cause.CALL_QUEUED: Cause.PARKING_QUEUED, Cause.CALL_RUNS: Cause.PARKING_RUNS}
 """Causes for a call of the parking store, instead of those for other calls."""
 
 
@@ -172,6 +169,11 @@ class ShardConsumer:
         return 0.0 if reading is None or reading.started_at is None else now - reading.started_at
 
     @property
+    def has_set_aside(self) -> bool:
+        """Whether all records after the stored position were parked or skipped, and there are such records."""
+        return self._session is not None and self._session.checkpointer.has_set_aside
+
+    @property
     def ahead_bytes(self) -> int:
         """Size of the pages read ahead."""
         return 0 if self._fetcher is None else self._fetcher.ahead_bytes
@@ -181,10 +183,7 @@ class ShardConsumer:
 
     def _hold_ups(self, now: float) -> Iterator[Reason]:
         """Yield the slow calls that are worth telling."""
-        phase, delay = self.machine.phase, self._turn.hold_up()
-        if delay is not None:
-            yield delay
-            delay = None
+        phase, turn, delay = self.machine.phase, self._turn.hold_up(), None
         if self._call is not None:
             delay = self._call_watch.delay_reason(self._call, self._call.name, now)
             if delay is not None and phase is Phase.PARKING:
@@ -193,8 +192,7 @@ class ShardConsumer:
             delay = self._read_watch.delay_reason(self._fetcher.reading, READ_NAME, now)
         elif self.machine.open_requests and phase in (Phase.STARTING, Phase.CLOSING):
             delay = Reason(Cause.CHECKPOINT)
-        if delay is not None:
-            yield delay
+        yield from filter(None, (turn, delay))
 
     # --- events and commands -------------------------------------------------------------------------------------
 
@@ -287,6 +285,8 @@ class ShardConsumer:
         call, self._call = self._call, None
         if call is not None and call.started_at is not None:
             what = None if error is None else error.error
+            if error is not None and call.name == "process_records":
+                self._present.checkpointer.take_back()
             self._around.instruments.user_code_ended(self.shard_id, call.name, call.started_at, what)
         self._handle(consumer_events.CallReturned(error, self._answer))
 

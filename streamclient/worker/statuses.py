@@ -197,9 +197,14 @@ class PublishedInfo:
         *,
         pace: str = "",
         parked: Mapping[str, int] | None = None,
+        set_aside: Iterable[str] = (),
         now: float = 0.0,
     ) -> str | None:
-        """Return the text for this state at ``now`` (monotonic seconds); ``None`` if it is unchanged."""
+        """Return the text for this state at ``now`` (monotonic seconds); ``None`` if it is unchanged.
+
+        ``set_aside`` are the shards in which all records after the stored position were parked or skipped; the text
+        names those of them that are caught up.
+        """
         parked_of = self._latest_parked(parked or {}, now)
         info = evolve(
             self._process,
@@ -210,6 +215,7 @@ class PublishedInfo:
             left=tuple(left),
             parked=sum(parked_of.values()),
             parked_of=parked_of,
+            set_aside=tuple(sorted(key for key in set_aside if _is_caught_up(statuses.get(key)))),
         )
         text = info.to_json()
         if text == self._last:
@@ -236,6 +242,10 @@ class PublishedInfo:
 def _is_told(status: ShardStatus) -> bool:
     """Return whether a reason exists that the lease rows do not show anyway."""
     return bool(status.reasons) and status.reasons[0].cause not in STAND_IN_ROWS
+
+
+def _is_caught_up(status: ShardStatus | None) -> bool:
+    return status is not None and status.lag_seconds == 0.0
 
 
 def _trouble(status: ShardStatus) -> ShardTrouble:

@@ -20,6 +20,7 @@ from streamclient.server.auth import Doors
 from streamclient.tablestore.instance import Connection
 from streamclient.worker.parking.parked_frames import record_id
 from tests.operate.operate_scene import STATUS, TABLE, Ran, Scene
+from tests.patience import FOREVER_SECONDS
 from tests.placed_records import make_record
 
 WHO = "ann@ops"
@@ -40,7 +41,7 @@ class FleetConsole(Asked):
         **rights: Any,
     ) -> None:
         self.local = local
-        self.fleet = Scene(local) if fleet is None else fleet
+        self.fleet = Scene(local, lease_seconds=FOREVER_SECONDS) if fleet is None else fleet
         settings = FleetSettings(
             endpoint=local.endpoint,
             instance=local.instance,
@@ -61,7 +62,7 @@ class FleetConsole(Asked):
     def site(self, status: str = STATUS) -> Site:
         """The fleet's tables, by a client of the console's own."""
         client = Connection(endpoint=self.local.endpoint, access_key_secret=self.local.access_key_secret).quiet_client()
-        return Site(client, TABLE, status, lease_seconds=20.0)
+        return Site(client, TABLE, status, lease_seconds=self.fleet.lease_seconds)
 
     def command(self, *words: str) -> Ran:
         """A command about the same fleet."""

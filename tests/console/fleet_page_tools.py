@@ -1,4 +1,4 @@
-"""Pages of fleets in a browser, with made documents."""
+"""Pages of consoles in a browser: waiting for what they were answered, and pages of fleets with made documents."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from tests.console.chromium import Seen
 from tests.console.made_fleets import MadeConsole, MadeFleets
+from tests.patience import until
 
 NOT_FOUND = ("404 (Not Found)",)
 """The browser tells a refused request on its console; the page of a shard that is not listed has one."""
@@ -57,10 +58,14 @@ def go(page: Any, place: str) -> None:
     await_answer(page)
 
 
+_IS_ANSWERED = """!!state.docs.about && topics().every((topic) => state.docs[topic]) && !due
+    && (place().name !== "shard" || !!state.detail?.doc)"""
+
+
 def await_answer(page: Any) -> None:
-    """Wait until a page shows itself with what it was answered."""
+    """Wait until a page has every document that it follows, and shows them."""
     page.locator("#page h1").first.wait_for()
-    page.get_by_text("The first answer is on its way.").first.wait_for(state="detached")
+    until(lambda: page.evaluate(_IS_ANSWERED), lambda: page.locator("#page").inner_text())
 
 
 def text_of(page: Any, selector: str = "#page") -> str:

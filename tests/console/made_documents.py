@@ -226,7 +226,11 @@ def parked(count: int = 7) -> dict[str, Any]:
         },
         {"id": "c2", "cause": "OSError: gone", "records": 1, "error": "OSError: gone", **times},
     ]
-    return {"count": count, "causes": causes if count else [], "records": records}
+    commands = {
+        "replay": "streamclient parked replay --table orders_parked --stream orders_1 --processor MODULE:NAME",
+        "discard": "streamclient parked discard --table orders_parked --stream orders_1",
+    }
+    return {"count": count, "causes": causes if count else [], "records": records, "commands": commands}
 
 
 def detail(each: Mapping[str, Any], advice: str = "Nothing.") -> dict[str, Any]:

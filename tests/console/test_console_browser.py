@@ -12,6 +12,7 @@ from tablestore import Row
 
 from streamclient.server import Fail, FaultRule
 from tests.console.chromium import Seen, chromium
+from tests.console.fleet_page_tools import await_answer, go
 from tests.patience import until
 
 pytestmark = pytest.mark.slow
@@ -110,7 +111,7 @@ def test_a_shard_is_chosen_and_split_and_merged(seen: Callable[..., Seen], scene
 def test_a_fault_is_told_on_the_first_page_and_removed_there(seen: Callable[..., Seen], scene: Scene) -> None:
     page = seen().open("faults")
     page.get_by_role("button", name="Throttle").click()
-    page.goto(page.url.split("#")[0] + "#/")
+    go(page, "")
     page.get_by_role("heading", name="A fault is active").wait_for()
     page.get_by_role("button", name="Remove this fault").click()
     page.get_by_role("heading", name="All is well").wait_for()
@@ -126,6 +127,7 @@ def test_what_the_server_refuses_is_told_and_a_form_keeps_its_text(seen: Callabl
     rule.fill('{"operation": "PutRow", "action": {"kind": "vanish"}}')
     page.get_by_role("button", name="Add the rule").click()
     page.get_by_role("alert").get_by_text("action kind must be one of").wait_for()
+    until(lambda: page.title() != "" and watched.messages != [], "the browser's own word")
 
     assert "vanish" in rule.input_value()
     assert [text for text in watched.messages if "400" not in text] == []
@@ -140,7 +142,7 @@ def test_texts_of_others_are_shown_as_text_in_every_place(seen: Callable[..., Se
     scene.local.client(sts_token="<img src=x onerror=alert(3)>").list_table()
     page.get_by_text("<img src=x onerror=alert(3)>").wait_for()
     for place in ("tables/orders", "faults", ""):
-        page.goto(page.url.split("#")[0] + f"#/{place}")
+        go(page, place)
         page.get_by_text(EVIL_SHOWN).first.wait_for()
 
     assert page.locator("img").count() == 0
@@ -200,8 +202,7 @@ def test_axe_finds_nothing(seen: Callable[..., Seen], scene: Scene, width: int, 
     furnish(scene)
     page = seen(viewport={"width": width, "height": 900}, color_scheme=scheme, bypass_csp=True).open()
     for place in PAGES:
-        page.goto(page.url.split("#")[0] + f"#/{place}")
-        page.locator("#page h1").wait_for()
+        go(page, place)
         found = axe.Axe().run(page, options={"runOnly": ["wcag2a", "wcag2aa", "wcag21aa", "wcag22aa", "best-practice"]})
         assert [each["id"] for each in found.response["violations"]] == [], f"{place}: {found.generate_report()}"
 
@@ -210,6 +211,6 @@ def test_axe_finds_nothing(seen: Callable[..., Seen], scene: Scene, width: int, 
 def test_nothing_needs_sideways_scrolling_at_320_pixels(seen: Callable[..., Seen], scene: Scene, place: str) -> None:
     furnish(scene)
     page = seen(viewport={"width": 320, "height": 700}).open(place)
-    page.locator("#page h1").wait_for()
+    await_answer(page)
 
     assert page.evaluate("document.documentElement.scrollWidth") <= 320

@@ -28,6 +28,19 @@ NO_AIOHTTP = (
     "print(threading.active_count())\n"
 )
 
+EARLY = (
+    "import sys\n"
+    "from streamclient.console.doors import ConsoleDoors\n"
+    "from streamclient.console.listening import PageServer\n"
+    "from streamclient.server.auth import Doors\n"
+    "from tests.patience import until\n"
+    "console = PageServer(lambda: print('pages'), ConsoleDoors(Doors(())))\n"
+    "console.start()\n"
+    "until(lambda: 'App' in dir(sys.modules.get('streamclient.console.app')), 'the import')\n"
+    "console.stop()\n"
+    "print('no page')\n"
+)
+
 
 @contextmanager
 def server(*options: str) -> Iterator[subprocess.Popen[str]]:
@@ -100,6 +113,13 @@ def test_nothing_of_the_page_is_loaded_before_the_first_connection() -> None:
     done = subprocess.run([sys.executable, "-c", NO_AIOHTTP], capture_output=True, text=True, check=False)
 
     assert (done.stdout, done.returncode) == ("False False\n200 True\n1\n", 0), done.stderr
+
+
+@pytest.mark.slow
+def test_a_console_of_fleets_loads_its_http_library_before_the_first_connection() -> None:
+    done = subprocess.run([sys.executable, "-c", EARLY], capture_output=True, text=True, check=False)
+
+    assert (done.stdout, done.returncode) == ("no page\n", 0), done.stderr
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -18,6 +19,7 @@ from streamclient.model import Pause
 from streamclient.operate import fleet_following, fleet_watch
 from streamclient.operate.next_records import change_document
 from streamclient.server import Fail, FaultRule, LocalTablestore
+from streamclient.tablestore.instance import LOCAL_ACCESS_KEY_SECRET
 from streamclient.worker.parking import FileParkingStore, TableParkingStore
 from tests.operate.operate_scene import STATUS, TABLE, closed_family, read_shard, run_cli
 from tests.patience import FOREVER_SECONDS, until
@@ -39,7 +41,7 @@ def opened() -> Iterator[Callable[..., FleetConsole]]:
 
 @pytest.fixture
 def console(opened: Callable[..., FleetConsole]) -> FleetConsole:
-    return opened(secret="local-access-key-secret")
+    return opened(secret=LOCAL_ACCESS_KEY_SECRET)
 
 
 @pytest.fixture
@@ -176,17 +178,50 @@ def test_parked_records_come_by_cause_and_without_values(opened: Callable[..., F
         store.remove(list(store.parked(stream)))
 
 
+@pytest.mark.parametrize("kind", ["table", "directory"])
+def test_a_read_only_console_gives_commands_that_work_as_they_are(
+    opened: Callable[..., FleetConsole], tmp_path: Any, kind: str
+) -> None:
+    first = opened(secret=LOCAL_ACCESS_KEY_SECRET)
+    local, stream = first.local, first.fleet.stream_id
+    store = FileParkingStore(tmp_path) if kind == "directory" else TableParkingStore(local.client(), "parked")
+    named: dict[str, Any] = {"parking_directory": str(tmp_path)} if kind == "directory" else {"parking_table": "parked"}
+    replayed = f"{Replayed.__module__}:{Replayed.__name__}"
+    rights = {"store": store, "processor": Replayed, "processor_name": replayed, **named}
+    with FleetConsole(local, first.fleet, allows_actions=False, **rights) as console:
+        store.park([parked_record("k1", 1, stream), parked_record("k2", 2, stream, error="KeyError: 7")])
+        document = console.get(f"fleets/{TABLE}/parked")
+        causes = {cause["cause"][:5]: cause["id"] for cause in document["causes"]}
+        for action, cause in (("discard", causes["Value"]), ("replay", causes["KeyEr"])):
+            program, *words = shlex.split(f"{document['commands'][action]} --cause {cause}")
+            ran = run_cli(*words)
+            assert (program, ran.code) == ("streamclient", 0), (ran.out, ran.err)
+
+    assert list(store.parked(stream)) == []
+
+
+class Replayed(IRecordProcessor):
+    """Takes every record."""
+
+    def process_records(self, process_records_input: ProcessRecordsInput) -> None:
+        process_records_input.checkpointer.checkpoint()
+
+
 def test_a_look_at_parked_records_makes_no_table(opened: Callable[..., FleetConsole]) -> None:
     first = opened()
     local = first.local
     store = TableParkingStore(local.client(), "parked")
+    which = f"--table parked --endpoint {local.endpoint} --stream {first.fleet.stream_id}"
     with FleetConsole(local, first.fleet, store=store, parking_table="parked") as console:
         read_shard(console.fleet)
         assert console.get(f"fleets/{TABLE}/parked") == {
             "count": 0,
             "causes": [],
             "records": [],
-            "store": f"--table parked --endpoint {local.endpoint}",
+            "commands": {
+                "replay": f"streamclient parked replay {which} --processor MODULE:NAME",
+                "discard": f"streamclient parked discard {which}",
+            },
         }
         console.get(f"fleets/{TABLE}/shards/{console.fleet.shard}")
         assert console.parked("discard", cause="x").content["error"]["code"] == "not-parked"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -97,6 +98,19 @@ def test_each_of_several_fleets_has_its_way(shown: Shows) -> None:
     assert nav.get_by_role("link", name="Moves").get_attribute("aria-current") == "page"
     assert page.evaluate("document.activeElement.tagName") == "H1"
     assert page.title() == f"Moves {DASH} orders {DASH} streamclient console"
+
+
+@pytest.mark.parametrize("width", [320, 430, 560, 700, 1440])
+def test_the_times_below_a_drawing_stand_apart(shown: Shows, width: int) -> None:
+    page, _ = shown(poisoned(), "fleets/orders", viewport={"width": width, "height": 900})
+    for place, drawing in (("fleets/orders", ".line"), ("fleets/orders/stream", ".river")):
+        go(page, place)
+        times = page.locator(f"{drawing} .layer-axis text", has_text=re.compile(r"\d\d:\d\d:\d\d"))
+        times.first.wait_for()
+        boxes = sorted((each.bounding_box() for each in times.all()), key=lambda box: box["x"])
+        gaps = [later["x"] - box["x"] - box["width"] for box, later in pairwise(boxes)]
+        assert len(boxes) >= 2
+        assert min(gaps) > 4, (drawing, gaps)
 
 
 def test_few_shards_are_a_table_and_the_lag_is_a_line(shown: Shows) -> None:
@@ -274,7 +288,10 @@ def test_a_read_only_console_shows_commands_in_place_of_buttons(shown: Shows) ->
     go(page, "fleets/orders/parked")
     for button in page.locator('button[data-act="parked"]').all():
         assert button.is_disabled()
-    page.get_by_text("streamclient parked replay").wait_for()
+    commands = made.documents["parked:orders"]["commands"]
+    assert copied_commands(page) == [f"{commands[each]} --cause c1" for each in ("replay", "discard")]
+    page.get_by_role("button", name="OSError: gone", exact=True).click()
+    page.get_by_text(f"{commands['discard']} --cause c2").wait_for()
     assert made.changes == []
 
 
@@ -288,6 +305,7 @@ def test_a_replay_is_planned_by_cause_and_by_key(shown: Shows) -> None:
     page.get_by_role("heading", name="Carried out").wait_for()
     page.get_by_role("button", name="o-473 3").click()
     page.get_by_role("button", name=re.compile("^Replay its key")).click()
+    page.get_by_role("heading", name="Carried out").wait_for(state="detached")  # the form is the next one's
     page.get_by_label("Reason").fill("mended")
     page.get_by_role("button", name="Show the plan").click()
     page.get_by_role("heading", name="The plan").wait_for()
@@ -299,12 +317,14 @@ def test_a_replay_is_planned_by_cause_and_by_key(shown: Shows) -> None:
 
 
 def test_without_a_processor_the_command_of_a_replay_is_shown(shown: Shows) -> None:
-    page, _ = shown(poisoned(can_replay=False), "fleets/orders/parked", excused=("409 (Conflict)",))
+    page, made = shown(poisoned(can_replay=False), "fleets/orders/parked")
     assert page.get_by_role("button", name="Replay: OSError: gone").is_disabled()
     assert page.get_by_role("button", name="Discard: OSError: gone").is_enabled()
-    page.get_by_role("button", name="Show the command of the replay").click()
-    page.get_by_text("streamclient parked replay --table orders_parked --cause c1").wait_for()
-    assert page.get_by_role("alert").inner_text() == ""
+    assert copied_commands(page) == [f"{made.documents['parked:orders']['commands']['replay']} --cause c1"]
+
+
+def copied_commands(page: Any) -> list[str]:
+    return [str(each.get_attribute("data-text")) for each in page.locator('[data-act="copy"]').all()]
 
 
 # --- updates -------------------------------------------------------------------------------------------------------
@@ -332,10 +352,11 @@ def test_an_update_changes_cells_and_takes_no_focus(shown: Shows) -> None:
 def test_old_data_stay_greyed_with_age_and_error(shown: Shows) -> None:
     page, made = shown(stale(), "fleets/orders")
     page.get_by_text(re.compile(r"orders: the data are .* old: the service does not answer")).wait_for()
-    assert "next reading comes within 16 s" in text_of(page)
+    assert "Workers go on by themselves. The next reading comes within 16 s." in text_of(page)
+    assert page.locator("#page code", has_text="--endpoint").all_inner_texts() == ["--endpoint"]
     assert page.locator('table[aria-label="shards"] tbody tr').count() == 12
     card = page.locator('[data-id="verdict"]')
-    assert card.evaluate("node => getComputedStyle(node).filter") != "none"
+    until(lambda: card.evaluate("node => getComputedStyle(node).filter") == "grayscale(1)", "grey")
     good = poisoned().documents["fleet:orders"]
     made.show(fleet__orders={**good, "read_micros": NOW + 9 * SECOND})
     page.get_by_text("the service does not answer").wait_for(state="detached")
@@ -346,9 +367,12 @@ def test_the_verdict_is_spoken_once(shown: Shows) -> None:
     page, made = shown(healthy())
     status = page.get_by_role("status")
     until(lambda: status.inner_text() == made.documents["verdict"]["sentence"], "the spoken verdict")
+    page.evaluate("() => { const now = Date.now(); state.spokenAt = now; Date.now = () => now; }")
     made.show(verdict=poisoned().documents["verdict"])
     page.get_by_role("heading", name="does not move").wait_for()
     assert "all is well" in status.inner_text(), "the next sentence waits for ten seconds"
+    page.evaluate("() => { const now = Date.now(); Date.now = () => now + 10001; }")
+    until(lambda: status.inner_text() == made.documents["verdict"]["sentence"], "the next sentence")
 
 
 def test_the_first_page_follows_the_fleet_in_trouble(shown: Shows) -> None:

@@ -21,9 +21,6 @@ TIMEOUT_SECONDS = 60.0
 
 PIECE_BYTES = 65_536
 
-_SHORTEST_SECONDS = 0.001
-"""A time-out of zero would make a socket one that never waits."""
-
 _OF_ONE_CONNECTION = frozenset({"connection", "keep-alive", "transfer-encoding", "content-length"})
 
 
@@ -66,7 +63,9 @@ class BufferingProxy:
                 answer, content = connection.getresponse(), bytearray()
                 while piece := answer.read1(PIECE_BYTES):
                     content += piece
-                    sock.settimeout(max(deadline - time.monotonic(), _SHORTEST_SECONDS))
+                    if (left := deadline - time.monotonic()) <= 0:  # also while it never falls silent
+                        raise TimeoutError
+                    sock.settimeout(left)
             except TimeoutError:
                 self.given_up += 1
                 return Fetched(504, [], b"the answer did not end in time")

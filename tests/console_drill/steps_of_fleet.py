@@ -151,7 +151,6 @@ def parked(stand: Stand) -> str:
         awaited("the cause on the page", lambda: "amount must be a number" in text_of(page))
         check(page.get_by_role("button", name=re.compile("^Replay")).first.is_disabled(), "a replay without processor")
         refuses_replay(without, cause["id"])
-        page.get_by_role("button", name="Show the command of the replay").click()
         command = copied(page, "streamclient parked replay ")
         stand.picture(page, "07-parked")
     words = shlex.split(command.replace("MODULE:NAME", MENDED).replace("MODULE:FACTORY", MENDED))[1:]

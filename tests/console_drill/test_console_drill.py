@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import http.client
 import re
+import select
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -17,14 +20,17 @@ import pytest
 
 from tests.console.chromium import chromium
 from tests.console_drill import __main__ as drill
-from tests.console_drill import stand, steps_of_server
-from tests.console_drill.buffering_proxy import BufferingProxy
+from tests.console_drill import buffering_proxy, stand, steps_of_server
+from tests.console_drill.buffering_proxy import PIECE_BYTES, TIMEOUT_SECONDS, BufferingProxy
 from tests.console_drill.stand import NotSeen, Stand, check, within, without_numbers
-from tests.patience import PATIENCE_SECONDS
+from tests.patience import PATIENCE_SECONDS, until
+
+FIRST = b"first " * 2_000_000
+"""More than all sockets between two programs hold: once it is written, most of it was read."""
 
 
 class Target(BaseHTTPRequestHandler):
-    """Streams two parts, the second one when it is told to; tells the path and the host of other requests."""
+    """Streams two parts, the second one when it is told to; tells what it was sent by other requests."""
 
     goes_on: threading.Event
     has_begun: threading.Event
@@ -34,16 +40,21 @@ class Target(BaseHTTPRequestHandler):
             self.goes_on.wait(PATIENCE_SECONDS)
         self.send_response(200)
         if self.path != "/stream":
-            told = f"{self.path} {self.headers['Host']}".encode()
-            self.send_header("Content-Length", str(len(told)))
+            body = self.rfile.read(int(self.headers.get("Content-Length", "0"))).decode()
+            told = f"{self.command} {self.path} {self.headers['Host']} {self.headers['Keep-Alive']} {body}".encode()
+            for name, value in (("Content-Length", str(len(told))), ("Keep-Alive", "timeout=5"), ("X-Own", "kept")):
+                self.send_header(name, value)
             self.end_headers()
             self.wfile.write(told)
             return
         self.end_headers()
-        self.wfile.write(b"first ")
-        self.has_begun.set()
-        self.goes_on.wait(PATIENCE_SECONDS)
-        self.wfile.write(b"second")
+        with suppress(ConnectionError):  # the proxy has given up
+            self.wfile.write(FIRST)
+            self.has_begun.set()
+            self.goes_on.wait(PATIENCE_SECONDS)
+            self.wfile.write(b"second")
+
+    do_POST = do_GET  # noqa: N815 -- as http.server finds it
 
     def log_message(self, *_: object) -> None:
         """Say nothing."""
@@ -64,19 +75,38 @@ def target(goes_on: threading.Event, has_begun: threading.Event | None = None) -
         server.server_close()
 
 
-def asked(address: str, path: str = "") -> tuple[int, bytes]:
+def asked(address: str, path: str = "", method: str = "GET", body: bytes = b"") -> tuple[int, bytes, dict[str, str]]:
     place = urlsplit(address)
     connection = http.client.HTTPConnection(str(place.hostname), place.port, timeout=PATIENCE_SECONDS)
     with closing(connection):
-        connection.request("GET", place.path + path, headers={"Host": "console.example"})
+        sent = {"Host": "console.example", "Keep-Alive": "timeout=9"}
+        connection.request(method, place.path + path, body or None, sent)
         answer = connection.getresponse()
-        return answer.status, answer.read()
+        return answer.status, answer.read(), dict(answer.getheaders())
 
 
-def test_the_proxy_takes_its_prefix_off_and_keeps_the_host() -> None:
+def test_the_proxy_takes_its_prefix_off_and_keeps_the_host_the_body_and_headers_that_are_not_of_one_connection() -> (
+    None
+):
     with target(threading.Event()) as address, BufferingProxy(address) as proxy:
-        assert asked(proxy.address, "api/v1/about?of=1") == (200, b"/api/v1/about?of=1 console.example")
+        status, content, headers = asked(proxy.address, "api/v1/about?of=1")
+        assert (status, content) == (200, b"GET /api/v1/about?of=1 console.example None ")
+        assert (headers["X-Own"], headers["Content-Length"]) == ("kept", str(len(content)))
+        assert "Keep-Alive" not in headers
+        assert asked(proxy.address, "x", "POST", b"{}")[:2] == (200, b"POST /x console.example None {}")
         assert asked(proxy.address.replace("/ops/", "/other/"))[0] == 404
+
+
+def test_the_proxy_says_that_its_target_is_gone() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        address = f"http://127.0.0.1:{closed.getsockname()[1]}/"
+    with BufferingProxy(address) as proxy:
+        assert asked(proxy.address)[0] == 502
+        assert proxy.given_up == 0
+
+
+def has_come(connection: socket.socket) -> bool:
+    return bool(select.select([connection], [], [], 0)[0])
 
 
 def test_the_proxy_keeps_an_answer_back_until_its_end() -> None:
@@ -85,15 +115,12 @@ def test_the_proxy_keeps_an_answer_back_until_its_end() -> None:
         place = urlsplit(proxy.address)
         with socket.create_connection((str(place.hostname), place.port or 80), PATIENCE_SECONDS) as connection:
             connection.sendall(f"GET {place.path}stream HTTP/1.1\r\nHost: console.example\r\n\r\n".encode())
-            assert has_begun.wait(PATIENCE_SECONDS)
-            connection.setblocking(False)
-            with pytest.raises(BlockingIOError):
-                connection.recv(1)
+            until(lambda: has_begun.is_set() or has_come(connection), "the first part of the answer")
+            assert not has_come(connection)
             goes_on.set()
-            connection.settimeout(PATIENCE_SECONDS)
             answer = http.client.HTTPResponse(connection)
             answer.begin()
-            assert (answer.status, answer.read()) == (200, b"first second")
+            assert (answer.status, answer.read()) == (200, FIRST + b"second")
             answer.close()
         assert proxy.given_up == 0
 
@@ -102,6 +129,18 @@ def test_the_proxy_keeps_an_answer_back_until_its_end() -> None:
 def test_the_proxy_gives_up_an_answer_that_does_not_end(path: str) -> None:
     with target(threading.Event()) as address, BufferingProxy(address, timeout_seconds=0.2) as proxy:
         assert asked(proxy.address, path)[0] == 504
+        assert proxy.given_up == 1
+
+
+def test_the_proxy_gives_up_an_answer_that_never_falls_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each look at the clock takes a second, and the answer has more pieces than the proxy has seconds."""
+    seconds = count()
+    monkeypatch.setattr(buffering_proxy, "time", SimpleNamespace(monotonic=lambda: float(next(seconds))))
+    assert len(FIRST) > 2 * TIMEOUT_SECONDS * PIECE_BYTES
+    goes_on = threading.Event()
+    goes_on.set()
+    with target(goes_on) as address, BufferingProxy(address) as proxy:
+        assert asked(proxy.address, "stream")[0] == 504
         assert proxy.given_up == 1
 
 

@@ -207,6 +207,21 @@ EXPLAINED: dict[str, tuple[FleetFacts, str]] = {
             "1 min 30 s, although unread records wait, the oldest for 1 min 25 s"
         ),
     ),
+    "its checkpoint stands still, because its last records were parked": (
+        facts(STANDS, workers=[worker("w1", set_aside=("s1",))], heads={"s1": waiting(85)}),
+        (
+            "caught-up: moves: worker w1 has read everything there is; the records after its checkpoint are parked or "
+            "skipped"
+        ),
+    ),
+    "its checkpoint stands still, and another worker had parked its last records": (
+        facts(STANDS, workers=[W1, worker("w2", set_aside=("s1",))], heads={"s1": waiting(85)}),
+        "no-checkpoint: *",
+    ),
+    "its last records were parked, and its next one fails": (
+        facts(STANDS, workers=[worker("w1", set_aside=("s1",), shards={"s1": "bad"})], heads={"s1": waiting(85)}),
+        "owner-says: *",
+    ),
     "its checkpoint stands still, and its worker has no session": (
         facts(STANDS, heads={"s1": waiting(85)}),
         "owner-mute: *",

@@ -102,6 +102,7 @@ def test_the_document_does_not_grow_with_the_shards() -> None:
     assert "400 shards do not move" in many["verdict"]["sentence"]
     sessions = [each["session"] for each in many["workers"]]
     assert all((each["shards"], each["left"], each["parked_of"]) == ({}, [], {}) for each in sessions)
+    assert all(each["set_aside"] == [] for each in sessions)
 
 
 def test_the_document_is_that_of_top_but_for_the_shards() -> None:

@@ -458,6 +458,31 @@ def test_records_that_were_parked(quick: Scene) -> None:
     assert "parked: 1 since worker w1 started; `streamclient parked list` names those that wait" in of_shard
 
 
+def test_a_shard_whose_last_record_was_parked_has_nothing_left_to_read(quick: Scene) -> None:
+    """No processor is told of that record, so no checkpoint is stored after it until the next record comes."""
+    quick.write(2)
+    parks = policy(OnFailure.PARK, parking=MemoryParkingStore(), most_parked_share=1.0)
+    with working(quick, lambda: BadKey("key-02"), failure_policy=parks):
+        becomes(quick, "caught-up")
+        quick.write(1, start=2)
+        until(lambda: published(quick, "w1").set_aside == (quick.shard,), "it says that the record is set aside")
+        until(lambda: lease_of(quick)["checkpoint_seconds"] > LEASE_SECONDS, "its checkpoint stands still")
+        line = check(quick, "caught-up")
+        told = quick.run("explain", "--json", "--observe", "0").document["verdict"]
+        lag = lease_of(quick)["lag_seconds"]
+        quick.write(1, start=3)
+        until(lambda: published(quick, "w1").set_aside == (), "a checkpoint after it is stored")
+
+    assert line.endswith("; the records after its checkpoint are parked or skipped.")
+    assert told["is_well"], told
+    assert lag == 0.0
+
+
+def lease_of(scene: Scene) -> Any:
+    (lease,) = scene.run("leases", "list", "--json").document["leases"]
+    return lease
+
+
 def test_leases_are_judged_by_the_duration_that_workers_publish(quick: Scene) -> None:
     quick.write(3)
     with working(quick, Steady):

@@ -70,6 +70,7 @@ def test_what_a_worker_tells_comes_back_cut_to_its_bounds() -> None:
         left=("b", "a"),
         parked=9_000,
         parked_of={f"s{number:03}": 1 + number for number in range(MOST_SHARDS + 9)},
+        set_aside=tuple(f"s{number:03}" for number in range(MOST_SHARDS + 9)),
     )
     read = WorkerInfo.from_json(told.to_json())
 
@@ -80,6 +81,7 @@ def test_what_a_worker_tells_comes_back_cut_to_its_bounds() -> None:
     assert read.unnamed == 9, "the rest is counted"
     assert (read.parked, len(read.parked_of), read.parked_of["s208"]) == (9_000, MOST_SHARDS, 209)
     assert "s008" not in read.parked_of, "those with the fewest are left out"
+    assert read.set_aside == told.set_aside[:MOST_SHARDS]
     assert {(len(each.reason), each.kind) for each in read.shards.values()} == {(LONGEST_REASON, "reading")}
     assert len(told.to_json()) < 120_000
 

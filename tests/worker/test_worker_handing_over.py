@@ -9,16 +9,18 @@ from typing import Any
 
 import pytest
 
+from streamclient import FailurePolicy
 from streamclient.base.pools import DaemonPool
 from streamclient.base.reasons import Cause, Raised
 from streamclient.core.consumer.consumer_positions import HandedOutPositions
 from streamclient.core.events import AnswerCheckpoint, CheckpointOutcome
 from streamclient.errors import DependencyException, ShutdownException
 from streamclient.interfaces import InitializationInput, IRecordProcessor, ProcessRecordsInput, ShutdownInput
-from streamclient.model import CheckpointPosition, OnFailure, ShutdownReason
+from streamclient.model import CheckpointPosition, OnFailure, Progress, ShutdownReason
 from streamclient.worker.checkpointer import CheckpointTicket, RecordProcessorCheckpointer
 from streamclient.worker.handing_over import Receiver, ReceiverFactory
 from streamclient.worker.owner_loop import OwnerLoop
+from streamclient.worker.parking import MemoryParkingStore
 from streamclient.worker.usercode import HandedCall, UserCode
 from tests.placed_records import make_record
 from tests.worker.stage import Stage, keys
@@ -252,6 +254,37 @@ def test_all_is_stored_once_a_checkpoint_after_the_last_batch_is_stored(desk: De
     assert checkpointer.has_stored_all
 
 
+def test_a_batch_that_failed_leaves_nothing_to_store(desk: Desk) -> None:
+    """Its records are given again, parked or skipped; only an accepted batch waits for a checkpoint."""
+    checkpointer = desk.checkpointer
+    checkpointer.give()
+    checkpointer.take_back()
+    assert checkpointer.has_stored_all
+    checkpointer.give()
+    checkpointer.give(0)
+    checkpointer.take_back()  # the empty one
+    assert not checkpointer.has_stored_all
+
+
+def test_records_that_were_set_aside_are_after_the_last_request_and_wait_for_no_checkpoint(desk: Desk) -> None:
+    checkpointer = desk.checkpointer
+    checkpointer.permit("p2", Progress(record_micros=2, records=0, bytes=0))
+    assert not checkpointer.has_set_aside, "no record came"
+    checkpointer.give()
+    checkpointer.permit("p3", Progress(record_micros=3, records=1, bytes=9))
+    assert not checkpointer.has_set_aside, "the processor has it, and has stored nothing"
+    desk.begin()
+    desk.answer(CheckpointOutcome.STORED)
+    assert not checkpointer.has_set_aside, "it is stored"
+    checkpointer.give()
+    checkpointer.take_back()  # its record is parked
+    checkpointer.permit("p4", Progress(record_micros=4, records=2, bytes=18))
+    assert checkpointer.has_set_aside
+    checkpointer.give()
+    checkpointer.permit("p5", Progress(record_micros=5, records=3, bytes=27))
+    assert not checkpointer.has_set_aside
+
+
 # --- receivers in a worker --------------------------------------------------------------------------------------------
 
 
@@ -347,8 +380,6 @@ def test_a_batch_that_fails_is_delivered_again_and_says_how_often() -> None:
 
 
 def _policy(retries: int) -> Any:
-    from streamclient import FailurePolicy
-
     return FailurePolicy(retries=retries, then=OnFailure.STOP_SHARD)
 
 
@@ -417,6 +448,30 @@ def test_the_end_is_stored_for_a_processor_without_shutdown_only_if_it_stored_al
         return
     world.until(lambda: _has(worker, Cause.END_NOT_STORED), 200)
     assert world.checkpoint("a") != CheckpointPosition.SHARD_END
+
+
+def test_the_end_after_a_last_record_that_was_parked_is_stored_for_a_processor_without_shutdown() -> None:
+    def store(given: ProcessRecordsInput) -> None:
+        if given.records[-1].key["id"] == "k3":
+            raise ValueError("k3")
+        given.checkpointer.checkpoint()
+
+    parking = MemoryParkingStore()
+    policy = FailurePolicy(retries=0, first_pause_millis=0, then=OnFailure.PARK, parking=parking, most_parked_share=1.0)
+    world = Stage("a")
+    world.write("a", 4)
+    world.stream.close("a")
+    made: list[Kept] = []
+
+    def make() -> Kept:
+        made.append(Kept(store))
+        return made[-1]
+
+    world.worker(factory=make, max_records=2, failure_policy=policy)
+    world.until(world.is_finished, 200)
+
+    assert len(made) == 1, "no new start is needed to store the end"
+    assert [parked.record.key["id"] for parked in parking.parked()] == ["k3"]
 
 
 def _has(worker: Any, cause: Cause) -> bool:

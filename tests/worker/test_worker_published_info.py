@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import socket
 
+from attrs import evolve
+
 from streamclient.base.processes import process_space
 from streamclient.base.reasons import Cause, Reason
 from streamclient.core.costs import Cost
@@ -45,6 +47,17 @@ def test_a_worker_says_that_it_obeys_orders_and_at_which_record_a_shard_stopped(
     assert told.shards["s"].reasons == (stopped,)
     assert not WorkerInfo.from_json("{}").obeys_orders
     assert "record" not in ShardTrouble("r", "processor", (FAILED_ONCE,)).to_document()["reasons"][0]
+
+
+def test_a_worker_names_the_shards_whose_last_records_it_has_set_aside_once_they_are_caught_up() -> None:
+    published = PublishedInfo(20_000, 5)
+    caught_up, late = evolve(status(), lag_seconds=0.0), evolve(status(), lag_seconds=3.0)
+    statuses = {"b": caught_up, "a": caught_up, "late": late, "other": caught_up, "unknown": status()}
+    text = published.changed(statuses, WELL, (), set_aside=["b", "late", "a", "unknown", "ended"])
+
+    assert text is not None
+    assert WorkerInfo.from_json(text).set_aside == ("a", "b")
+    assert "set_aside" not in (published.changed(statuses, WELL, ()) or ""), "an empty list costs no bytes"
 
 
 def test_only_shards_that_do_not_move_are_told_and_only_what_the_rows_do_not_show() -> None:

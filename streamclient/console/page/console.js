@@ -9,7 +9,7 @@ const SPOKEN_MILLIS = 10000; // the shortest time between two sentences for a sc
 const MOST_SHOWN = 60; // rows or buttons: more are no help to a person, and make the way by Tab endless
 const WAITS = "The first answer is on its way.";
 const FRESH = { shard: "", filter: "", held: null, own: null, ownText: "", keyLines: 1, columnLines: 1, confirm: "", notice: "", open: new Set(),
-  action: "", plan: null, detail: null, records: null, cause: "", record: "", copied: "", command: null }; // what a change of page forgets
+  action: "", plan: null, detail: null, records: null, cause: "", record: "", copied: "" }; // what a change of page forgets
 const state = { ...FRESH, key: "", docs: {}, feed: null, failures: 0, good: 0, problem: "", polls: false, have: 0, minutes: 5, ahead: 0, sorts: {},
   spoken: "", spokenAt: 0, path: "", wanted: "" };
 const PAGES = { local: {}, fleet: {} }; // of each mode: name -> [title, function that names the documents, function that makes the nodes]
@@ -19,12 +19,14 @@ const ACTS = {}, FORMS = {}; // what buttons and forms do, by their data-act
 const card = (title, ...content) => el("section", { class: "card fresh", "data-id": title }, title && el("h2", {}, title), content);
 const columns = (...cards) => el("div", { class: "columns" }, cards);
 const row = (...content) => el("div", { class: "row" }, content);
-const soft = (...content) => el("p", { class: "soft" }, content);
+const marked = (content) => content.map((each) => (typeof each === "string" ? prose(each) : each));
+const soft = (...content) => el("p", { class: "soft" }, marked(content));
+const closed = (text) => (/[.!?]$/.test(text) ? text : text + "."); // a sentence that may have its full stop already
 const button = (text, act, more) => el("button", { type: "button", "data-act": act, ...more }, text);
 const link = (text, to, more) => el("a", { href: "#" + to, ...more }, text);
 const path = (...words) => "/" + words.map((word) => encodeURIComponent(String(word).toWellFormed())).join("/");
 const id = (name) => el("span", { class: "id", title: name }, Draw.short(name));
-const sign = (level, ...content) => el("span", { class: "state " + level }, content);
+const sign = (level, ...content) => el("span", { class: "state " + level }, marked(content));
 const head = (title, about, ...more) => el("div", { class: "row ends" }, el("div", {}, el("h1", { tabindex: "-1" }, title), about && soft(about)), more);
 const figures = (pairs) => el("dl", { class: "figures" }, pairs.map(([title, text]) => el("div", {}, el("dt", {}, title), el("dd", {}, text))));
 const told = (pairs) => el("dl", { class: "told" }, pairs.filter(Boolean).map(([title, text]) => [el("dt", {}, title), el("dd", {}, text)]));
@@ -34,7 +36,7 @@ const command = (text) => row(el("code", {}, text), button(state.copied === text
 const field = (name, label, more) => el("label", {}, label, el("input", { name, autocomplete: "off", spellcheck: "false", ...more }));
 const choice = (name, label, values) => el("label", {}, label, el("select", { name }, values.map((each) => el("option", {}, each))));
 const search = (label) => el("label", { class: "inline" }, label, el("input", { name: "filter", type: "search", "data-bind": "filter", autocomplete: "off" }));
-const prose = (text) => text.split("`").map((part, index) => (index % 2 ? el("code", {}, part) : part)); // as the advice of explain has it
+const prose = (text) => text.split(/`([^`]+)`/).map((part, index) => (index % 2 ? el("code", {}, part) : part)); // `code` as explain has it
 const matches = (...texts) => texts.join(" ").toLowerCase().includes(state.filter.toLowerCase());
 const now = () => Date.now() * 1000 + state.ahead; // the service's clock
 const isFleet = () => state.docs.about?.mode === "fleet";
@@ -125,10 +127,11 @@ function render() {
   const age = Math.round((Date.now() - state.good) / 1000), every = about?.interval_millis;
   const live = state.polls ? ", by polling" : every >= 1000 ? `, every ${every / 1000} s` : every ? `, at most every ${every} ms` : "";
   morph(document.getElementById("live"), [
-    state.problem ? sign("bad", state.good ? `${state.problem}; data are ${age} s old` : state.problem) : sign("", "live", el("span", { class: "soft" }, live)),
+    state.problem ? sign("bad", state.problem + (state.good ? `; data are ${age} s old` : "")) : sign("", "live", el("span", { class: "soft" }, live)),
     isFleet() && !about.allows_actions && el("span", { class: "tag" }, "read-only")].filter(Boolean));
   document.body.classList.toggle("stale", !!state.problem);
-  morph(document.getElementById("notice"), state.notice ? [el("div", { class: "card" }, el("p", {}, state.notice), button("Close", "close-notice"))] : []);
+  const notice = () => el("div", { class: "card" }, el("p", {}, prose(state.notice)), button("Close", "close-notice"));
+  morph(document.getElementById("notice"), state.notice ? [notice()] : []);
   document.title = [pages()[name][0], ...words, "streamclient console"].map(shown).join(" – ");
   const sentence = state.problem || verdict?.sentence || "";
   if (sentence !== state.spoken && Date.now() - state.spokenAt > SPOKEN_MILLIS) {
@@ -155,7 +158,7 @@ const headers = (more) => ({ ...(state.key ? { Authorization: "Bearer " + state.
 async function call(method, where, body) {
   const sent = { method, headers: headers(method === "GET" ? {} : { "Content-Type": "application/json" }), body: body && JSON.stringify(body) };
   const content = await (await fetch(API + where, sent)).json();
-  if (content.error) throw Object.assign(new Error([content.error.text, content.error.advice].filter(Boolean).join(". ")), content.error);
+  if (content.error) throw Object.assign(new Error([content.error.text, content.error.advice].filter(Boolean).map(closed).join(" ")), content.error);
   return content;
 }
 async function act(change) {

@@ -135,7 +135,7 @@ const Draw = (() => {
     return Object.assign((micros) => left + (width * (micros - from)) / Math.max(until - from, 1), { left, right: left + width, from, until });
   }
   function axis(state, x, top, label) {
-    const ticks = x.right - x.left < 420 ? 2 : 6;
+    const ticks = [6, 2].find((each) => x.right - x.left >= each * 13 * CHARACTER) || 1; // 8 characters; the first label is not centred
     for (let tick = 0; tick <= ticks; tick += 1) {
       const at = x.from + ((x.until - x.from) * tick) / ticks, anchor = tick === 0 ? "start" : tick === ticks ? "end" : "middle";
       put(state, "axis", tick + "/" + ticks, "text", { x: x(at), y: top, "text-anchor": anchor }, label(at));

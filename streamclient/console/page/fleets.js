@@ -49,16 +49,16 @@ const sum = (values) => (known(values).length ? known(values).reduce((total, eac
 function stale(name, { problem, read_micros, next_seconds }) { // data that are old are greyed, and their age is told
   if (!problem) return null;
   state.isOld = true;
-  return el("p", {}, sign("bad", `${name}: the data are ${read_micros ? lasting((now() - read_micros) / 1e6) : "–"} old: ${problem}.`),
+  return el("p", {}, sign("bad", `${name}: the data are ${read_micros ? lasting((now() - read_micros) / 1e6) : "–"} old: ${closed(problem)}`),
     next_seconds ? ` The next reading comes within ${lasting(next_seconds)}.` : "");
 }
 function ready(title, doc, show) {
   if (!doc) return [head(title, WAITS)];
-  return doc.error ? [head(title), card("", el("p", {}, doc.error.text), el("p", {}, prose(doc.error.advice || "")))] : show();
+  return doc.error ? [head(title), card("", el("p", {}, prose(doc.error.text)), el("p", {}, prose(doc.error.advice || "")))] : show();
 }
 function sentence(text, line) { // after the colon of a trouble's line comes its cause, in the words of the program that failed
   const cause = line.slice(line.indexOf(": ") + 2), at = cause.length > line.length - 2 ? -1 : text.indexOf(cause);
-  return at < 0 ? text : [text.slice(0, at), el("code", { class: "cause" }, cause), el("small", {}, text.slice(at + cause.length))];
+  return at < 0 ? prose(text) : [prose(text.slice(0, at)), el("code", { class: "cause" }, cause), el("small", {}, prose(text.slice(at + cause.length)))];
 }
 // --- overview -----------------------------------------------------------------------------------------------------
 const FLEET_FIELDS = [["Fleet", "id", (name) => link(name, path("fleets", name))],
@@ -90,7 +90,7 @@ function fleetVerdict(verdict, fleets) {
   const well = () => [["Workers", number(sum(of("workers")))], ["Records/s", rate(sum(of("records_per_second")))],
     ["Longest lag", lasting(largest(of("longest_lag_seconds")))], ["Loss in", lasting(losses.length ? Math.min(...losses) : null)]];
   const other = (each) => el("p", { class: "state " + (["told", "slow"].includes(each.urgency) ? "warn" : "bad"), "data-id": each.id },
-    fleets.length > 1 && each.fleet + ": ", each.first_line, " ", link("Look", wayTo(each), { "aria-label": "Look at: " + each.first_line }));
+    fleets.length > 1 && each.fleet + ": ", prose(each.first_line), " ", link("Look", wayTo(each), { "aria-label": "Look at: " + each.first_line }));
   return framed(!worst,
     el("h1", { tabindex: "-1", class: "state " + (worst ? "bad" : "good") }, worst ? sentence(verdict.sentence, worst.first_line) : verdict.sentence),
     worst && troubleFacts(worst), figures(worst ? bad() : well()), others.slice(0, 6).map(other), others.length > 6 && soft(`and ${others.length - 6} more`),
@@ -115,8 +115,7 @@ const WORKER_FIELDS = [["Worker", "worker"],
   ["#Shards", "unfinished", number], ["#Records/s", "records_per_second", rate], ["It says", ({ session }) => (session ? session.trouble || "well"
     : "no session row")]];
 const shardFields = (name) => [["Shard", "shard", (shard) => shardLink(name, shard)], ["State", "situation", (text, each) => sign(level(each), text)],
-  ["Owner", "owner"],
-  ["#Lag", "lag_seconds", atMost], ["#Records/s", "records_per_second", rate], ["#Loss in", "seconds_to_loss", lasting]];
+  ["Owner", "owner"], ["#Lag", "lag_seconds", atMost], ["#Records/s", "records_per_second", rate], ["#Loss in", "seconds_to_loss", lasting]];
 const shardTable = (name, lines, empty) => grid(shardFields(name), lines, { name: "shards", key: "shard", empty });
 const OWNER_FIELDS = [["Worker", "owner", (owner) => owner || "no owner"], ["#Shards", "shards", number], ["#Move", "moving", number],
   ["#Do not move", (each) => each.shards - each.moving, number], ["#Longest lag", "lag", lasting]];
@@ -208,7 +207,7 @@ function shardPage(name, shard) {
           row(button("Read the next records", "records")), !state.docs.about.shows_values && soft("A console with --show-values shows their values.")),
         card("Family", grid([["Shard", "shard", (each) => shardLink(name, each)], ["Is", "is"], ["State", "situation"], ["Owner", "owner"]], family,
           { key: "shard", empty: "No parent and no child is known." })),
-        card("Evidence", el("ul", {}, said.evidence.map((each) => el("li", {}, each)))),
+        card("Evidence", el("ul", {}, said.evidence.map((each) => el("li", {}, prose(each))))),
         card("Owners and orders", lease.pause && el("p", {}, sign("warn", `Paused by ${lease.pause.by}: ${lease.pause.reason}`)),
           grid([["Owner", "owner"], ["From", "from_micros", time], ["To", "to_micros", until]], spans, { key: "from_micros", empty: "No owner was seen." }),
           grid(HISTORY_FIELDS, history || [], { key: "change", empty: "No operator has changed its lease." }))),
@@ -277,8 +276,6 @@ function movesPage(name) {
 }
 const meter = (shown, all, ...more) => row(search("Filter"), more, el("span", { class: "soft" }, `${number(shown.length)} of ${number(all)} shown`));
 const PARKING = { replay: ["Replay", true], discard: ["Discard", false] }; // what a button does: [its title, whether it needs a processor]
-const commandOf = (name, cause) => (state.command?.cause === cause ? command(state.command.text)
-  : row(button("Show the command of the replay", "replay-command", { "data-name": name, "data-cause": cause }))); // the server knows it, and refuses to run it
 function parkedPage(name) {
   const doc = state.docs["parked:" + name], { allows_actions: isAllowed, can_replay: canReplay } = state.docs.about;
   const does = (what, title, body, of) => button(title + "…", "parked", { "data-what": what, "data-body": JSON.stringify(body), "aria-label": `${title}: ${of}`,
@@ -290,20 +287,20 @@ function parkedPage(name) {
     row(does("replay", "Replay its key", { key }, record), does("discard", "Discard it", { record }, record))];
   return ready("Parked records of " + name, doc, () => {
     const chosen = doc.records.find((each) => each.id === state.record), wanted = state.action && JSON.parse(state.action);
+    const cause = state.cause || doc.causes[0]?.id; // a command is about one
     const records = doc.records.filter((each) => (!state.cause || each.cause === state.cause) && matches(JSON.stringify(each.key), each.shard_id, each.error));
     const why = !isAllowed ? "This console is read-only: it was started without --allow-actions." : !canReplay && "A replay needs a console with --processor.";
     const causes = [["Cause", "cause", (text, each) => button(text, "cause", { class: "link", "data-cause": each.id })], ["#Records", "records", number],
       ["#Shards", "shards", number], ["Oldest", "oldest_micros", time], ["Newest", "newest_micros", time],
       ["Action", "id", (cause, { cause: of }) => row(does("replay", "Replay", { cause }, of), does("discard", "Discard", { cause }, of))]];
     const keyButton = (key, each) => button(pairs(key).map(([, value]) => plain(value)).join(" "), "record", { class: "link id", "data-record": each.id });
-    const fields = [["Key", "key", keyButton], ["Change", "change"], ["Shard", "shard_id", (shard) => shardLink(name, shard)], ["Parked", "parked_micros",
-      time],
-      ["#Attempts", "attempts", number], ["Error", "error"]];
+    const fields = [["Key", "key", keyButton], ["Change", "change"], ["Shard", "shard_id", (shard) => shardLink(name, shard)],
+      ["Parked", "parked_micros", time], ["#Attempts", "attempts", number], ["Error", "error"]];
     return [
       head("Parked records of " + name, count(doc.count, "record")), stale(name, doc),
       card("Causes", grid(causes, doc.causes, { empty: "Nothing is parked.", chosen: state.cause }),
-        why && doc.count > 0 && [soft(why, " These commands do the same."), isAllowed ? commandOf(name, state.cause || doc.causes[0].id)
-          : [["replay", "--processor MODULE:NAME"], ["discard", "--all"]].map(([what, more]) => command(`streamclient parked ${what} --table NAME ${more}`))],
+        why && doc.count > 0 && [soft(why, isAllowed ? " This command does the same:" : " These commands do the same:"),
+          Object.entries(doc.commands).filter(([what]) => !isAllowed || PARKING[what][1]).map(([, line]) => command(`${line} --cause ${cause}`))],
         wanted && orderForm(`fleets${path(name)}/parked/${wanted.what}`, wanted.body, soft(PARKING[wanted.what][0], " ", named(wanted.body)))),
       columns(
         card("Records", meter(records, doc.count, state.cause && button("All causes", "cause", { "data-cause": "" })),
@@ -318,10 +315,6 @@ Object.assign(ACTS, {
   parked: ({ what, body }) => { Object.assign(state, { action: JSON.stringify({ what, body: JSON.parse(body) }), plan: null }); },
   cause: ({ cause }) => { state.cause = cause; },
   record: ({ record }) => { state.record = record; },
-  "replay-command": ({ name, cause }) => call("POST", `fleets${path(name)}/parked/replay`, { cause, reason: "command" }).catch((error) => {
-    if (error.code !== "no-processor") throw error;
-    state.command = { cause, text: error.advice.replace("Run: ", "") };
-  }),
   leave: () => { Object.assign(state, { plan: null, action: "" }); },
   records: async () => {
     const [name, shard] = place().words;

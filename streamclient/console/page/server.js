@@ -56,7 +56,7 @@ function verdictCard(verdict) {
   const sum = (name) => number(allTables().reduce((total, each) => total + each[name], 0));
   return framed(verdict.is_well,
     el("h1", { tabindex: "-1", class: "state " + (verdict.is_well ? "good" : "bad") }, verdict.sentence),
-    worst && [soft("Seen since ", time(worst.since_micros), " UTC."), el("pre", {}, worst.first_line), el("p", {}, worst.advice)],
+    worst && [soft("Seen since ", time(worst.since_micros), " UTC."), el("pre", {}, worst.first_line), el("p", {}, prose(worst.advice))],
     figures([["Tables", number(allTables().length)], ["Rows", sum("row_count")], ["Open shards", sum("open_shard_count")],
       ["Records kept", sum("record_count")]]), worst && row(button("Remove this fault", "remove-fault", { "data-fault": worst.id }),
       button("Copy command", "copy", { "data-text": worst.command }), link("All faults", "/faults")),

@@ -64,6 +64,11 @@ class HandedOutPositions:
         """The rank of the permitted position."""
         return self._permitted.number
 
+    @property
+    def requested_records(self) -> int:
+        """The number of records up to the last requested position, or up to the initial one."""
+        return self._requested.progress.records
+
     def permit(self, position: str, progress: Progress | None = None, last: SequenceInfo | None = None) -> None:
         """Add ``position``, which is after one more batch."""
         self._permitted_before = self._permitted
