@@ -12,6 +12,7 @@ import os
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import Enum
+from operator import attrgetter
 from typing import Any, TypeVar
 
 from attrs import fields, frozen
@@ -164,7 +165,7 @@ class ColumnOperation(Enum):
 
 
 @_compact
-@frozen(order=True)
+@frozen
 class SequenceInfo:
     """Position of a record in its shard, ordered by (epoch, timestamp, row index); never compare it across shards."""
 
@@ -176,6 +177,23 @@ class SequenceInfo:
 
     def __str__(self) -> str:
         return f"{self.epoch}/{self.timestamp_micros}/{self.row_index}"
+
+    # The comparisons that attrs would make cost ten times as much, and each page needs at least one.
+
+    def __lt__(self, other: object) -> bool:
+        return _parts(self) < _parts(other) if isinstance(other, SequenceInfo) else NotImplemented
+
+    def __le__(self, other: object) -> bool:
+        return _parts(self) <= _parts(other) if isinstance(other, SequenceInfo) else NotImplemented
+
+    def __gt__(self, other: object) -> bool:
+        return _parts(self) > _parts(other) if isinstance(other, SequenceInfo) else NotImplemented
+
+    def __ge__(self, other: object) -> bool:
+        return _parts(self) >= _parts(other) if isinstance(other, SequenceInfo) else NotImplemented
+
+
+_parts: Callable[[SequenceInfo], tuple[int, int, int]] = attrgetter("epoch", "timestamp_micros", "row_index")
 
 
 @_compact

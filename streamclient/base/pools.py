@@ -51,9 +51,12 @@ class DaemonPool(Executor):
 
     def __init__(self, name: str, most_threads: int) -> None:
         self._name = name
+        self._title = f"pool {name}"
         self._most_threads = most_threads
-        self._changed = threading.Condition()
-        self._calls: deque[tuple[Future[Any], Callable[[], Any]]] = deque()
+        self._lock = threading.RLock()
+        """Guards the state. Code takes this lock itself, because through the condition it costs three times as much."""
+        self._changed = threading.Condition(self._lock)
+        self._calls: deque[tuple[Future[Any] | None, Callable[[], Any]]] = deque()
         self._threads: set[threading.Thread] = set()
         self._parked: list[threading.Lock] = []
         self._closed = False
@@ -72,12 +75,20 @@ class DaemonPool(Executor):
             ForkedError: the pool was made before a fork, by the parent.
             RuntimeError: after ``shutdown``.
         """
-        self._birthplace.require(f"pool {self._name}")
         future: Future[Result] = Future()
-        with self._changed:
+        self._put(future, partial(fn, *args, **kwargs))
+        return future
+
+    def start(self, call: Callable[[], object]) -> None:
+        """Run a call whose result and error no code reads. Errors are those of ``submit``."""
+        self._put(None, call)
+
+    def _put(self, future: Future[Any] | None, call: Callable[[], Any]) -> None:
+        self._birthplace.require(self._title)
+        with self._lock:
             if self._closed:
-                raise RuntimeError(f"pool {self._name} is shut down")
-            self._calls.append((future, partial(fn, *args, **kwargs)))
+                raise RuntimeError(f"{self._title} is shut down")
+            self._calls.append((future, call))
             if self._parked:
                 self._parked.pop().release()
             elif len(self._threads) < self._most_threads:
@@ -88,11 +99,10 @@ class DaemonPool(Executor):
                         self._calls.pop()
                         raise
                     self.is_short = True
-        return future
 
     def grow(self) -> bool:
         """Start missing threads for waiting calls, as far as the system allows; return whether all of them run now."""
-        with self._changed:
+        with self._lock:
             while self.is_short and self._calls and len(self._threads) < self._most_threads:
                 try:
                     self._add_thread()
@@ -105,8 +115,8 @@ class DaemonPool(Executor):
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Accept no more calls. With ``wait``, return only when the last running call has returned."""
-        self._birthplace.require(f"pool {self._name}")
-        with self._changed:
+        self._birthplace.require(self._title)
+        with self._lock:
             self._closed = True
             waiting = list(self._calls) if cancel_futures else []
             if cancel_futures:
@@ -114,14 +124,15 @@ class DaemonPool(Executor):
             while self._parked:
                 self._parked.pop().release()
         for future, _ in waiting:
-            future.cancel()
+            if future is not None:
+                future.cancel()
         if wait:
             self.join(None)
 
     def join(self, timeout_seconds: float | None) -> bool:
         """Wait for the threads to end after ``shutdown``; return whether all of them ended in time."""
-        self._birthplace.require(f"pool {self._name}")
-        with self._changed:
+        self._birthplace.require(self._title)
+        with self._lock:
             return self._changed.wait_for(lambda: not self._threads, timeout_seconds)
 
     def _add_thread(self) -> None:
@@ -132,7 +143,7 @@ class DaemonPool(Executor):
             thread.start()
         except RuntimeError as error:
             self._threads.discard(thread)
-            raise NoThreadError.of(f"pool {self._name}", error) from error
+            raise NoThreadError.of(self._title, error) from error
 
     def _work(self) -> None:
         bell = threading.Lock()  # held until a call arrives: cheaper to wait for than a condition
@@ -144,10 +155,10 @@ class DaemonPool(Executor):
             run_call(*next_call)
             del next_call
 
-    def _next_call(self, bell: threading.Lock) -> tuple[Future[Any], Callable[[], Any]] | None:
+    def _next_call(self, bell: threading.Lock) -> tuple[Future[Any] | None, Callable[[], Any]] | None:
         """Return the next call; ``None`` once this thread has left the pool."""
         while True:
-            with self._changed:
+            with self._lock:
                 if self._calls:
                     return self._calls.popleft()
                 self.is_short = False
@@ -156,7 +167,7 @@ class DaemonPool(Executor):
                     return None
                 self._parked.append(bell)
             if not bell.acquire(timeout=IDLE_SECONDS):
-                with self._changed:
+                with self._lock:
                     if bell in self._parked:
                         self._parked.remove(bell)
                         self._leave()
@@ -168,16 +179,26 @@ class DaemonPool(Executor):
         self._changed.notify_all()
 
 
-def run_call(future: Future[Any], call: Callable[[], Any]) -> None:
-    """Run a call, unless it was cancelled, and pass its result or its error to its future."""
-    if not future.set_running_or_notify_cancel():
+def run_call(future: Future[Any] | None, call: Callable[[], Any]) -> None:
+    """Run a call, unless it was cancelled, and pass its result or its error to its future, if it has one."""
+    if future is not None and not future.set_running_or_notify_cancel():
         return
     try:
         result = call()
     except BaseException as error:
-        future.set_exception(error)
+        if future is not None:
+            future.set_exception(error)
     else:
-        future.set_result(result)
+        if future is not None:
+            future.set_result(result)
+
+
+def start_call(pool: Executor, call: Callable[[], object]) -> None:
+    """Run a call in ``pool``. No code reads its result or its error, so a ``DaemonPool`` makes no future for them."""
+    if isinstance(pool, DaemonPool):
+        pool.start(call)
+    else:
+        pool.submit(call)
 
 
 def once(executor: Executor) -> Executor:

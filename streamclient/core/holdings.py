@@ -115,13 +115,14 @@ class Holdings:
         """Process one fact that became known at ``now`` (monotonic seconds), and return the commands to carry out."""
         state = self._state
         state.advance(now)
-        call = event.call if isinstance(event, Answered) else None
-        state.is_row_scan_fresh = isinstance(event, Answered) and isinstance(event.value, Scan)
+        call, state.is_row_scan_fresh = None, False
+        if isinstance(event, Answered):
+            call, state.is_row_scan_fresh = event.call, isinstance(event.value, Scan)
         # The answer may prove that a session or a lease goes on. So the answer is processed before sessions and leases
         # are judged.
-        if not isinstance(call, events.WriteWorker):
+        if type(call) is not events.WriteWorker:
             check_session(state)
-        if not isinstance(call, events.WriteLease):
+        if type(call) is not events.WriteLease:
             attend(state)
         _HANDLERS[type(event)](state, event)
         check_session(state)

@@ -126,8 +126,8 @@ def checkpoint(seen: Lease, value: str, progress: Progress | None = None) -> Lea
         pending=None if void is not None else seen.pending,
         progress=progress or seen.progress,
     )
-    optional = (("pending", void), ("progress", progress))
-    return LeaseWrite(WriteKind.CHECKPOINT, seen, result, tuple(name for name, value in optional if value is not None))
+    also = (*(() if void is None else ("pending",)), *(() if progress is None else ("progress",)))
+    return LeaseWrite(WriteKind.CHECKPOINT, seen, result, also)
 
 
 def prepare(seen: Lease, pending: PendingCheckpoint) -> LeaseWrite:

@@ -24,7 +24,6 @@ Pauses of the worker's own program are kept only in memory.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import takewhile
 
 from streamclient.base.reasons import Cause, Reason
 from streamclient.base.times import utc_text
@@ -375,12 +374,12 @@ def _write_next(state: WorkerState, held: HeldLease) -> None:
 
 def _send_checkpoint(state: WorkerState, held: HeldLease) -> None:
     """Send the oldest request, together with the requests directly after it that ask for the same write."""
-    first = held.requests[0]
-    same = len(
-        list(takewhile(lambda other: (other.value, other.pending) == (first.value, first.pending), held.requests))
-    )
-    sent = tuple(evolve(request, was_sent=True) for request in held.requests[:same])
-    state.keep(evolve(held, requests=sent + held.requests[same:], sent_requests=same))
+    first, sent = held.requests[0], []
+    for request in held.requests:
+        if (request.value, request.pending) != (first.value, first.pending):
+            break
+        sent.append(evolve(request, was_sent=True))
+    state.keep(evolve(held, requests=(*sent, *held.requests[len(sent) :]), sent_requests=len(sent)))
     if first.pending is not None:
         send(state, leases.prepare(held.lease, first.pending))
     else:

@@ -168,12 +168,12 @@ class HttpChannel:
                 raise HTTPException(f"more than {INTERIM_ANSWERS_MAX} interim answers came before the one that counts")
             self._hurry()
             version, status, headers = self._head()
-        length = headers.get("content-length")
+        length, coding = headers.get("content-length"), headers.get("transfer-encoding")
         has_end = True
         try:
             if status in BODYLESS:
                 body = b""
-            elif "chunked" in headers.get("transfer-encoding", "").lower():
+            elif coding is not None and "chunked" in coding.lower():
                 body = b"".join(self._chunks())
             elif length is not None:
                 body = self._exactly(_length(length))

@@ -9,6 +9,7 @@ from functools import partial
 
 from attrs import define, field, frozen
 
+from streamclient.base.pools import start_call
 from streamclient.core.tunnel import tunnel_events
 from streamclient.core.tunnel.tunnel_events import CallVerdict, Event
 from streamclient.errors import DependencyException, StreamClientError
@@ -110,7 +111,7 @@ class TunnelCalls:
             facts = facts_of_log(self.client, self.tunnel_id)
             self.loop.post(partial(done, facts))
 
-        self.loop.start(self.pool, partial(self.pool.submit, work))
+        self.loop.start(self.pool, partial(start_call, self.pool, work))
 
     def store(self, slot: ChannelSlot, token: str, done: Callable[[Stored, Exception | None], None]) -> None:
         """Store a checkpoint; ``done`` follows in the owner thread."""
@@ -119,7 +120,7 @@ class TunnelCalls:
             stored, error = self._store(slot, token)
             self.loop.post(partial(done, stored, error))
 
-        self.loop.start(self.pool, partial(self.pool.submit, work))
+        self.loop.start(self.pool, partial(start_call, self.pool, work))
 
     def read_answered(self, error: StreamClientError | None) -> None:
         """Record that a read of a channel succeeded or failed.
@@ -132,7 +133,8 @@ class TunnelCalls:
             self.loop.post(partial(self.emit, tunnel_events.CallsRefused("records cannot be read", error)))
 
     def _do(self, call: Callable[[], Event]) -> None:
-        self.loop.start(self.pool, partial(self.pool.submit, lambda: self.loop.post(partial(self.emit, call()))))
+        work = partial(start_call, self.pool, lambda: self.loop.post(partial(self.emit, call())))
+        self.loop.start(self.pool, work)
 
     def _connect(self) -> Event:
         sent_at = self.loop.now()

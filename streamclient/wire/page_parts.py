@@ -62,14 +62,15 @@ class PageRecords(Sequence[StreamRecord]):
     record does not keep the page in memory. Once no part of the page is left, the record keeps only its own cells.
     """
 
-    __slots__ = ("_content", "_rows")
+    __slots__ = ("_content", "_count", "_rows")
 
     def __init__(self, content: PageContent, rows: Rows | None = None) -> None:
         self._content = content
         self._rows = range(content.record_count) if rows is None else rows
+        self._count = len(self._rows)
 
     def __len__(self) -> int:
-        return len(self._rows)
+        return self._count
 
     @overload
     def __getitem__(self, index: int, /) -> StreamRecord: ...

@@ -7,8 +7,7 @@ thread of the user's executor, so a checkpoint inside ``process_records`` works 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 from streamclient.base.reasons import counted
 from streamclient.core.consumer.consumer_positions import HandedOutPositions, Place
@@ -136,11 +135,14 @@ class RecordProcessorCheckpointer(IRecordProcessorCheckpointer):
 
     def checkpoint(self, checkpoint_value: str | None = None) -> None:
         """Store a position in the lease, and return once the status table has it. See the interface."""
-        with self._turn_of():
+        self._take_turn()
+        try:
             place, batches = self._requested(checkpoint_value)
             if place.text != self._stored:
                 self._have_stored(self._ticket(place, None))
             self._has_stored(place, batches)
+        finally:
+            self._turn.release()
 
     def begin_checkpoint(self, checkpoint_value: str | None, then: Then) -> None:
         """Store a position as ``checkpoint`` does, but do not wait: call ``then`` with the error or ``None``.
@@ -223,7 +225,8 @@ class RecordProcessorCheckpointer(IRecordProcessorCheckpointer):
         if not isinstance(state, bytes) or len(state) > MOST_STATE_BYTES:
             given = counted(len(state), "byte") if isinstance(state, bytes) else repr(state)
             raise ConfigurationError(f"state must be bytes, at most {MOST_STATE_BYTES} of them, not {given}")
-        with self._turn_of():
+        self._take_turn()
+        try:
             with self._lock:
                 place = self._resolve(checkpoint_value)
                 self._positions.prepared(place)
@@ -232,17 +235,14 @@ class RecordProcessorCheckpointer(IRecordProcessorCheckpointer):
             # Forget the last stored value: completing this checkpoint must reach the table, to remove it there.
             self._stored = None
             self._have_stored(self._ticket(place, pending))
-        return PreparedCheckpoint(self, pending)
-
-    @contextmanager
-    def _turn_of(self) -> Iterator[None]:
-        """Let one request run at a time."""
-        if not self._turn.acquire(timeout=self._timeout_millis / 1_000):
-            raise self._no_answer("another checkpoint of this processor is still waiting")
-        try:
-            yield
         finally:
             self._turn.release()
+        return PreparedCheckpoint(self, pending)
+
+    def _take_turn(self) -> None:
+        """Wait until no other request runs. The caller gives the turn back."""
+        if not self._turn.acquire(timeout=self._timeout_millis / 1_000):
+            raise self._no_answer("another checkpoint of this processor is still waiting")
 
     def _resolve(self, value: str | None) -> Place:
         if self._closed_because:

@@ -273,9 +273,9 @@ class DataFetcher:
 
     def _hand_out(self, page: RecordPage, read_at: float, came: Callable[[RecordPage], None]) -> None:
         self.read_at = read_at
-        is_full = len(page.records) >= self._source.limit
-        self._is_catching_up = bool(page.records) and (self._last_had_records or is_full)
-        self._last_had_records = bool(page.records)
+        count = len(page.records)
+        self._is_catching_up = count > 0 and (self._last_had_records or count >= self._source.limit)
+        self._last_had_records = count > 0
         came(page)
 
     # --- reading ahead -------------------------------------------------------------------------------------------

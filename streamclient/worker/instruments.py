@@ -219,6 +219,8 @@ class Instruments:
 
     def user_code_ended(self, shard_id: str, call: str, started_at: float, error: BaseException | None) -> None:
         """Record that a call into user code returned or raised."""
+        if not self.is_on:
+            return
         self._metrics.observe(metric_table.USER_CODE_SECONDS, self._now() - started_at, call=call)
         if error is not None:
             self._metrics.increment(metric_table.USER_CODE_FAILURES, call=call)
@@ -228,13 +230,15 @@ class Instruments:
 
     def accepted(self, shard_id: str, records: int) -> None:
         """Record that user code accepted records."""
-        self._counts_of(shard_id)
-        self._metrics.increment(metric_table.RECORDS_PROCESSED, records, shard=shard_id)
+        if self.is_on:
+            self._gauges.counts_of(shard_id)
+            self._metrics.increment(metric_table.RECORDS_PROCESSED, records, shard=shard_id)
 
     def page_done(self, shard_id: str, size_bytes: int) -> None:
         """Record that every record of a page was accepted or parked."""
-        self._counts_of(shard_id)
-        self._metrics.increment(metric_table.RECORDS_SIZE_BYTES, size_bytes, shard=shard_id)
+        if self.is_on:
+            self._gauges.counts_of(shard_id)
+            self._metrics.increment(metric_table.RECORDS_SIZE_BYTES, size_bytes, shard=shard_id)
 
     def caught_up(self, shard_id: str) -> None:
         """Record a read that found nothing to deliver."""
@@ -273,6 +277,8 @@ class Instruments:
 
     def measured(self, read: Callable[[], RecordPage]) -> RecordPage:
         """Carry out a read, count and time it, and return its page; raise what it raises."""
+        if not self.is_on:
+            return read()
         started_at = self._now()
         try:
             page = read()
@@ -283,10 +289,6 @@ class Instruments:
             self._metrics.observe(metric_table.READ_SECONDS, self._now() - started_at)
         self._metrics.increment(metric_table.READS, result="records" if page.records else "empty")
         return page
-
-    def _counts_of(self, shard_id: str) -> None:
-        if self.is_on:
-            self._gauges.counts_of(shard_id)
 
     # --- events and commands -----------------------------------------------------------------------------------------
 

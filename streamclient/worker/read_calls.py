@@ -11,7 +11,7 @@ from concurrent.futures import Executor
 from contextlib import suppress
 from functools import partial
 
-from streamclient.base.pools import once
+from streamclient.base.pools import once, start_call
 from streamclient.worker.owner_loop import OwnerLoop
 
 FAIR_TURN = 4
@@ -93,7 +93,7 @@ class ReadQueue:
     def _send_for(self, threads: int) -> None:
         for sent in range(threads):
             try:
-                self.pool.submit(self._work)
+                start_call(self.pool, self._work)
             except Exception:
                 with self._lock:
                     self._coming -= threads - sent

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from attrs import evolve, field, frozen
 
 from streamclient.base import checks
+from streamclient.base.pools import start_call
 from streamclient.base.reasons import counted, described
 from streamclient.core import leases as rule
 from streamclient.core.events import (
@@ -86,7 +87,7 @@ class ServiceCalls:
     fetch_pool: Executor
     emit: Callable[[Event], None]
     wall_micros: Callable[[], int]
-    _waiting: dict[type, list[Any]] = field(init=False, factory=lambda: {kind: [] for kind in _GROUPS.values()})
+    _waiting: list[Any] = field(init=False, factory=list)
 
     def put(self, command: Command) -> None:
         """Carry a command out: at once, or together with others of its kind at the end of the turn."""
@@ -104,29 +105,27 @@ class ServiceCalls:
             case ResolveAndCreate():
                 self.resolve_and_create(command)
             case _:
-                is_first = not any(self._waiting.values())
-                self._waiting[_GROUPS[type(command)]].append(command)
-                if is_first:
+                if not self._waiting:
                     self.loop.at_end(self.flush)
+                self._waiting.append(command)
 
     def drop(self) -> None:
         """Drop all waiting commands."""
-        for commands in self._waiting.values():
-            commands.clear()
+        self._waiting.clear()
 
     def flush(self) -> None:
         """Send all waiting commands: many rows cost the table one request."""
-        if not any(self._waiting.values()):
-            return
-        waiting = {kind: tuple(commands) for kind, commands in self._waiting.items()}
+        waiting: dict[type, list[Any]] = {}
+        for command in self._waiting:
+            waiting.setdefault(_GROUPS[type(command)], []).append(command)
         self.drop()
-        if waiting[WriteLease]:
+        if WriteLease in waiting:
             self.write([command.write for command in waiting[WriteLease]])
-        if waiting[WakeWorkers]:
+        if WakeWorkers in waiting:
             self.wake_workers(tuple(sorted({name for command in waiting[WakeWorkers] for name in command.names})))
-        if waiting[DrawEpoch]:
+        if DrawEpoch in waiting:
             self.draw_epochs([command.lease_key for command in waiting[DrawEpoch]])
-        if waiting[ForgetEpoch]:
+        if ForgetEpoch in waiting:
             self.forget_epochs([command.lease_key for command in waiting[ForgetEpoch]])
 
     def read_rows(self) -> None:
@@ -212,7 +211,7 @@ class ServiceCalls:
 
     def _start(self, pool: Executor, call: Callable[[], object]) -> None:
         """Begin a call as soon as the pool has a thread for it."""
-        self.loop.start(pool, partial(pool.submit, call))
+        self.loop.start(pool, partial(start_call, pool, call))
 
     def _send(self, writes: Sequence[LeaseWrite | WorkerWrite]) -> None:
         # Taken before the request is sent: a lease is valid from then on, however late the answer.
@@ -265,8 +264,8 @@ def _as_error(raised: BaseException) -> Exception:
     return raised if isinstance(raised, Exception) else StreamClientException(f"the call raised {described(raised)}")
 
 
-def _groups(items: Sequence[Each], size: int) -> Iterable[Sequence[Each]]:
-    return (items[start : start + size] for start in range(0, len(items), size))
+def _groups(items: Sequence[Each], size: int) -> Sequence[Sequence[Each]]:
+    return [items[start : start + size] for start in range(0, len(items), size)]
 
 
 def _listed(call: str, answer: Iterable[Each]) -> Iterable[Each]:

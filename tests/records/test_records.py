@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import operator
 from typing import Any
 
 import pytest
@@ -23,6 +24,7 @@ from streamclient.records import (
     ColumnOperation,
     RecordColumn,
     RecordType,
+    SequenceInfo,
     StreamRecord,
     readable_position,
 )
@@ -37,6 +39,31 @@ ALL, ONE = ColumnOperation.DELETE_ALL_VERSION, ColumnOperation.DELETE_ONE_VERSIO
 
 def put(name: str, value: Any, version: int | None = 1) -> RecordColumn:
     return RecordColumn(name, ColumnOperation.PUT, value, version)
+
+
+PARTS = st.tuples(st.integers(0, 2), st.integers(0, 2), st.integers(0, 2))
+
+
+@given(PARTS, PARTS)
+def test_positions_are_ordered_by_epoch_then_time_then_row(
+    one: tuple[int, int, int], other: tuple[int, int, int]
+) -> None:
+    first, second = SequenceInfo(*one), SequenceInfo(*other)
+
+    assert (first < second, first <= second, first > second, first >= second, first == second) == (
+        one < other,
+        one <= other,
+        one > other,
+        one >= other,
+        one == other,
+    )
+
+
+def test_a_position_is_not_compared_with_anything_else() -> None:
+    position: Any = SequenceInfo(0, 1, 2)
+    for compare in (operator.lt, operator.le, operator.gt, operator.ge):
+        with pytest.raises(TypeError, match="not supported between instances"):
+            compare(position, (0, 1, 2))
 
 
 @pytest.mark.parametrize(

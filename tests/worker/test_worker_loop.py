@@ -270,6 +270,22 @@ def test_a_pool_keeps_no_process_alive_and_passes_errors_on() -> None:
         pool.submit(print)
 
 
+def test_a_call_without_a_future_may_raise_and_is_dropped_at_shutdown_if_no_thread_has_begun_it() -> None:
+    pool, ran = DaemonPool("pool", 1), [0]
+    release, begun = threading.Event(), threading.Event()
+    pool.start(lambda: 1 // 0)
+    pool.start(lambda: (ran.append(1), begun.set(), release.wait(PATIENCE_SECONDS)))
+    assert begun.wait(PATIENCE_SECONDS)
+    pool.start(lambda: ran.append(2))
+    pool.shutdown(wait=False, cancel_futures=True)
+    release.set()
+
+    assert pool.join(PATIENCE_SECONDS)
+    assert ran == [0, 1]
+    with pytest.raises(RuntimeError, match="pool pool is shut down"):
+        pool.start(print)
+
+
 def test_waiting_calls_can_be_cancelled_at_shutdown() -> None:
     pool = DaemonPool("pool", 1)
     release, begun = threading.Event(), threading.Event()

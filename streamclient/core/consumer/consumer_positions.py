@@ -120,7 +120,8 @@ class HandedOutPositions:
                 already requested.
         """
         if value is None:
-            return max(self._permitted, self._requested, key=lambda place: place.number)
+            permitted, requested = self._permitted, self._requested
+            return permitted if permitted.number >= requested.number else requested
         place = self._place(value)
         if place.number < self._requested.number:
             raise ConfigurationError(

@@ -169,12 +169,16 @@ class ConsumerState:
 
     def _tell_ended_orders(self) -> None:
         """Tell which operators' orders are obeyed by now."""
+        if not self._orders.are_any:
+            return
         for order, taken in self._orders.ended(self._progress.records, is_finished=self.is_finished):
             self._tell(consumer_events.OrderEnded(order, taken))
 
     def _tell_withdrawn_orders(self) -> None:
         """Tell which operators' orders were withdrawn; wait with that while records are being parked by order."""
         delivery = self._delivery
+        if not self._orders.are_any:
+            return
         if self.is_calling and delivery is not None and delivery.must_store and delivery.order is not None:
             return
         for order, taken in self._orders.withdrawn():
@@ -182,6 +186,8 @@ class ConsumerState:
 
     def _log_orders(self) -> None:
         """Log once for each order that it is being obeyed."""
+        if not self._orders.are_any:
+            return
         for order in self._orders.logged():
             verb, number = "skips" if order.is_skip else "parks", counted(order.record_ids)
             why = f": {order.reason}" if order.reason else ""

@@ -176,16 +176,17 @@ class PageInWork:
         orders: RecordOrders,
     ) -> None:
         """Make the plan for the page that was read at ``position``; ``before`` is the progress before this page."""
+        count = len(page.records)
         self.page = page
         self.position = position.text
-        self.plan = PagePlan.of(range(len(page.records)))
+        self.plan = PagePlan.of(range(count))
         self.is_permitted = False
         """Whether the position after the page may be stored."""
-        self.last = place_of(page.records, -1) if page.records else None
+        self.last = place_of(page.records, -1) if count else None
         """The position of the page's last record."""
         self.progress = further(
             before,
-            records=len(page.records),
+            records=count,
             size_bytes=page.body_bytes,
             record_micros=0 if self.last is None else self.last.timestamp_micros,
         )
@@ -206,11 +207,12 @@ class PageInWork:
         if self._parked is not None and self._parked.must_ask(records, self.plan.indices, now):
             self.work = Work.ASK
             return self.work
-        ordered = self._orders.named_in(records, self.plan.indices)
-        if ordered:
+        to_park: Mapping[int, RecordOrder] = {}
+        if self._orders.are_any:
+            ordered = self._orders.named_in(records, self.plan.indices)
             self._drop([index for index, order in ordered.items() if order.is_skip], ordered)
+            to_park = {index: order for index, order in ordered.items() if not order.is_skip}
         self.work = Work.NOTHING if self.plan.is_done else Work.DELIVER
-        to_park = {index: order for index, order in ordered.items() if not order.is_skip}
         if to_park:
             first = next(iter(to_park.values()))
             self.park([index for index, order in to_park.items() if order is first], failure_of(first), first)

@@ -318,9 +318,9 @@ class PageReader(ConsumerState):
         delivery = self._page_in_work
         if delivery.plan.is_last:
             self._permit()
-        if delivery.plan.next.attempts:
+        if attempts := delivery.plan.next.attempts:
             self._tell(consumer_events.Tell(Told.REDELIVERED))
-        self._call(consumer_events.ProcessRecords(delivery.next_records, delivery.plan.next.attempts))
+        self._call(consumer_events.ProcessRecords(delivery.next_records, attempts))
 
     def _processed(self, event: consumer_events.CallReturned) -> None:
         if event.error is not None:

@@ -84,10 +84,11 @@ class FollowUps:
 
     def is_due(self, page: ShardPage) -> bool:
         """Return whether the next read begins immediately. ``page`` has records, and more may wait after it."""
-        if not self.will_follow(page):
+        is_large = _is_large(page)
+        if not is_large and self._passed < self._small_pages:
             self._passed += 1
             return False
-        self._is_trial, self._passed = not _is_large(page), 0
+        self._is_trial, self._passed = not is_large, 0
         return True
 
 

@@ -50,6 +50,9 @@ class RecordOrders:
         self._standing: dict[str, _StandingOrder] = {}
         self._by_record: dict[str, _StandingOrder] = {}
         self._withdrawn: list[_StandingOrder] = []
+        self.are_any = False
+        """Whether any order stands, or was withdrawn since the orders were given last. Most shards never have orders,
+        so for each page one look at this value saves many calls."""
         self.give(orders)
 
     def give(self, orders: Iterable[RecordOrder]) -> tuple[RecordOrder, ...]:
@@ -65,6 +68,7 @@ class RecordOrders:
         self._by_record = {
             record_id: standing for standing in self._standing.values() for record_id in standing.order.record_ids
         }
+        self.are_any = bool(self._standing or self._withdrawn)
         return tuple(standing.order for key, standing in self._standing.items() if key not in known)
 
     def names(self, record_id: str) -> bool:

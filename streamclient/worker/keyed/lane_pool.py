@@ -91,7 +91,7 @@ class LanePool(FailedShards):
         """
         pool = self._pool
         assert pool is not None, "a processor must enter the pool before it submits work"
-        pool.submit(call)
+        pool.start(call)
 
     def _watch(self, closing_time: threading.Event) -> None:
         while not closing_time.wait(self.settings.slow_record_warning_millis / LOOKS_PER_WARNING / 1_000):

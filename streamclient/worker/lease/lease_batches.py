@@ -32,8 +32,17 @@ OPERATION = "BatchWriteRow"
 CACHED_ANSWERS = 8
 """The decoded answers that are kept. Nearly all answers are one of a few: N rows of this table, all successful."""
 
+
+def _number(field: int, value: int) -> bytes:
+    """Encode a field of a message with a number below 128, such as an enumeration or a boolean."""
+    return bytes((field << 3, value))
+
+
+# The encoded fields with enumerations and booleans, by the SDK's values.
+
 _EXISTENCE = {
-    getattr(tablestore.RowExistenceExpectation, member.name): int(member) for member in schema.RowExistenceExpectation
+    getattr(tablestore.RowExistenceExpectation, member.name): _number(1, member)
+    for member in schema.RowExistenceExpectation
 }
 _CHANGES = {
     "PUT": CellOperation.PUT,
@@ -42,7 +51,7 @@ _CHANGES = {
 }
 """The changes of a cell in lease rows, by the SDK's names. Lease rows do not use the SDK's other changes."""
 
-_TYPES = {kind.name.lower(): int(kind) for kind in schema.OperationType}
+_TYPES = {kind.name.lower(): _number(1, kind) for kind in schema.OperationType}
 
 
 def with_own_batches(client: OTSClient) -> OTSClient:
@@ -77,15 +86,10 @@ def batch_message(request: BatchWriteRowRequest) -> bytes:
 
 
 def _row_message(item: Any) -> bytes:
-    condition = _number(1, _EXISTENCE[item.condition.row_existence_expectation])
+    condition = _EXISTENCE[item.condition.row_existence_expectation]
     if item.condition.column_condition is not None:
         condition += _part(2, _filter(item.condition.column_condition))
-    return _number(1, _TYPES[item.type]) + _part(2, _row_bytes(item)) + _part(3, condition)
-
-
-def _number(field: int, value: int) -> bytes:
-    """Encode a field of a message with a number below 128, such as an enumeration or a boolean."""
-    return bytes((field << 3, value))
+    return _TYPES[item.type] + _part(2, _row_bytes(item)) + _part(3, condition)
 
 
 def _part(field: int, content: bytes) -> bytes:
@@ -93,6 +97,8 @@ def _part(field: int, content: bytes) -> bytes:
     size = len(content)
     if size < 0x80:
         return bytes((field << 3 | 2, size)) + content
+    if size < 0x4000:
+        return bytes((field << 3 | 2, size & 0x7F | 0x80, size >> 7)) + content
     head = bytearray((field << 3 | 2,))
     while size >= 0x80:
         head.append(size & 0x7F | 0x80)
@@ -122,21 +128,22 @@ def _cells(columns: Any) -> Iterator[CellParts]:
 def _filter(condition: Any) -> bytes:
     if isinstance(condition, CompositeColumnCondition):
         parts = [_part(2, _filter(part)) for part in condition.sub_conditions]
-        content = _number(1, _OPERATORS[condition.combinator]) + b"".join(parts)
-        return _COMPOSITE + _part(2, content)
+        return _COMPOSITE + _part(2, _OPERATORS[condition.combinator] + b"".join(parts))
     column = _part(2, condition.column_name.encode()) + _part(3, value_bytes(condition.column_value))
-    flags = _number(4, not condition.pass_if_missing) + _number(5, condition.latest_version_only)
-    return _SINGLE + _part(2, _number(1, _COMPARATORS[condition.comparator]) + column + flags)
+    flags = _FILTERS_MISSING[not condition.pass_if_missing] + _LATEST_ONLY[condition.latest_version_only]
+    return _SINGLE + _part(2, _COMPARATORS[condition.comparator] + column + flags)
 
 
 _COMPOSITE = _number(1, schema.FilterType.COMPOSITE_COLUMN_VALUE)
 _SINGLE = _number(1, schema.FilterType.SINGLE_COLUMN_VALUE)
-_OPERATORS = {getattr(tablestore.LogicalOperator, member.name): int(member) for member in schema.LogicalOperator}
+_OPERATORS = {getattr(tablestore.LogicalOperator, member.name): _number(1, member) for member in schema.LogicalOperator}
 _COMPARATORS = {
-    getattr(tablestore.ComparatorType, member.name): int(member)
+    getattr(tablestore.ComparatorType, member.name): _number(1, member)
     for member in schema.ComparatorType
     if hasattr(tablestore.ComparatorType, member.name)
 }
+_FILTERS_MISSING = {flag: _number(4, flag) for flag in (False, True)}
+_LATEST_ONLY = {flag: _number(5, flag) for flag in (False, True)}
 
 
 def _results(answer: bytes) -> dict[str, list[Any]]:

@@ -76,8 +76,10 @@ def _count_units(metrics: IMetrics, operation: str, answer: Any) -> None:
         costs = [answer[0]]
     else:
         return
-    read = sum(cost.read for cost in costs if cost is not None)
-    write = sum(cost.write for cost in costs if cost is not None)
+    read = write = 0
+    for cost in costs:
+        if cost is not None:
+            read, write = read + cost.read, write + cost.write
     if read:
         metrics.increment(STATUS_TABLE_UNITS, read, kind="read")
     if write:
@@ -98,5 +100,5 @@ def _rows_in(operation: str, answer: Any) -> int:
 
 def _rows_to_write(operation: str, arguments: tuple[Any, ...]) -> int:
     if operation == "BatchWriteRow":
-        return sum(len(item.row_items) for item in arguments[0].items.values())
+        return sum([len(item.row_items) for item in arguments[0].items.values()])
     return int(operation in WRITES_OF_ONE_ROW)
