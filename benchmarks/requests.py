@@ -1,6 +1,6 @@
 """The processor time of the local Tablestore per row and record, and its memory for a million of them.
 
-Requests are encoded before the measurement, and processor time is that of the server's process. So only figures of wall
+Requests are encoded before the measurement. Processor time is measured in the server's process. So only figures of wall
 time include the client.
 """
 

@@ -45,7 +45,7 @@ CREATE TABLE IF NOT EXISTS changes (
 
 
 def position_of(sequence: SequenceInfo) -> str:
-    """Return text whose order is that of a shard's records."""
+    """Return a text; texts sort in the order of a shard's records."""
     return f"{sequence.epoch:010d}/{sequence.timestamp_micros:020d}/{sequence.row_index:010d}"
 
 

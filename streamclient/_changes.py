@@ -114,7 +114,7 @@ def changes(
             ``client_tag``.
 
     Raises:
-        ConfigurationError: an argument, or a variable of the environment, cannot work; nothing has happened yet.
+        ConfigurationError: an argument, or a variable of the environment, is invalid; nothing has happened yet.
     """
     return Changes(
         consumption_of(
@@ -148,7 +148,7 @@ def consumption_of(
     """Return the consumption that the options of ``changes`` describe.
 
     Raises:
-        ConfigurationError: an option cannot work; nothing has happened yet.
+        ConfigurationError: an option is invalid; nothing has happened yet.
     """
     if tunnel is None:
         if isinstance(config, TunnelWorkerConfig):

@@ -43,8 +43,8 @@ def changes(
 ) -> AsyncChanges:
     """Return the changes of one or more tables, to be iterated in an event loop or given to coroutines.
 
-    Arguments and errors are those of ``streamclient.changes``. The function calls no service, and needs no running
-    event loop.
+    Arguments and errors are the same as in ``streamclient.changes``. The function calls no service, and needs no
+    running event loop.
     """
     return AsyncChanges(
         consumption_of(

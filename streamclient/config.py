@@ -1,6 +1,6 @@
 """Settings of workers and streams: frozen, and checked when they are made.
 
-Names and defaults are those of the Java client, with units in the name.
+Names and defaults are the same as in the Java client, with units in the name.
 """
 
 from __future__ import annotations
@@ -281,7 +281,7 @@ class ClientConfig:
     """The largest number of reads that a worker makes at the same time. If the worker has no more shards than this, no
     read ever waits for another read. A thread is started only when all existing threads are reading."""
     balance_by: BalanceBy = field(default=BalanceBy.COUNT, converter=_balance_by)
-    """The quantity that is balanced; a string is accepted too. Load is balanced only while all workers of the fleet use
+    """The quantity that is balanced. A string is accepted too. Load is balanced only while all workers of the fleet use
     this package. Java workers count leases, so a fleet with a Java worker balances the number of leases."""
     max_idle_poll_interval_millis: int = field(default=900, validator=checks.positive)
     """The longest time between two reads of a shard without new records. The time grows in proportion to the silence,
@@ -303,7 +303,7 @@ class ClientConfig:
         default=TrimmedDataPolicy.STOP_SHARD,
         converter=_trimmed_data_policy,
     )
-    """The treatment of a shard that lost records to retention; a string is accepted too."""
+    """The treatment of a shard that lost records to retention. A string is accepted too."""
     limits: CallLimits = field(default=CallLimits(), validator=checks.instance(CallLimits))
     unhealthy_after_failing_millis: int = field(default=0, validator=checks.not_negative)
     """The milliseconds for which the processor of a shard may fail before the worker reports itself unhealthy. With 0,
@@ -327,7 +327,7 @@ class ClientConfig:
         """Make settings for a lease duration of ``seconds``; heartbeats and scans keep the proportions of the defaults.
 
         Raises:
-            ConfigurationError: ``seconds`` is not a number above 0, or a setting cannot work.
+            ConfigurationError: ``seconds`` is not a number above 0, or a setting is invalid.
         """
         if not checks.seconds.fits(seconds):
             raise ConfigurationError(f"the lease duration must be {checks.seconds.expected}, not {seconds!r}")
@@ -379,7 +379,7 @@ class StreamConfig:
     """The status table. Each consuming application needs its own status table, because rows carry no group name.
     Streams of different tables may share it."""
     max_records: int = field(default=1_000, validator=checks.positive)
-    """The most records per read."""
+    """The largest number of records per read."""
     initial_position: InitialPosition = field(factory=InitialPosition.oldest, converter=_initial_position)
     """The start of shards without a stored checkpoint; ``"oldest"`` and ``"latest"`` are accepted too."""
     name: str = field(default=Factory(_name_of_the_table, takes_self=True), validator=checks.identifier)

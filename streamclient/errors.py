@@ -50,7 +50,7 @@ _HTTP_PORT = 80
 
 
 def is_local(endpoint: object) -> bool:
-    """Return whether an endpoint is that of a local server: it uses no TLS, and its host is this machine."""
+    """Return whether an endpoint belongs to a local server, because it uses no TLS and its host is this machine."""
     try:
         parts = urlsplit(str(endpoint))
     except ValueError:  # the brackets contain something else than an address
@@ -85,7 +85,7 @@ class ErrorKind(Enum):
     """No trustworthy answer came back. A write may or may not have been applied: read the row before you conclude."""
 
     PERMANENT = "permanent"
-    """The same request will fail again; retrying is useless."""
+    """The same request will fail again, so retrying is useless."""
 
 
 class StreamClientError(Exception):
@@ -103,7 +103,7 @@ class StreamClientError(Exception):
 
 
 class ConfigurationError(StreamClientError, ValueError):
-    """A setting or argument cannot work.
+    """A setting or argument is invalid.
 
     It is raised before anything has an effect. The message names the given and the expected value.
     """
@@ -140,7 +140,7 @@ def is_refused_thread(error: BaseException) -> bool:
 
 
 class ForkedError(StreamClientException):
-    """A forked child used an object that was started before the fork; the child has none of the object's threads.
+    """A forked child used an object that was started before the fork. The child has none of the object's threads.
 
     Make the object in the child, after the fork. The parent's object goes on undisturbed.
     """
@@ -159,7 +159,7 @@ class WorkerFailedError(StreamClientError):
 
     @classmethod
     def of(cls, sentences: Mapping[str, str], errors: Mapping[str, BaseException]) -> WorkerFailedError:
-        """Make the error for ``errors``; its cause is the first of them that is a fault of this package, if any.
+        """Make the error for ``errors``. Its cause is the first of them that is a fault of this package, if any.
 
         Other errors need no traceback.
         """
@@ -238,11 +238,11 @@ class DisorderError(CodecError):
 
 
 class ApplicationException(StreamClientException):
-    """User code raised; the cause is the user's exception (Java: ``ApplicationException``)."""
+    """User code raised. The cause is the user's exception (Java: ``ApplicationException``)."""
 
 
 class UnfitValueError(StreamClientException, ValueError):
-    """A value or a column does not have the type that its destination requires, or the field of a class.
+    """A value or a column does not have the type that its destination, or the field of a class, requires.
 
     Nothing was written.
     """

@@ -77,7 +77,7 @@ class ProcessRecordsInput:
         """Return the records by column: an object with ``__arrow_c_array__``, such as ``pyarrow.record_batch`` takes.
 
         There is one row per record, in order. If the batch is a whole read, this method makes no record objects. The
-        layout is that of ``streamclient.wire.columns``. ``schema`` names the attribute columns that become Arrow
+        layout is described in ``streamclient.wire.columns``. ``schema`` names the attribute columns that become Arrow
         columns, and their types; all other cells are listed in one more column. Usable from any thread.
 
         Raises:
@@ -119,8 +119,8 @@ class IRecordProcessor(ABC):
         """Finish; called once, after the last batch. The reason says whether a checkpoint is still possible.
 
         If a processor does not override this method, the worker handles the end of a shard (``TERMINATE``) itself. It
-        stores the end if the processor has stored the position after every batch. Otherwise the end is not stored, and
-        the next processor reads the rest again: a buffer may hold records that are not written yet.
+        stores the end if the processor has stored the position after every batch. If the processor has not, the end is
+        not stored, and the next processor reads the rest again: a buffer may hold records that are not written yet.
         """
 
 
@@ -158,7 +158,7 @@ class IRecordProcessorCheckpointer(ABC):
         Then commit to the sink, and call ``checkpoint()`` on the returned object. If this process dies in between, the
         next processor of the shard gets value and state as ``InitializationInput.pending_checkpoint``, so that
         processor knows exactly which batch may have been committed. Preparing again replaces the prepared checkpoint. A
-        stored checkpoint removes it, unless it repeats the position that was stored before. Values, errors and threads
+        stored checkpoint removes it, unless it repeats the position that was already stored. Values, errors and threads
         are as in ``checkpoint``; ``state`` has at most 64 KiB.
         """
 
@@ -230,7 +230,7 @@ class ILeaseManager(ABC):
 
     @abstractmethod
     def create_lease(self, lease: Lease) -> bool:
-        """Store the lease as given if no row has its key; an existing row stays unchanged."""
+        """Store the lease as given if no row has its key. An existing row stays unchanged."""
 
     @abstractmethod
     def get_lease(self, lease_key: str) -> Lease | None:
@@ -238,33 +238,33 @@ class ILeaseManager(ABC):
 
     @abstractmethod
     def renew_lease(self, lease: Lease) -> bool:
-        """Set counter + 1, if counter, owner and stealer are those of ``lease``."""
+        """Set counter + 1, if counter, owner and stealer are as in ``lease``."""
 
     @abstractmethod
     def take_lease(self, lease: Lease, owner: str, *, checkpoint: str | None = None) -> bool:
-        """Set owner = ``owner``, no stealer and counter + 1, if counter and owner are those of ``lease``.
+        """Set owner = ``owner``, no stealer and counter + 1, if counter and owner are as in ``lease``.
 
         With ``checkpoint``, the same step also writes that value, which restores a row that was reset.
         """
 
     @abstractmethod
     def steal_lease(self, lease: Lease, stealer: str) -> bool:
-        """Set stealer = ``stealer``, if the owner is that of ``lease`` and no stealer is set. The counter stays."""
+        """Set stealer = ``stealer``, if the owner is as in ``lease`` and no stealer is set. The counter stays."""
 
     @abstractmethod
     def transfer_lease(self, lease: Lease, new_owner: str) -> bool:
-        """Set owner = stealer = ``new_owner`` and counter + 1, if counter and owner are those of ``lease``."""
+        """Set owner = stealer = ``new_owner`` and counter + 1, if counter and owner are as in ``lease``."""
 
     @abstractmethod
     def update_lease(self, lease: Lease, checkpoint: str) -> bool:
-        """Set checkpoint = ``checkpoint`` and counter + 1, if counter and owner are those of ``lease``.
+        """Set checkpoint = ``checkpoint`` and counter + 1, if counter and owner are as in ``lease``.
 
         The same step also removes the checkpoint that ``prepare_lease`` stored, except in the case that
         ``PendingCheckpoint.survives`` describes.
         """
 
     def prepare_lease(self, lease: Lease, pending: PendingCheckpoint) -> bool:
-        """Set pending = ``pending`` and counter + 1, if counter and owner are those of ``lease``.
+        """Set pending = ``pending`` and counter + 1, if counter and owner are as in ``lease``.
 
         Override it to offer two-phase checkpoints; this default refuses them.
         """
@@ -274,7 +274,7 @@ class ILeaseManager(ABC):
 
     @abstractmethod
     def delete_lease(self, lease: Lease) -> bool:
-        """Remove the row, if counter and owner are those of ``lease``. An absent row counts as removed."""
+        """Remove the row, if counter and owner are as in ``lease``. An absent row counts as removed."""
 
     def draw_epoch(self, lease_key: str) -> int:
         """Return a number greater than all numbers that any process drew before for this key.
@@ -288,7 +288,7 @@ class ILeaseManager(ABC):
         return lease.counter
 
     def forget_epoch(self, lease_key: str) -> None:  # noqa: B027  # nothing to forget where nothing is kept
-        """Drop the number that ``draw_epoch`` stores for a key; the key's shard has left the stream for good."""
+        """Drop the number that ``draw_epoch`` stores for a key. The key's shard has left the stream for good."""
 
     def renew_leases(self, leases: Sequence[Lease]) -> Sequence[bool | Exception]:
         """Renew ``leases``; return one answer per lease, in order. Override it where the store needs fewer requests."""
@@ -397,4 +397,4 @@ class IRetryStrategy(ABC):
 
     @abstractmethod
     def backoff_millis(self, action: RetryableAction, error: Exception, retries: int) -> int:
-        """Return how long to wait before that retry, in milliseconds."""
+        """Return the wait before that retry, in milliseconds."""

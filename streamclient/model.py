@@ -26,7 +26,7 @@ class CheckpointPosition:
     """The oldest record that the stream still keeps."""
 
     SHARD_END = "SHARD_END"
-    """The shard is closed and all its records were processed; its children may then start."""
+    """The shard is closed and all its records were processed. Its children may then start."""
 
 
 @frozen
@@ -305,7 +305,7 @@ class ShardStatus:
     state: ShardState
     checkpoint: str
     reason: str = ""
-    """The reason why the shard does not move; it names the parent, error or call for which the shard waits. Empty while
+    """The reason why the shard does not move. It names the parent, error or call for which the shard waits. Empty while
     the shard moves."""
     failures: int = 0
     """Consecutive failures of the processor since the last successful batch."""
@@ -359,7 +359,7 @@ class InitialPosition:
 
     @classmethod
     def latest(cls) -> InitialPosition:
-        """Start at the moment when the lease is created. The children of such a shard start at their beginning."""
+        """Start at the moment when the lease is created. Children of the shard start at their beginning."""
         return cls("latest")
 
     @classmethod
@@ -378,7 +378,7 @@ class OnFailure(Enum):
     """A new processor starts from the stored checkpoint, after a growing pause, without end. Nothing is parked."""
 
     STOP_SHARD = "STOP_SHARD"
-    """The shard stops and names the record; its lease stays held until an operator decides."""
+    """The shard stops and names the record. Its lease stays held until an operator decides."""
 
     PARK = "PARK"
     """The record is stored in the parking store, and the shard goes on after it."""

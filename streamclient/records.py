@@ -143,7 +143,7 @@ class RecordType(Enum):
     """The columns of this record changed; all other columns kept their values."""
 
     DELETE = "DELETE"
-    """The row was deleted; the record has no columns."""
+    """The row was deleted. The record has no columns."""
 
 
 class ColumnType(Enum):
@@ -261,7 +261,7 @@ class StreamRecord:
     record_type: RecordType
     primary_key: PrimaryKey
     columns: tuple[RecordColumn, ...] = ()
-    """The cells that this change wrote or deleted; a column may occur more than once, with different versions."""
+    """The cells that this change wrote or deleted. A column may occur more than once, with different versions."""
     sequence_info: SequenceInfo = SequenceInfo(0, 0, 0)
     original_columns: tuple[RecordColumn, ...] | None = None
     """The previous cells of the stream's origin columns; ``None`` if the stream delivers none."""

@@ -323,7 +323,7 @@ NOT_PLAYED: Mapping[str, str] = {
     "left-stream": "The lease is deleted, and with it its metrics. `StreamclientLossNear` fired before.",
     "unknown-shard": _COMMAND,
     "no-data-table": _COMMAND,
-    "clock-wrong": "The clock is that of the machine where the command runs; `StreamclientClockSlow` is for workers.",
+    "clock-wrong": "It is the clock of the machine where the command runs; `StreamclientClockSlow` is for workers.",
     "not-a-status-table": _COMMAND,
 }
 """Situations that no alert names, with the reasons."""

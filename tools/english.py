@@ -26,6 +26,10 @@ ANYWHERE = {
     r"(?<![Tt]here\s)\b(?:is|are|was|were) no (?!longer|more|less|later|earlier|way|need)\w": "is not a, has no",
     r"\b(?:is|are|was|were) none\b": "does not exist, is unknown, has none",
     r"\b\w+\(e?s\)(?!://)": "`counted`, or the plural alone",
+    r"\b(?:is|are|be) (?:that|those) of\b": "the noun again, 'belongs to', 'the same as in'",
+    r"\b(?:used|begun|closed|requested|called|parsed|sent|shut\sdown|looked) before(?=[.;:]|\s*\Z)": "already, earlier",
+    r"[,;] sorted\.|, in words\.": "sorted or 'in words' before the noun",
+    r"\b[Jj]udgements?\b": "the check, the result",
 }
 """Pattern to better words. A space stands for any blanks, a line break included."""
 
@@ -35,10 +39,18 @@ SENTENCES = {
 }
 """The same for the first words of a sentence."""
 
-VALUES = {r"(?:That|Those|Where)\b(?![^.]*\?)": "a noun"}
+VALUES = {
+    r"(?:That|Those|Where|How)\b(?![^.]*\?)": "a noun",
+    r"Most (?!important\b|recent\b)[a-z]": "the largest number of",
+}
 """The same for the first words of the docstring of a module, a class, a property, a field or a constant."""
 
-FUNCTIONS = {r"(?:Those|Whether|Where|When|How|Why|All|Each|Every|Its|Until|Nothing)\b": "an imperative"}
+FUNCTIONS = {
+    r"(?:Those|Whether|Where|When|How|Why|All|Each|Every|Its|Until|Nothing)\b": "an imperative",
+    r"Have (?:(?:an?|the|its|their|it|them)\b|``\w+``)": "let, order, request: the actor and the verb",
+    r"See ``\w+``\.\s*\Z": "``Class.method``",
+    r"Return the (?:module|class|function) ``[\w.]+``\.": "what the caller may rely on",
+}
 """The same for the first words of the docstring of a function that is not a property. D401 of ruff finds the others."""
 
 ALLOWED = {

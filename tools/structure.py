@@ -166,7 +166,7 @@ def room_arrows() -> dict[str, set[str]]:
 
 
 def floors(arrows: dict[str, set[str]]) -> list[list[str]]:
-    """Return the rooms of each floor, the lowest first: a room is above all that it imports; circles share a floor."""
+    """Return the rooms of each floor, the lowest first: a room is above all that it imports; cycles share a floor."""
     circle_of = {room: set(ring) for ring in circles(arrows) for room in ring}
     height: dict[str, int] = {}
 
@@ -313,7 +313,7 @@ def _calls_of(function: ast.FunctionDef) -> list[str]:
 
 
 def print_source() -> None:
-    """Print the figures that the source gives: sizes, names used twice, long functions, rooms, floors and circles."""
+    """Print the figures that the source gives: sizes, names used twice, long functions, rooms, floors and cycles."""
     known = modules()
     classes: dict[str, list[str]] = defaultdict(list)
     long_functions = 0
@@ -338,7 +338,7 @@ def print_source() -> None:
         "file names used twice": len(names_twice()),
         f"files under {SHORT_FILE_LINES} lines of one caller": len(short),
         f"functions over {LONG_FUNCTION_LINES} lines": long_functions,
-        "circles of imports": len(rings),
+        "cycles of imports": len(rings),
     }
     for label, figure in figures.items():
         print(f"{label:<34}{figure:>8}")
@@ -350,7 +350,7 @@ def print_source() -> None:
     for each in short:
         print(f"  short, of one caller: {each}")
     for ring in rings:
-        print(f"  circle: {', '.join(ring)}")
+        print(f"  cycle: {', '.join(ring)}")
 
 
 def main() -> int:

@@ -26,7 +26,7 @@ LONGEST_STRATEGY_MILLIS = 86_400_000
 """The longest pause that a user's retry strategy may return: a day. A larger number is a mistake in its unit."""
 
 RETRY_SHARE = 0.05
-"""The first pause after failed calls about leases, as a share of the lease duration; later pauses double up to the
+"""The first pause after failed calls about leases, as a share of the lease duration. Later pauses double up to the
 renewal interval. With the default lease of twenty seconds the first pause is one second, so that several tries fit into
 the rest of a lease."""
 
@@ -59,7 +59,7 @@ def lease_pause_seconds(failures: int, config: ClientConfig) -> float:
 
 
 def with_jitter(millis: int, dice: random.Random) -> float:
-    """Return ``millis``, shortened at random by at most ``JITTER_SHARE``; the pause is never longer than ``millis``."""
+    """Return ``millis``, shortened at random by at most ``JITTER_SHARE``. The pause is never longer than ``millis``."""
     return millis * (1.0 - JITTER_SHARE * dice.random())
 
 

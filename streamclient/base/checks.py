@@ -67,7 +67,7 @@ class Check:
 
 
 def shown(value: object) -> str:
-    """Return a value for a message; long values are cut."""
+    """Return a value for a message. Long values are cut."""
     try:
         text = repr(value)
     except Exception as error:
@@ -118,7 +118,8 @@ not_negative = whole(0)
 flag = Check("True or False", lambda value: isinstance(value, bool))
 text = Check("a non-empty string", lambda value: isinstance(value, str) and bool(value))
 LONGEST_IDENTIFIER_BYTES = 1_024
-"""The longest value of a primary key in the service. Names of workers, tables and streams are stored in such values."""
+"""The largest number of bytes of a primary key's value in the service. Names of workers, tables and streams are stored
+in key values."""
 
 
 def _why_no_identifier(value: object) -> str:
@@ -202,7 +203,7 @@ def instance(kind: type, expected: str = "") -> Check:
 def implementation(interface: type) -> Check:
     """Return the check for an object with all required methods of an interface.
 
-    A class of such objects fails the check.
+    A class of these objects fails the check.
     """
     public = [name for name, value in vars(interface).items() if callable(value) and not name.startswith("_")]
     methods = sorted(getattr(interface, "__abstractmethods__", ())) or public

@@ -49,7 +49,7 @@ def _named(part: str) -> str:
 
 
 def check_expression(name: str, expression: object) -> None:
-    """Refuse a cron expression that is invalid or never fires; ``name`` is that of the setting.
+    """Refuse a cron expression that is invalid or never fires; ``name`` is the name of the setting.
 
     Raises:
         ConfigurationError: the expression is refused.
@@ -107,7 +107,7 @@ class CronSchedule:
             timezone=timezone.utc,
             daemon=True,
         )
-        """APScheduler's scheduler; its jobs have the given names."""
+        """APScheduler's scheduler. Its jobs have the given names."""
 
     def add(self, name: str, expression: str, function: Callable[[], object]) -> None:
         """Plan a job under a name that is unique in this schedule.

@@ -38,20 +38,20 @@ fewer."""
 
 ROOM_SECONDS = 1.0
 """The longest wait of a new connection for a thread. A connection that was given up frees its thread immediately, and a
-judgement takes milliseconds."""
+health check takes milliseconds."""
 
 WAITING_CONNECTIONS = 128
-"""The number of connections that the system accepts while the server's own thread is busy."""
+"""The largest number of connections that the system accepts while the server's own thread is busy."""
 
 CLOSE_SECONDS = 1.0
-"""The longest wait for threads when the server is closed. A thread whose judgement hangs is abandoned."""
+"""The longest wait for threads when the server is closed. A thread stuck in a health check is abandoned."""
 
 STOP_POLL_SECONDS = 0.1
 """The longest time, in seconds, until the server notices that it was closed."""
 
 MOST_UNREAD_BYTES = 1 << 16
-"""The number of bytes that are read of a refused request's body. If a connection is closed with unread bytes, it is
-reset, and the client loses the answer."""
+"""The largest number of bytes that are read of a refused request's body. If a connection is closed with unread bytes,
+it is reset, and the client loses the answer."""
 
 JSON, PLAIN = "application/json", "text/plain; charset=utf-8"
 
@@ -164,7 +164,7 @@ class _Server(socketserver.TCPServer):
         self._changed = threading.Condition()
         self._open: set[Any] = set()
         self._waits_for_client: dict[Any, None] = {}
-        """The connections whose client has not sent its request, or has not taken its answer; the oldest comes
+        """The connections whose client has not sent its request, or has not taken its answer. The oldest comes
         first."""
 
     def process_request(self, request: Any, client_address: Any) -> None:
@@ -199,7 +199,7 @@ class _Server(socketserver.TCPServer):
         _log.debug("a connection to the health server was given up", exc_info=True)
 
     def hang_up(self) -> None:
-        """Give up every open connection, and end the threads. A thread whose judgement hangs is abandoned."""
+        """Give up every open connection, and end the threads. A thread stuck in a health check is abandoned."""
         self._pool.shutdown(wait=False, cancel_futures=True)
         with self._changed:
             for request in self._open:

@@ -20,9 +20,9 @@ AGAIN_SECONDS = 0.02
 ended."""
 
 MOST_TRIES = 50
-"""The number of times that a thread for raising the exception again is requested, while the system refuses threads. All
-tries together take a second, for which the main thread waits. If the exception is lost after all, Python reports it in
-the main thread."""
+"""The largest number of times that a thread for raising the exception again is requested, while the system refuses
+threads. All tries together take a second, for which the main thread waits. If the exception is lost after all, Python
+reports it in the main thread."""
 
 
 class RaisedBySignal:

@@ -21,7 +21,7 @@ FORMAT_COLUMN = "Format"
 
 @frozen
 class KeptFormat:
-    """A format, and the versions that this program reads; it writes the newest of them."""
+    """A format, and the versions that this program reads. It writes the newest of them."""
 
     name: str
     """A noun in the singular, for messages."""
@@ -31,7 +31,7 @@ class KeptFormat:
     """The first version that is read."""
 
     def problem(self, stated: object) -> str:
-        """Return why data that state version ``stated`` cannot be read; empty if they can.
+        """Return why data of the version ``stated`` cannot be read; empty if they can.
 
         ``None`` stands for data that state no version.
         """

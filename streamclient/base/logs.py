@@ -2,8 +2,8 @@
 
 Python passes exceptions of filters, and of handlers that do not catch them, to the code that logs. In this package such
 code owns leases, reads a stream or serves requests, and must not end because a log cannot be written. Names and texts
-from outside are escaped. Otherwise a message of a service or a user could fake an entry, or control the terminal that
-shows the log.
+from outside are escaped. Without that, a message of a service or a user could fake an entry, or control the terminal
+that shows the log.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ class OutageLog:
         self._logger.log(level, "%s%s", told, f" ({left_out} more like this were left out)" if left_out else "")
 
     def _news(self, outage: Hashable) -> int | None:
-        """Return how many lines were left out since the last logged line; ``None`` to leave out this line, too."""
+        """Return the number of lines left out since the last logged line; ``None`` to leave out this line, too."""
         now = self._monotonic()
         with self._lock:
             said_at, left_out = self._said.get(outage, (None, 0))

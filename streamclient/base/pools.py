@@ -80,7 +80,7 @@ class DaemonPool(Executor):
         return future
 
     def start(self, call: Callable[[], object]) -> None:
-        """Run a call whose result and error no code reads. Errors are those of ``submit``."""
+        """Run a call whose result and error no code reads. It raises the same errors as ``submit``."""
         self._put(None, call)
 
     def _put(self, future: Future[Any] | None, call: Callable[[], Any]) -> None:

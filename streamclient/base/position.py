@@ -50,7 +50,7 @@ def no_progress(
     last: SequenceInfo | None,
     before: SequenceInfo | None,
 ) -> str:
-    """Return why a page with records makes no progress, a fault of the service; return an empty text otherwise.
+    """Return why a page with records makes no progress, which is a fault of the service; empty if it makes progress.
 
     The positions of a shard's records rise strictly, and the next iterator is after them. The order of the records
     within a page is not checked here, but by the decoder.
@@ -87,8 +87,8 @@ class Judged:
     """The reason why the page cannot be true; empty if it may be true. A reader uses no part of a doubtful page, least
     of all its next position."""
     taken: int = 0
-    """The number of records at the beginning of the page that were taken before. It is above 0 when the reader has gone
-    back, and reads up to the last taken record again."""
+    """The number of records at the beginning of the page that were already taken. It is above 0 when the reader has
+    gone back, and reads up to the last taken record again."""
     is_way: bool = False
     """Whether all records of the page are before the last taken record. If so, the page's next position is before that
     record, too."""

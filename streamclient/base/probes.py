@@ -37,7 +37,7 @@ class Probed(ABC):
 
     @property
     def health(self) -> WorkerHealth:
-        """Whether the work is done: unhealthy before the beginning and after the end; between them, ``work_health``.
+        """The health. It is unhealthy before the beginning and after the end; between them, it is ``work_health``.
 
         Any thread may read this.
         """

@@ -111,7 +111,7 @@ def process_state(pid: int) -> str | None:
     """Return the letter of a process's state; ``None`` if the process does not exist or has ended.
 
     The letter is ``R`` if the system only says that the process exists. A process id means something only if its
-    ``process_space`` is that of this process.
+    ``process_space`` equals this process's.
     """
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")

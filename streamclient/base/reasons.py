@@ -66,7 +66,7 @@ class Cause(Enum):
     PARENT_ROW_MISSING = "parent_row_missing"
     """A parent has no lease row, so it is unknown whether the parent is finished. The subject is that parent."""
     PARENT_CIRCLE = "parent_circle"
-    """The stream lists the shard as its own ancestor. The subject is the circle of shards that are each other's
+    """The stream lists the shard as its own ancestor. The subject is the cycle: the shards that are each other's
     parents."""
     ROW_GONE = "row_gone"
     HAND_OVER_IN_DOUBT = "hand_over_in_doubt"
@@ -92,7 +92,7 @@ class Cause(Enum):
     """The worker has failed, and leaves the shard to other workers. The detail names the error."""
     WORKER_ENDED = "worker_ended"
     CLOSING = "closing"
-    """The processor is being shut down; the subject is the ``ShutdownReason`` that the processor gets."""
+    """The processor is being shut down. The subject is the ``ShutdownReason`` that the processor gets."""
 
     # Orders of an operator.
     PAUSED = "paused"
@@ -334,7 +334,7 @@ def plain_traceback(error: BaseException) -> str | None:
 
 
 def _lines(error: BaseException, told: str) -> list[str]:
-    """Return the lines of an error's message; a message of this package keeps its own lines."""
+    """Return the lines of an error's message. A message of this package keeps its own lines."""
     return told.split("\n") if isinstance(error, StreamClientError) else [told]
 
 
@@ -441,7 +441,7 @@ class WorkerHealth:
 
     is_healthy: bool
     reason: str = ""
-    """The failing call, its error, and how long it has failed; empty for a healthy worker."""
+    """The failing call, its error, and the time for which it has failed; empty for a healthy worker."""
     failing_shards: Mapping[str, FailingShard] = field(factory=dict)
     """Shards whose processors fail, by id as in ``shard_statuses``: at most three, the longest failing first. They make
     a worker unhealthy only if ``ClientConfig.unhealthy_after_failing_millis`` says so."""

@@ -36,10 +36,11 @@ if TYPE_CHECKING:
     from streamclient.operate.site import Site
 
 DEFAULT_PORT = 8182
-"""The port after those of ``streamclient server`` and its console, so that all three can run."""
+"""The default port. It is the next one after the ports of ``streamclient server`` and its console, so all three can
+run."""
 
 LEAST_KEY_CHARACTERS = 22
-"""The shortest key of a file: 22 characters of base64 are 128 bits."""
+"""The smallest number of characters of a key in a file: 22 characters of base64 are 128 bits."""
 
 _KEY = re.compile(r"[!-~]+")
 """A key is sent in a header: printable ASCII without spaces."""
@@ -178,7 +179,7 @@ def key_in(path: str) -> str:
 
 
 def fleet_pages(arguments: argparse.Namespace, connection: Connection) -> FleetPages:
-    """Return the pages of the fleets that the options name; the tables are looked up.
+    """Return the pages of the fleets that the options name. The tables are looked up.
 
     Raises:
         ConfigurationError: there is no such fleet, or no such processor.
@@ -220,7 +221,7 @@ def fleet_pages(arguments: argparse.Namespace, connection: Connection) -> FleetP
 
 
 def named_fleets(given: Sequence[str], client: OTSClient) -> list[tuple[str, str]]:
-    """Return data table and status table of each fleet that is named; of all fleets if none is.
+    """Return data table and status table of each named fleet, or of all fleets if none is named.
 
     Raises:
         ConfigurationError: a data table has no status table or several, or there is no fleet at all.
@@ -245,7 +246,10 @@ def named_fleets(given: Sequence[str], client: OTSClient) -> list[tuple[str, str
 
 
 def _by_name(sites: Iterable[Site]) -> Mapping[str, Site]:
-    """Return the fleets by the names of their data tables, and of their status tables where that is not enough."""
+    """Return the fleets by the names of their data tables.
+
+    Where that is ambiguous, the name has the status table, too.
+    """
     listed = list(sites)
     counts = Counter(site.data_table for site in listed)
     return {
@@ -255,6 +259,6 @@ def _by_name(sites: Iterable[Site]) -> Mapping[str, Site]:
 
 
 def _command_options(connection: Connection) -> list[str]:
-    """Return the options that lead a copied command to the same instance; keys come from the environment."""
+    """Return the options with which a copied command reaches the same instance. Keys come from the environment."""
     options = [] if connection.endpoint == LOCAL_ENDPOINT else ["--endpoint", connection.endpoint]
     return [*options, *([] if connection.instance == LOCAL_INSTANCE else ["--instance", connection.instance])]

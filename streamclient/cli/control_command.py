@@ -17,7 +17,7 @@ from streamclient.cli.terminal.output import id_shortener, print_json, print_tab
 from streamclient.errors import start_one
 
 TIMEOUT_SECONDS = 30.0
-"""Time limit of one admin call, in seconds; the call waits for nothing but the engine's lock."""
+"""The time limit of one admin call, in seconds. The call waits for nothing but the engine's lock."""
 
 SHARD_COLUMNS = (
     Column("SHARD"),
@@ -169,7 +169,7 @@ class _Session:
 
 
 Outcome = tuple[dict[str, Any], str | Callable[[], None]]
-"""The server's answer as a document, and the same for people: a text, or a function that prints a table."""
+"""The server's answer in two forms: as a document, and for people as a text or a function that prints a table."""
 
 
 def _shards(session: _Session, arguments: argparse.Namespace) -> Outcome:

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from streamclient.operate.cases import Explanation
 
 OBSERVE_SECONDS = 2.0
-"""Seconds between two reads of the rows: enough for a busy shard's position to move, and short enough for a person to
-wait."""
+"""The seconds between two reads of the rows. They are enough for a busy shard's position to move, and short enough for
+a person to wait."""
 
 
 def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -89,5 +89,5 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _urgency(found: Explanation) -> tuple[bool, bool, str]:
-    """Return the place among others: shards that do not move come first, and finished ones last."""
+    """Return the key by which shards are sorted. Shards that do not move come first, and finished ones last."""
     return found.situation.moves, found.situation.is_finished, found.shard_id

@@ -64,7 +64,7 @@ def rewind(site: Site, arguments: argparse.Namespace) -> int:
 
 
 def skip(site: Site, arguments: argparse.Namespace) -> int:
-    """Go on at a later position, and say how many records that loses; or drop single records."""
+    """Go on at a later position, and print how many records that loses; or drop single records."""
     if arguments.to is None:
         return _take_out(site, arguments)
     _require_other("--to", arguments.to, refused=("oldest",), instead="rewind")
@@ -87,12 +87,12 @@ def skip(site: Site, arguments: argparse.Namespace) -> int:
 
 
 def park(site: Site, arguments: argparse.Namespace) -> int:
-    """Have one record of a shard parked."""
+    """Order that one record of a shard is parked."""
     return _take_out(site, arguments)
 
 
 def _take_out(site: Site, arguments: argparse.Namespace) -> int:
-    """Order records parked or dropped; without ``--yes`` nothing is written."""
+    """Order that records are parked or dropped. Without ``--yes`` nothing is written."""
     _require_yes(arguments, "give the order")
     count = getattr(arguments, "records", None)
     checks.optional(checks.positive).require("--records", count)
@@ -111,7 +111,7 @@ def _take_out(site: Site, arguments: argparse.Namespace) -> int:
 
 
 def withdraw(site: Site, arguments: argparse.Namespace) -> int:
-    """Withdraw an order about records; without ``--yes`` nothing is written."""
+    """Withdraw an order about records. Without ``--yes`` nothing is written."""
     _require_yes(arguments, "withdraw the order")
     noted: dict[str, str] = {}
 
@@ -196,7 +196,7 @@ def release(site: Site, arguments: argparse.Namespace) -> int:
 
 
 def move(site: Site, arguments: argparse.Namespace) -> int:
-    """Have a lease handed to a worker."""
+    """Order that a lease is handed to a worker."""
     return _run(
         site, arguments, lambda: lease_orders.move_order(arguments.shard, arguments.to, reason=arguments.reason)
     )
@@ -246,7 +246,10 @@ def _reader(site: Site) -> TargetReader:
 
 
 def _target(site: Site, facts: FleetFacts, lease: Lease | None, text: str) -> Target:
-    """Return the position that ``text`` names; for a shard without lease, which the plan refuses, return a stand-in."""
+    """Return the position that ``text`` names.
+
+    For a shard without a lease, which the plan refuses, return a stand-in.
+    """
     if lease is None:
         return Target(checkpoint=CheckpointPosition.TRIM_HORIZON, text=text)
     return _reader(site).resolve(lease.lease_key, text, facts.now_micros)
@@ -287,7 +290,7 @@ class _Ended:
     """Shortens the ids in a text, on a terminal."""
 
     def noting(self, *notes: str, status: OrderStatus | None = None) -> _Ended:
-        """Return the same with further notes, and with another status if one is given."""
+        """Return a copy with further notes, and with the status ``status`` if it is given."""
         report = evolve(self.report, status=status or self.report.status, notes=(*self.report.notes, *notes))
         return evolve(self, report=report)
 
@@ -297,7 +300,7 @@ def _run(site: Site, arguments: argparse.Namespace, order: Callable[[], Order]) 
 
 
 def _execute(site: Site, arguments: argparse.Namespace, make: Callable[[], Order]) -> _Ended:
-    """Carry an order out. Ids in errors are short. ``make`` makes the order once the arguments have whole ids."""
+    """Carry an order out. ``make`` makes the order when the arguments have whole ids. Ids in errors are short."""
     limit = getattr(arguments, "pause", None)
     pause_seconds = None if limit is None else parse_duration(limit)
     collector = FleetReader(site)

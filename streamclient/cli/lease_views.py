@@ -70,7 +70,7 @@ MOVE_COLUMNS = (
 )
 
 HISTORY_ROWS = 50
-"""The most changes of a lease that ``show`` names."""
+"""The largest number of changes of a lease that ``show`` names."""
 
 
 def list_leases(site: Site, arguments: argparse.Namespace) -> int:
@@ -196,7 +196,7 @@ def save_snapshot(site: Site, arguments: argparse.Namespace) -> int:
 
 
 def report(site: Site, arguments: argparse.Namespace) -> int:
-    """Print lag and time to loss by groups of shards; save them with the state if ``--directory`` is given."""
+    """Print lag and time to loss by groups of shards. With ``--directory``, save them with the state of the fleet."""
     if arguments.keep is not None and arguments.directory is None:
         raise ConfigurationError("--keep says how many reports stay in a --directory; name one")
     checks.optional(checks.positive).require("--keep", arguments.keep)
@@ -264,7 +264,7 @@ def with_parked(site: Site, arguments: argparse.Namespace, facts: FleetFacts) ->
 
 
 def all_shards(facts: FleetFacts) -> list[str]:
-    """Return the shards with a row, and the shards that the stream lists; ancestors first."""
+    """Return the shards with a row, and the shards that the stream lists. Ancestors come first."""
     return facts.tree.ancestors_first({*facts.rows, *(facts.stream.listing or {}), *facts.former_rows})
 
 
@@ -274,7 +274,7 @@ def known_ids(facts: FleetFacts) -> set[str]:
 
 
 def shard_shortener(facts: FleetFacts) -> Callable[[str], str]:
-    """Return a function that shortens the ids of these shards in a text, on a terminal."""
+    """Return a function that, on a terminal, shortens the ids of the facts' shards in a text."""
     return id_shortener(known_ids(facts))
 
 

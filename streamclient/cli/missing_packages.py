@@ -11,7 +11,10 @@ from streamclient.errors import DependencyException
 
 @contextmanager
 def named_if_missing(table: str) -> Iterator[None]:
-    """End the command with a sentence that names the table if the service answers the block that it does not exist."""
+    """Run a block.
+
+    If the service answers that a table does not exist, end the command with a sentence that names ``table``.
+    """
     from streamclient.wire.service_errors import OBJECT_NOT_EXIST  # noqa: PLC0415
 
     try:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from streamclient.operate.site import Site
 
 CALL_TIMEOUT_SECONDS = 20.0
-"""Time limit of one attempt of a call, in seconds; the SDK's own default of 50 s is longer than a person waits at a
+"""The time limit of one attempt of a call, in seconds. The SDK's own default of 50 s is longer than a person waits at a
 screen."""
 
 
@@ -43,7 +43,7 @@ def connection_parent(
     is_group: bool = False,
     title: str = "connection",
 ) -> argparse.ArgumentParser:
-    """Return a parent parser with the options of the connection, and ``--json``; they stand after a command's name.
+    """Return a parent parser with the options of the connection, and ``--json``. They stand after a command's name.
 
     Args:
         tables: the tables that the command needs, out of ``data-table`` and ``status-table``.
@@ -72,7 +72,7 @@ def connection_parent(
 
 
 def option_value(name: str, arguments: argparse.Namespace, environment: Mapping[str, str] = os.environ) -> str:
-    """Return the value given for an option, else the one in the environment, else the option's default.
+    """Return the given value of an option. Without one, return the environment's value, or else the default.
 
     Raises:
         ConfigurationError: there is no value and no default; the text names the option and the variable.
@@ -112,7 +112,7 @@ def connection_of(arguments: argparse.Namespace, environment: Mapping[str, str] 
 
 
 def command_client(arguments: argparse.Namespace, environment: Mapping[str, str] = os.environ) -> OTSClient:
-    """Return the client of a command; it logs nothing, because commands report errors themselves.
+    """Return the client of a command. It logs nothing, because commands report errors themselves.
 
     Raises:
         ConfigurationError: a value is empty, or the SDK cannot work with it.

@@ -27,7 +27,7 @@ from streamclient.worker.parking.parking_files import FileParkingStore
 from streamclient.worker.parking.parking_replay import processor_named, replay_records
 
 EXIT_LEFT = 1
-"""Exit code: a replay left records parked."""
+"""The exit code if a replay left records parked."""
 
 COLUMNS = (
     Column("RECORD"),
@@ -112,7 +112,10 @@ def _of_cause(records: list[ParkedRecord], arguments: argparse.Namespace) -> lis
 
 
 def _full_record_id(given: str, records: Sequence[ParkedRecord]) -> str:
-    """Return the record id that begins with ``given``, or whose last part does: that part alone is unique."""
+    """Return the record id that begins with ``given``, or whose last part begins with it.
+
+    The last part alone is unique.
+    """
     ids = {parked.record_id for parked in records}
     by_digest: dict[str, str] = {_digest(full): full for full in ids}
     named = matching_id(given, by_digest, "record")

@@ -49,7 +49,10 @@ def _add(actions: Any, name: str, text: str) -> argparse.ArgumentParser:
 
 
 def _with_parts(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
-    """Add options that select a part of a key's records. A replay has none: it keeps a key's order in all shards."""
+    """Add options that select a part of a key's records.
+
+    A replay has no such options: it keeps a key's order in all shards.
+    """
     selection = _with_cause(parser, "with this cause, as `parked causes` names it")
     selection.add_argument("--shard", metavar="ID", help="of the shard with this id, or beginning of one")
     selection.add_argument(

@@ -1,4 +1,4 @@
-"""``streamclient run --check``: what a run would do, said after asking the service; nothing is written or created."""
+"""``streamclient run --check``: ask the service, and print what a run would do. Nothing is written or created."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def check(settings: RunSettings) -> int:
     """Print what the run would do; return the exit code.
 
     Raises:
-        ConfigurationError: settings cannot work, or the service refuses what they name; the message has all mistakes.
+        ConfigurationError: settings are invalid, or the service refuses what they name; the message has all mistakes.
     """
     parts = settings.parts(_import)
     settings.worker_of(parts)
@@ -42,7 +42,7 @@ def check(settings: RunSettings) -> int:
 
 
 def _import(module: str) -> object:
-    """Import a module; an error of its code is one mistake among others here."""
+    """Import a module. An error of its code is one mistake among others here."""
     try:
         return import_from_here(module)
     except ImportError:
@@ -55,7 +55,7 @@ def _import(module: str) -> object:
 
 
 def _answers(settings: RunSettings, parts: RunParts) -> Sequence[str]:
-    """Return what the service says of the tables; what it refuses becomes a mistake of the settings."""
+    """Return the answers of the service about the tables. A refusal becomes a mistake of the settings."""
     client = without_retries(parts.stream.client)
     api = TablestoreStreamApi(client, retry=READ_RETRY)
     questions: list[tuple[Key, Callable[[], str]]] = [

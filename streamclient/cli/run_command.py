@@ -35,7 +35,7 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
 
 
 def add_settings(parser: argparse.ArgumentParser) -> None:
-    """Add the options that give settings; those that are not given are ``None``, whatever their default is."""
+    """Add the options that give settings. An option that is not given is ``None``, whatever its default is."""
     parser.set_defaults(is_one_of_processes=False, config_text=None)
     parser.add_argument(
         "factory",
@@ -125,7 +125,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _speak(arguments: argparse.Namespace, settings: RunSettings, worker: str) -> None:
-    """Set ``tell`` and ``complain`` of the arguments, which print what the command itself says; log JSON if asked to.
+    """Set ``tell`` and ``complain`` of the arguments, which print the command's own lines. If asked to, log as JSON.
 
     Logs as text begin later: a program that sets its logging up when it is imported keeps its own.
     """

@@ -38,33 +38,34 @@ if TYPE_CHECKING:
 
 SHORTEST_RESTART_MILLIS = 1_000
 LONGEST_RESTART_MILLIS = 60_000
-"""Longest time between the end of a process and the start of the next one. The time doubles from the shortest one, so
-that a process that keeps dying costs little."""
+"""The longest time between the end of a process and the start of the next one. The time doubles from the shortest one,
+so that a process that keeps dying costs little."""
 
 STEADY_SECONDS = 60.0
-"""Time after which a running process has shown that it works: earlier failures are forgotten."""
+"""The time after which a running process has shown that it works. Then earlier failures are forgotten."""
 
 END_SECONDS = 60.0
-"""Longest wait for a process that was asked to end: twice the default bound of a worker's own shutdown."""
+"""The longest wait for a process that was asked to end: twice the default bound of a worker's own shutdown."""
 
 TICK_SECONDS = 0.2
-"""Seconds between two checks of the processes; their output is passed on at once."""
+"""The seconds between two checks of the processes. Their output is passed on at once."""
 
 READ_BYTES = 1 << 20
-"""Bytes per read, more than a pipe holds: one read takes all output that an ended process left."""
+"""The number of bytes per read: more than a pipe holds, so that one read takes all output that an ended process
+left."""
 
 LONGEST_LINE_BYTES = 1 << 20
-"""Length at which a line of output is broken, so that an endless line does not take endless memory."""
+"""The length at which a line of output is broken, so that an endless line does not take endless memory."""
 
 LONGEST_REST = 1 << 16
-"""The most characters that a thread may print without ending the line; more are written at once."""
+"""The largest number of characters that a thread may print without ending the line. More are written at once."""
 
 STDIN, STDOUT, STDERR = 0, 1, 2
 
 
 @define(eq=False)
 class PassedOutput:
-    """A standard stream of a process, passed on in whole lines, each as ``told`` makes it of the process's line."""
+    """A standard stream of a process, passed on in whole lines. ``told`` makes each line from the process's line."""
 
     source: IO[bytes]
     target: BinaryIO
@@ -85,7 +86,7 @@ class PassedOutput:
         return data != b""
 
     def close(self) -> None:
-        """Pass on the rest of an ended process's output; a process that it started may still hold the stream open."""
+        """Pass on the rest of an ended process's output. A process that it started may still hold the stream open."""
         if self.source.closed:
             return
         self.pass_on()
@@ -123,7 +124,10 @@ class WorkerSlot:
     """The error of the last process, with its last words, if it ended by itself before it was steady."""
 
     def start(self, now: float) -> None:
-        """Start the process. It ends in an orderly way when this process is gone: its standard input closes then."""
+        """Start the worker's process.
+
+        If the supervisor ends, the pipe to the worker's standard input closes, and the worker stops in an orderly way.
+        """
         self.process = subprocess.Popen(
             self.command,
             bufsize=0,
@@ -187,7 +191,7 @@ def after_name(worker: str) -> Callable[[bytes], bytes]:
 
 
 def as_json(worker: str, stream: str) -> Callable[[bytes], bytes]:
-    """Return a function that makes JSON with the worker's name of a line; ``stream`` is the logger of other lines."""
+    """Return a function that makes JSON with the worker's name from a line. ``stream`` is the logger of other lines."""
     from streamclient.cli.terminal.json_log import line_of  # noqa: PLC0415
 
     def told(line: bytes) -> bytes:
@@ -202,7 +206,7 @@ def as_json(worker: str, stream: str) -> Callable[[bytes], bytes]:
 
 
 def document_of(line: bytes) -> Mapping[str, object]:
-    """Return the JSON object on a line; an empty one if the line is something else."""
+    """Return the JSON object on a line; an empty object if the line is something else."""
     with contextlib.suppress(ValueError, RecursionError):
         document = json.loads(line)
         if isinstance(document, dict):
@@ -241,7 +245,7 @@ class Supervisor:
             self._end_all()
 
     def step(self) -> None:
-        """Look at every process once: start those that are due, note those that have ended."""
+        """Look at every process once: start processes that are due, and note processes that have ended."""
         now = self._monotonic()
         for slot in self.slots:
             if slot.process is None and now >= slot.due_at:
@@ -261,9 +265,10 @@ class Supervisor:
 
     @contextmanager
     def ended_by_signals(self) -> Iterator[None]:
-        """Let SIGTERM, SIGHUP and Ctrl-C end ``run`` while the block runs; a Ctrl-C after these kills the processes.
+        """Let SIGTERM, SIGHUP and Ctrl-C end ``run`` while the block runs.
 
-        No handler raises: the start or end of a process is never cut short.
+        After one of them, Ctrl-C kills the processes. No handler raises, so the start or end of a process is never cut
+        short.
         """
 
         def handle(number: int, frame: FrameType | None) -> None:
@@ -311,7 +316,10 @@ class Supervisor:
                 outputs[source].close()
 
     def _end_all(self) -> None:
-        """End all processes in order, at the same time; kill those that do not end in time, or at a second Ctrl-C."""
+        """End all processes in order, at the same time.
+
+        At a second Ctrl-C, or when the time is up, kill those that remain.
+        """
         give_up_at = self._monotonic() + END_SECONDS
         for slot in self.slots:
             if slot.process is not None:
@@ -331,7 +339,7 @@ def run_processes(arguments: argparse.Namespace, settings: RunSettings) -> int:
     """Run the workers of ``--processes`` until a signal comes; return the exit code.
 
     Raises:
-        ConfigurationError: settings cannot work, as far as that is seen without importing objects.
+        ConfigurationError: settings are invalid, as far as that is seen without importing objects.
     """
     if not hasattr(os, "killpg"):
         raise CommandFailed("--processes needs process groups and their signals, which this system does not have")
@@ -351,7 +359,7 @@ def run_processes(arguments: argparse.Namespace, settings: RunSettings) -> int:
 
 
 def worker_slots(words: Sequence[str], settings: RunSettings) -> list[WorkerSlot]:
-    """Return a slot for each worker: the same command, to which a name and a port of its own are added."""
+    """Return a slot for each worker. All have the same command, to which a name and a port of their own are added."""
     port = settings.value("serve", "port")
     environment = {**os.environ}
     if not settings.has_own_client:

@@ -20,7 +20,7 @@ from streamclient.config import ClientConfig
 from streamclient.errors import ConfigurationError
 
 FILE_VARIABLE = "_STREAMCLIENT_FILE"
-"""The variable in which a process of several gets the text of the file, so that all of them run with the same one, and
+"""The variable that has the text of the file for each of several processes. So all of them run with the same text, and
 the file may be a pipe."""
 
 OPTIONS: Mapping[Key, str] = {
@@ -42,7 +42,7 @@ OPTIONS: Mapping[Key, str] = {
     ("log", "level"): "--log",
     ("log", "format"): "--log-format",
 }
-"""The option of its own that a setting has; every other one is given by ``--set``."""
+"""The settings that have an option of their own, with that option. Every other setting is given by ``--set``."""
 
 _ATTRIBUTES = {"--from": "beginning"}
 ON_FAILURE = {"restart": "RESTART", "stop": "STOP_SHARD", "park": "PARK"}
@@ -78,9 +78,10 @@ Found = dict[Key, Given]
 def gather(
     arguments: argparse.Namespace, text: str | None, environment: Mapping[str, str], complain: Complain
 ) -> Found:
-    """Return each given setting from the layer that wins; of settings that exclude each other, the one that wins.
+    """Return each given setting from the layer that wins.
 
-    ``text`` is the content of the file, ``None`` without one.
+    If given settings exclude each other, return the one that wins. ``text`` is the content of the file, ``None``
+    without one.
     """
     found = {} if text is None else dict(_of_file(arguments.config, text, environment, complain))
     found.update(_of_environment(environment, complain))
@@ -195,7 +196,10 @@ def _of_options(arguments: argparse.Namespace, complain: Complain) -> Iterator[t
 
 
 def _of_set(given: list[str], complain: Complain) -> Iterator[tuple[Key, Given]]:
-    """Yield what ``--set`` gives; the last one of a setting wins, and so does an option of its own."""
+    """Yield the settings that ``--set`` gives.
+
+    The last value of a setting wins, but an option of its own wins over it.
+    """
     for each in given:
         path, equals, text = each.partition("=")
         section, _, name = path.strip().rpartition(".")

@@ -47,7 +47,7 @@ class LogFormat(Enum):
 
 @frozen
 class Named:
-    """An object that a setting names as ``module:name``; it is imported before the worker is made."""
+    """An object that a setting names as ``module:name``. It is imported before the worker is made."""
 
     text: str
 
@@ -62,7 +62,8 @@ OBJECTS: dict[Key, Check] = {
     ("run", "factory"): processor_factory,
     ("run", "executor"): checks.executor,
 }
-"""The settings that name objects, with the check of the object; those of the attrs classes are added below."""
+"""The settings that name objects, each with the check of the object. The settings of the attrs classes are added
+below."""
 
 _named = Check("a text such as 'module:name'", lambda value: isinstance(value, Named))
 
@@ -93,7 +94,7 @@ _FROM_TEXT: Mapping[type, Callable[[str], Any]] = {bool: _truth, int: _whole, fl
 
 
 def _read_position(given: Any) -> Any:
-    """Return where shards without a checkpoint begin; a time in TOML is a ``datetime``."""
+    """Return the position at which shards without a checkpoint begin. A time in TOML is a ``datetime``."""
     if not isinstance(given, str | datetime):
         return given
     named = {"oldest": InitialPosition.oldest, "latest": InitialPosition.latest}
@@ -116,7 +117,7 @@ def _plain(hint: Any) -> Any:
 
 
 def _fields(kind: type) -> Iterator[tuple[str, Any, Check]]:
-    """Yield the name, the type and the check of each field; a check of another sort is left to the class."""
+    """Yield the name, the type and the check of each field. A check of another sort is left to the class."""
     hints = get_type_hints(kind)
     for each in attrs.fields(kind):
         fallback = checks.text if hints[each.name] is str else Check("given", lambda value: True)
@@ -124,7 +125,7 @@ def _fields(kind: type) -> Iterator[tuple[str, Any, Check]]:
 
 
 def is_group(kind: Any) -> bool:
-    """Return whether a field of this type is a section of its own: the class of a group of settings."""
+    """Return whether the type of a field is the class of a group of settings, so that the field is a section."""
     return isinstance(kind, type) and attrs.has(kind) and kind is not InitialPosition
 
 
@@ -142,7 +143,7 @@ def _setting(section: str, name: str, kind: Any, check: Check) -> Setting:
 
 
 def _sections_of(section: str, kind: type, apart: Mapping[str, str]) -> Iterator[Section]:
-    """Yield the section of a class, then those of its groups; ``apart`` has the fields that stand elsewhere."""
+    """Yield the section of a class, then the sections of its groups. ``apart`` has the fields that stand elsewhere."""
     settings: list[Setting] = []
     groups: list[Section] = []
     instead = dict(apart)
@@ -246,7 +247,7 @@ EXCLUSIVE: Sequence[Sequence[Key]] = (
     STORES,
     (("client", "metrics"), ("serve", "port")),
 )
-"""Settings of which one at most is used: that of the option, else of the environment, else of the file."""
+"""Groups of settings of which at most one is used: the option's setting, else the environment's, else the file's."""
 
 _CLASSES: Mapping[str, type] = {"stream": StreamConfig, "client": ClientConfig, "failure": FailurePolicy}
 

@@ -1,4 +1,4 @@
-"""The settings of ``streamclient run``, checked, and the parts made of them; every mistake is told at once."""
+"""The settings of ``streamclient run``, checked, and the parts made of them. All mistakes are reported at once."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ class RunSettings:
         return level.name
 
     def default(self, parts: RunParts, key: Key) -> Any:
-        """Return the value that a setting has without being given; ``parts`` are those of these settings."""
+        """Return the value that a setting has if it is not given. ``parts`` are made from these settings."""
         section, name = key
         owner, _, group = section.partition(".")
         made = {"stream": parts.stream, "client": parts.client, "failure": parts.client.failure_policy}.get(owner)
@@ -130,7 +130,10 @@ class RunSettings:
         return getattr(getattr(made, group) if group else made, name)
 
     def label(self, section: str, name: str) -> str:
-        """Return the name of a setting for a refusal: that of the place that gave it, else of its section."""
+        """Return the name of a setting for a refusal.
+
+        It is the name in the place that gave it, otherwise in its section.
+        """
         given = self.found.get((section, name))
         return f"{section}.{name}" if given is None else given.label
 
@@ -145,7 +148,7 @@ class RunSettings:
         return next((key for key in STORES if key in self.values), None)
 
     def connection(self) -> Connection:
-        """Return the connection; what is not given is that of the local server.
+        """Return the connection. A value that is not given is the value of the local server.
 
         Raises:
             ConfigurationError: the file with the secret cannot be read.
@@ -171,7 +174,7 @@ class RunSettings:
             metrics: the receiver of measurements, unless the settings name one.
 
         Raises:
-            ConfigurationError: settings cannot work; the message has all mistakes.
+            ConfigurationError: settings are invalid; the message has all mistakes.
         """
         objects = {} if load is None else self._objects(load)
         client = None if load is None else self._client(objects, is_rehearsal=is_rehearsal)
@@ -187,7 +190,7 @@ class RunSettings:
         """Return the worker; nothing is called yet.
 
         Raises:
-            ConfigurationError: settings cannot work; the message has all mistakes.
+            ConfigurationError: settings are invalid; the message has all mistakes.
         """
         return self.worker_of(self.parts(import_from_here, is_rehearsal=False, metrics=metrics))
 
@@ -211,11 +214,11 @@ class RunSettings:
             raise ConfigurationError(f"{len(self.mistakes)} settings cannot work:", *lines)
 
     def _is_wrong(self, section: str, name: str) -> bool:
-        """Return whether a setting was given and does not fit, which is told already."""
+        """Return whether a setting was given and does not fit, which has already been reported."""
         return (section, name) in self.found and (section, name) not in self.values
 
     def _made(self, section: str, kind: Callable[..., _Made], **more: Any) -> _Made | None:
-        """Return the object that a section describes; ``None`` if it cannot work."""
+        """Return the object that a section describes; ``None`` if the settings are invalid."""
         given = [name for each, name in self.found if each == section]
         if any(self._is_wrong(section, name) for name in given):
             return None
@@ -249,7 +252,7 @@ class RunSettings:
         return {name: each for (where, name), each in objects.items() if where == section and name != "client"}
 
     def _policy(self, objects: Mapping[Key, Any], client: Any, *, is_rehearsal: bool) -> FailurePolicy | None:
-        """Return the failure policy; ``None`` for the default, or if it cannot work."""
+        """Return the failure policy; ``None`` for the default, or if the settings are invalid."""
         key, then = self.store, self.value("failure", "then")
         if then is OnFailure.PARK and key is None and not any(each in self.found for each in STORES):
             self.mistakes.append(

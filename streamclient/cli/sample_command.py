@@ -36,7 +36,7 @@ EXTRAS = {
     "streamclient.server.LocalTablestore": "server",
     "streamclient.spark.local_session": "spark",
 }
-"""The extra that brings a library which samples import, or that a public name of this package needs."""
+"""The libraries that samples import, and the public names of this package that need an extra. Each has its extra."""
 
 PLACE: Traversable = files("streamclient") / "samples"
 """The folder of samples: a link to it in a checkout, the folder itself in an installed package or a zip archive."""
@@ -141,7 +141,7 @@ def _first_line(source: str) -> str:
 
 
 def _missing(written: Iterable[Path]) -> dict[str, str]:
-    """Return the libraries that programs need and that are not installed, each with the extra that brings it."""
+    """Return the missing libraries of programs, each with the extra that brings it."""
     imported: set[str] = set()
     for path in written:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -159,7 +159,10 @@ def _missing(written: Iterable[Path]) -> dict[str, str]:
 
 
 def _typed(program: str) -> str:
-    """Return what a shell takes for a program of this environment: its name, or its path if the name is another's."""
+    """Return the word by which a shell runs a program of this environment.
+
+    It is the program's name or, if another program has that name, its path.
+    """
     own, found = Path(sys.executable).with_name(program), shutil.which(program)
     if (found is not None and Path(found).parent.resolve() == own.parent.resolve()) or not own.exists():
         return program

@@ -18,14 +18,15 @@ if TYPE_CHECKING:
     from streamclient.server.local import LocalTablestore
 
 DEFAULT_PORT = 8180
-"""A port that is in practice free, near the usual ones for local services; fixed, so that examples can name it."""
+"""The default port. It is free in practice, near the usual ports for local services, and fixed, so that examples can
+name it."""
 
 DEFAULT_CONSOLE_PORT = 8181
-"""The port after it, for the console."""
+"""The default port of the console: the next one after ``DEFAULT_PORT``."""
 
 WAKE_SECONDS = 0.2
-"""Seconds within which a signal is noticed that came to another thread than the main one. The handler sets no event: if
-it interrupted the wait for that event, it would wait for itself."""
+"""The seconds within which a signal is noticed that came to another thread than the main one. The handler sets no
+event: if it interrupted the wait for that event, it would wait for itself."""
 
 DESCRIPTION = (
     "Run a local Tablestore until SIGINT or SIGTERM. The first line on standard output is "
@@ -106,7 +107,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def stopped_by_signals() -> list[int]:
-    """Return a list that gets the number of each SIGINT and SIGTERM from now on, in place of their usual effect."""
+    """Return a list to which each SIGINT and SIGTERM adds its number from now on, in place of its usual effect."""
     stopped: list[int] = []
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda number, _: stopped.append(number))
@@ -121,7 +122,7 @@ def wait_until(stopped: list[int]) -> None:
 
 
 def _start_console(local: LocalTablestore, arguments: argparse.Namespace, stops: ExitStack) -> None:
-    """Start the console, and print its address; without its port, say so and go on."""
+    """Start the console, and print its address. If its port is not free, print that and go on."""
     from streamclient.console.listening import ConsoleServer  # noqa: PLC0415 -- after the first line
 
     console = ConsoleServer(
@@ -137,7 +138,10 @@ def _start_console(local: LocalTablestore, arguments: argparse.Namespace, stops:
 
 
 def _stop(local: LocalTablestore) -> None:
-    """Stop the server; if a request keeps the server's thread, end with one line: the end of the process ends it."""
+    """Stop the server.
+
+    If a request keeps the server's thread, print one line: the end of the process ends that thread.
+    """
     try:
         local.stop()
     except RuntimeError as error:

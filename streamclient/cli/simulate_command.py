@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 DEFAULT_SEEDS = 2_000
 
 SHRUNK_LAWS = 3
-"""The number of broken laws for which a violation is shrunk; the reduction of each takes up to several minutes."""
+"""The largest number of broken laws for which a violation is shrunk. The reduction of each takes up to several
+minutes."""
 
 PROGRESS_SECONDS = 10.0
 
@@ -189,7 +190,7 @@ def _require_fleet(plan: HistoryPlan) -> None:
 
 
 def _write_page(file: str, history: PlayedHistory, verdict: HistoryVerdict) -> str:
-    """Write the page of a history of a fleet; return what there is to say about it."""
+    """Write the page of a history of a fleet; return the line to print about it."""
     from streamclient.console.history_page import page_file  # noqa: PLC0415
     from streamclient.testing.simulation.fleet_history import fleet_history  # noqa: PLC0415
     from streamclient.testing.simulation.world import SimulatedWorld  # noqa: PLC0415

@@ -69,7 +69,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _watched(client: Any) -> tuple[Any, Callable[[], int]]:
-    """Return the client, and the service's clock, which its answers set: "latest" is a time of that clock."""
+    """Return the client, and the service's clock, which the client's answers set. "latest" is a time of that clock."""
     from streamclient.operate.service_clock import ServiceClock  # noqa: PLC0415
 
     clock = ServiceClock()
@@ -147,7 +147,7 @@ def _line(shard: str, record: StreamRecord) -> str:
 
 
 def _cell(column: RecordColumn) -> str:
-    """Return a column as text, without its version: ``--json`` prints whole records."""
+    """Return a column as text, without its version. ``--json`` prints whole records."""
     if column.value is not None:
         return f"{column.name}={column.value!r}"
     return f"{column.name} {column.operation.value}"

@@ -8,7 +8,8 @@ from streamclient.cli.options import fleet_options, open_site
 from streamclient.cli.terminal.commands import runs
 
 INTERVAL_SECONDS = 2.0
-"""Seconds between refreshes, about as often as a person looks. Each refresh costs two scans and a few small reads."""
+"""The seconds between refreshes, which are about as frequent as a person looks. Each refresh costs two scans and a few
+small reads."""
 
 
 def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

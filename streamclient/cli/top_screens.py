@@ -35,23 +35,26 @@ from streamclient.operate.verdict import MOST_SHARDS_OF_COMMAND, FleetVerdict, t
 SHORTEST_INTERVAL_SECONDS = 0.2
 
 SPARE_LINES = 2
-"""The lines of a screen that stay free: for the number of shards that are left out, and for the cursor."""
+"""The number of lines of a screen that stay free. They are for the number of shards that are left out, and for the
+cursor."""
 
 VERDICT_SHARE, WORKER_SHARE = 3, 4
-"""A third of a screen's lines is for the verdict, a quarter for workers: else none would be left for a shard."""
+"""The shares of a screen's lines: a third is for the verdict, a quarter for workers. With more, no line would be left
+for a shard."""
 
 SENTENCE_LINES = 3
-"""The most lines of the verdict's sentence on such a screen; the cause stands whole below the shard."""
+"""The largest number of lines of the verdict's sentence on a screen with a height. The cause stands whole below the
+shard."""
 
 HOME, REST_OF_LINE, REST_OF_SCREEN = "\x1b[H", "\x1b[K", "\x1b[J"
-"""To the first line; erase to the end of a line, and to the end of the screen: a screen replaces the one before without
-flickering."""
+"""The control sequences for a screen: to the first line; erase to the end of a line; erase to the end of the screen.
+With them a screen replaces the one before without flickering."""
 
 BY_LAG = "unfinished shards by lag, up to:"
-"""Above the table of groups, whose columns are the classes of lag."""
+"""The line above the table of groups, whose columns are the classes of lag."""
 
 WHY_INDENT = "  "
-"""Before the cause of a shard, which stands below it."""
+"""The indent before the cause of a shard, which stands below it."""
 
 
 def show_top(site: Site, arguments: argparse.Namespace) -> int:
@@ -92,7 +95,7 @@ class ScreenForm:
     """A form of the screens: for people, and for programs."""
 
     text: Callable[[Overview, int | None, int | None], str]
-    """The text of a screen, of a width and a height."""
+    """Returns the text of a screen for a width and a height."""
     document: Callable[[Overview], Document]
 
     def text_of(self, screen: Overview | FailedScreen, width: int | None, height: int | None) -> str:
@@ -114,7 +117,7 @@ def _show_each(screens: Iterator[Overview | FailedScreen], form: ScreenForm, *, 
 
 
 def _show_plain(screens: Iterator[Overview | FailedScreen], form: ScreenForm) -> None:
-    """Show each screen in the place of the one before, on a terminal that knows how; else after it."""
+    """Show each screen. On a terminal that can do so, it replaces the one before; elsewhere it comes after it."""
     is_simple = os.environ.get("TERM", "dumb") == "dumb"
     for number, screen in enumerate(screens):
         text = form.text_of(screen, width_of(sys.stdout), shutil.get_terminal_size().lines)
@@ -145,7 +148,7 @@ def _screens(watch: FleetWatch, subject: str, interval_seconds: float) -> Iterat
 
 
 def plain_screen(view: Overview, width: int | None = None, height: int | None = None) -> str:
-    """Return one screen as text: without a width nothing is cut, without a height nothing is left out.
+    """Return one screen as text. Without a width nothing is cut, without a height nothing is left out.
 
     The verdict comes first. A shard that does not move has its cause below it, in as many lines as that takes. With a
     height there is at least one shard, and lines say how many workers and shards are left out.
@@ -207,7 +210,7 @@ def _worker_table(view: Overview, width: int | None, height: int | None) -> str:
 
 
 def _cut_table(columns: Sequence[Column], rows: list[tuple[str, ...]], width: int | None, height: int | None) -> str:
-    """Return the table of workers; with a height only some of them, first those that are not well."""
+    """Return the table of workers. With a height there are only some of them, first those that are not well."""
     most = len(rows) if height is None else max(1, height // WORKER_SHARE)
     if len(rows) <= most:
         return table_text(columns, rows, width)

@@ -50,11 +50,11 @@ CHANNEL_COLUMNS = (
 )
 
 LOST_FACTS = ("tunnel", "id", "channels", "read", "lag", "clients")
-"""The facts about a tunnel that end with it."""
+"""The facts about a tunnel that are lost when it is deleted."""
 
 
 class _Service:
-    """The Tunnel Service, and its clock: its answers date lags."""
+    """The Tunnel Service, and its clock, from which lags are counted. Its answers set the clock."""
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         self.clock = ServiceClock()
@@ -198,7 +198,7 @@ ACTIONS: Mapping[str, Callable[[argparse.Namespace], int]] = {
 def _described(arguments: argparse.Namespace) -> tuple[TunnelDescription, int, int | None]:
     """Return the tunnel that the arguments name, with its channels, the time of the service, and the retention.
 
-    The retention is that of the table's stream; ``None`` if the caller may not describe the table.
+    The retention is from the table's stream; ``None`` if the caller may not describe the table.
     """
     service = _Service(arguments)
     info = service.named(arguments.table, arguments.tunnel)

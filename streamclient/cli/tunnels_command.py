@@ -9,7 +9,8 @@ from streamclient.cli.options import connection_parent
 from streamclient.cli.terminal.commands import runs
 
 KIND_WORDS = ("full", "incremental", "both")
-"""The words of ``--kind``: those of ``KINDS`` in ``tunnel_progress``, which brings the SDK."""
+"""The words of ``--kind``. They equal ``KINDS`` in ``tunnel_progress``, which is not imported because it brings the
+SDK."""
 
 Actions = Any  # argparse's own type is generic over a private class
 
@@ -37,7 +38,7 @@ def _add_create(actions: Actions) -> None:
         more=" A tunnel with changes switches the stream of the table on if it is off.",
     )
     create.add_argument("table")
-    create.add_argument("tunnel", metavar="name", help="name of the tunnel, unique among those of the table")
+    create.add_argument("tunnel", metavar="name", help="name of the tunnel, unique among the table's tunnels")
     create.add_argument(
         "--kind",
         required=True,

@@ -100,7 +100,10 @@ def _fleet_of(arguments: argparse.Namespace) -> Callable[[], FleetFacts] | None:
 
 
 def _parents(facts: FleetFacts) -> dict[str, frozenset[str]]:
-    """Return each shard's parents that have a lease; others ended before the fleet, or their lease was deleted."""
+    """Return each shard's parents that have a lease.
+
+    Other parents ended before the fleet, or their lease was deleted.
+    """
     return {shard: parents.intersection(facts.leases) for shard, parents in facts.parents.items()}
 
 
@@ -123,7 +126,7 @@ def _opened(arguments: argparse.Namespace) -> Destination:
 
 
 def require_commits(proof: Proof, application: str) -> None:
-    """End the command if there was nothing to prove: otherwise a misspelt destination or fleet would pass the check.
+    """End the command if there was nothing to prove, so that a misspelt destination or fleet does not pass the check.
 
     Raises:
         CommandFailed: the destination holds no commit, or none of this application.

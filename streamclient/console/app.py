@@ -150,7 +150,7 @@ class App:
         return _packed(self._doors, body=self._files[name], content_type=FILES[name], charset="utf-8")
 
     async def _body(self, request: web.BaseRequest) -> dict[str, Any]:
-        """Return the JSON object of the body; an empty body is an empty object."""
+        """Return the JSON object of the body. An empty body is an empty object."""
         try:
             body = await asyncio.wait_for(self._received(request), BODY_TIMEOUT_SECONDS)
         except asyncio.TimeoutError:

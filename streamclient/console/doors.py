@@ -1,4 +1,4 @@
-"""Which requests reach the console, and what every answer forbids the browser.
+"""The rules for requests that reach the console, and the answers' prohibitions for the browser.
 
 Any page in a browser on this machine can send requests to the console's port, and can let its own name point there.
 Nothing is sent on a browser's own authority: there are no cookies. Each rule stops one attack and can be switched off,
@@ -177,7 +177,7 @@ class ConsoleDoors:
             raise ConsoleError(415, "json", f"a change is sent as application/json, not as {_shown(kind) or 'nothing'}")
 
     def _is_own(self, origin: str, host: str) -> bool:
-        """Return whether an origin is the console's own; a proxy has another scheme, and may put another ``Host``."""
+        """Return whether an origin is the console's own. A proxy has another scheme, and may put another ``Host``."""
         if origin == f"http://{host}":
             return True
         scheme, _, place = origin.partition("://")
@@ -195,7 +195,7 @@ def split_target(target: str) -> tuple[str, str]:
 
 
 def _single(headers: Headers, name: str) -> str:
-    """Return a header; two of them are joined, and so are neither of the two."""
+    """Return a header. If it was sent more than once, the values are joined, so that no rule accepts them."""
     return ", ".join(headers.getall(name, []))
 
 

@@ -34,7 +34,7 @@ ASKING_THREADS = 4
 """The threads for what people ask for: an order that waits for an owner delays no other request."""
 
 MOST_RECORDS = 100
-"""The most next records of a shard in one answer."""
+"""The largest number of next records of a shard in one answer."""
 
 _KINDS = ("fleet", "story", "moves", "parked")
 
@@ -105,7 +105,7 @@ class FleetPages:
                 _log.warning("fleet %s is not read: %s", name, error)
 
     def document(self, topic: str) -> Document:
-        """Return the newest document of a topic, such as ``fleets`` or ``fleet:orders``; a refusal is one, too."""
+        """Return the newest document of a topic, such as ``fleets`` or ``fleet:orders``. A refusal is one, too."""
         if topic == "about":
             return self._about()
         if topic == "fleets":
@@ -196,7 +196,7 @@ class FleetPages:
         return fleet
 
     async def _ask(self, call: Callable[[], Answer]) -> Answer:
-        """Call in another thread than that of the event loop."""
+        """Run ``call`` in another thread than the event loop's."""
         try:
             return await asyncio.wrap_future(self._asks.submit(call))
         except ChangeRefusedError as error:

@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from streamclient.server.local import LocalTablestore
 
 MOST_CHANGES = 200
-"""The number of changes of a table that a page shows."""
+"""The largest number of changes that the page of a table shows: the newest ones."""
 
 MOST_ROWS = 100
-"""The number of rows that one page of a table has at most."""
+"""The largest number of rows that one page of a table shows."""
 
 _KEY_TYPES: Mapping[str, type[int | str | bytes]] = {"INTEGER": int, "STRING": str, "BINARY": bytes}
 
@@ -71,10 +71,10 @@ class LocalPages:
         self.ring.end()
 
     def followed(self, topics: Collection[str]) -> None:
-        """Do nothing: a document of the own process costs only when it is made."""
+        """Do nothing, because a document of the own process costs only when it is made."""
 
     def document(self, topic: str) -> Document:
-        """Return the document of a topic, such as ``tables`` or ``changes:orders``; a refusal is a document, too."""
+        """Return the document of a topic, such as ``tables`` or ``changes:orders``. A refusal is a document, too."""
         kind, _, table = topic.partition(":")
         try:
             if kind in self._of_table and table:
@@ -211,7 +211,7 @@ def _refused(error: ServiceError) -> ConsoleError:
 
 @contextmanager
 def _refusals(code: str) -> Iterator[None]:
-    """Turn the refusals of the server into the console's; a wrong value has the code ``code``."""
+    """Turn the server's refusals into refusals of the console. A wrong value has the code ``code``."""
     try:
         yield
     except ServiceError as error:

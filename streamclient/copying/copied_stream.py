@@ -31,17 +31,18 @@ from streamclient.wire.service_errors import CONDITION_CHECK_FAIL
 from streamclient.worker.lease.lease_rows import key_of
 
 PLAN_STATUS_TYPE = "FullCopy"
-"""``StatusType`` of the row that keeps the plan; lease workers, Java's too, leave rows of other types alone."""
+"""The ``StatusType`` of the row that keeps the plan. Lease workers, Java's too, leave rows of other types alone."""
 
 MOST_PIECES = 32
-"""The most pieces of a table. A worker reads all of its pieces side by side, and has a page of each in memory."""
+"""The largest number of pieces of a table. A worker reads all of its pieces side by side, and has a page of each in
+memory."""
 
 _ABSENT = Condition(RowExistenceExpectation.EXPECT_NOT_EXIST)
 
 
 @frozen
 class _FirstShard(Shard):
-    """A shard without a listed parent; all pieces come before it."""
+    """A shard without a listed parent. All pieces come before it."""
 
     pieces: frozenset[str] = frozenset()
 
@@ -58,8 +59,8 @@ class CopiedStream:
     source: SourceTable
     plan: CopyPlan
     pieces: Mapping[str, tuple[str, str]]
-    """Names of the pieces, and the keys between which each lies; no pieces if an earlier version has copied the
-    table."""
+    """The names of the pieces, and the keys between which each lies. There are no pieces if an earlier version has
+    copied the table."""
     _rule: TableRule = field(init=False)
 
     @_rule.default
@@ -103,7 +104,10 @@ class CopiedStream:
         return self.source.api.list_stream(table_name)
 
     def describe_stream(self, stream_id: str) -> StreamDescription:
-        """Return the stream with the pieces before its first shards. An empty listing stays empty: it is damaged."""
+        """Return the stream with the pieces before its first shards.
+
+        An empty listing stays empty, because it is damaged.
+        """
         described = self.source.api.describe_stream(stream_id)
         listed = {shard.shard_id for shard in described.shards}
         if not self.pieces or not listed:
@@ -118,7 +122,10 @@ class CopiedStream:
         return evolve(described, shards=(*map(Shard, self.pieces), *following))
 
     def get_shard_iterator(self, stream_id: str, shard_id: str, timestamp_micros: int | None = None) -> str:
-        """Return the beginning of a piece, whatever the time; for a stream's shard, the iterator of the service."""
+        """Return the iterator at a time for a shard of the stream.
+
+        For a piece, return its beginning, whatever the time.
+        """
         if shard_id in self.pieces:
             return f"{shard_id}:{self.pieces[shard_id][0]}"
         return self.source.api.get_shard_iterator(stream_id, shard_id, timestamp_micros)

@@ -18,7 +18,7 @@ one."""
 
 
 def health_of(worker: WorkerHealth, shards: Iterable[ShardStatus], *troubles: str) -> WorkerHealth:
-    """Judge a copy by its worker, by its shards, of which one may have lost changes, and by other ``troubles``."""
+    """Judge a copy by its worker, by its shards, and by other ``troubles``. A shard may have lost changes."""
     lost = (f"shard {shard.shard_id}: {shard.reason}" for shard in shards if shard.lost is not None)
     reasons = [reason for reason in (worker.reason, next(lost, ""), *troubles) if reason]
     return evolve(worker, is_healthy=not reasons, reason="; ".join(reasons))
@@ -38,8 +38,8 @@ class UnmergedChanges:
     """The age of each shard's oldest unmerged change, and the time since which the shard's merges fail.
 
     The shards' writer keeps these facts under its lock; any thread may ask for them. All times but ages are monotonic
-    seconds. An entry outlives its processor, because a failed merge has the processor replaced. The entry ends with a
-    merge, or with a processor that begins at another position, because another process has merged the changes
+    seconds. An entry outlives its processor, because the processor is replaced after a failed merge. The entry ends
+    with a merge, or with a processor that begins at another position, because another process has merged the changes
     meanwhile.
     """
 
@@ -80,14 +80,14 @@ class UnmergedChanges:
         return self._shards.setdefault(shard_id, made)
 
     def lag_seconds(self, shard_id: str, now_micros: int) -> float | None:
-        """Return the age of the shard's oldest change that was read and is not merged, else ``None``."""
+        """Return the age of the shard's oldest change that was read and not yet merged; ``None`` without one."""
         known = self._shards.get(shard_id)
         if known is None or known.oldest_micros is None:
             return None
         return max(0.0, (now_micros - known.oldest_micros) / MICROS_PER_SECOND)
 
     def trouble(self, shard_ids: Iterable[str], now: float, limit_seconds: float) -> str:
-        """Return why changes of one of these shards have been unmerged for longer than the limit; else empty."""
+        """Return why changes of one of the shards have been unmerged for longer than the limit; empty if none have."""
         known = [self._shards.get(shard_id) for shard_id in shard_ids]
         texts = [each.merges.trouble(now, limit_seconds) for each in known if each is not None]
         troubles = [text for text in texts if text]

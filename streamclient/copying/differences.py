@@ -84,7 +84,10 @@ def row_differences(key: Key, source: Cells | None, copy: Cells | None, sides: S
 
 
 def _exact(versions: Mapping[int, ColumnValue]) -> dict[int, tuple[type, object]]:
-    """Return the versions with their types: by ``==`` alone 1, 1.0 and true are equal, and so are 0.0 and -0.0."""
+    """Return the versions with their types.
+
+    By ``==`` alone 1, 1.0 and true would be equal, and so would 0.0 and -0.0.
+    """
     return {
         version: (type(value), value.hex() if isinstance(value, float) else value)
         for version, value in versions.items()
@@ -112,7 +115,7 @@ def paired(
 
 
 def key_order(key: Key) -> list[tuple[str, KeyValue]]:
-    """Return a sortable form of the key: its values, each after its type, as damaged rows may have other types."""
+    """Return a sortable form of the key: its values, each after its type. Damaged rows may have other types."""
     return [(type(value).__name__, value) for value in key]
 
 
@@ -126,7 +129,7 @@ def compare_tables(
     table: str,
     progress: Callable[[int], object] = lambda rows: None,
 ) -> Iterator[Difference]:
-    """Yield differences in key order. ``progress`` gets the number of compared rows, with each row of either table.
+    """Yield differences in key order. ``progress`` receives the number of compared rows, with each row of either table.
 
     Both tables are read while they may change: compare when nothing is written, or expect the latest changes here.
     Values are equal only if their types are: 1, 1.0 and true are different, and so are 0.0 and -0.0.
@@ -139,7 +142,7 @@ def compare_tables(
     key, other = wanted.definition.primary_key, copied.definition.primary_key
     if key != other:
         raise ConfigurationError(
-            f"the key of the source table {source_table!r} is {shown_key(key)}, that of the destination {table!r} "
+            f"the key of the source table {source_table!r} is {shown_key(key)}, the key of the destination {table!r} "
             f"{shown_key(other)}: their rows cannot be compared"
         )
     versions = wanted.options.max_versions or 1
@@ -157,7 +160,10 @@ def compare_rows(
 
 
 def scan(client: OTSClient, table: str, max_versions: int) -> Iterator[tuple[Key, Cells]]:
-    """Yield every row of a table in key order with at most ``max_versions`` versions; read pages as they are needed."""
+    """Yield every row of a table in key order, with at most ``max_versions`` versions.
+
+    Pages are read as they are needed.
+    """
     names = [name for name, _ in TablestoreStreamApi(client).describe_table(table).definition.primary_key]
     rows = TableScan(calls=SignedCalls(client), table=table, key=names, max_versions=max_versions).rows()
     return ((key_of(row), _cells(row)) for row in rows)

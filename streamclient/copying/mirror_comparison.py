@@ -49,11 +49,11 @@ from streamclient.tablestore.ranges import key_from, record_of
 from streamclient.tablestore.stream_api import RecordPage
 
 _EMPTY_READS = 100
-"""The most consecutive reads without records. The service may answer a few empty pages, but a shard whose tip is never
-reached is a fault."""
+"""The largest number of consecutive reads without records. The service may answer a few empty pages. If they go on, the
+end of the shard is not reached, which is a fault."""
 
 SHOWN_MAX = 10_000
-"""The most differences that are kept; all are counted."""
+"""The largest number of differences that are kept. All differences are counted."""
 
 _SIDES = Sides("table", "mirror")
 
@@ -69,7 +69,7 @@ class Comparison:
     changed: int = 0
     """Number of rows that were left out because they have changed after the mirror's position."""
     pending: int = 0
-    """Number of changes in the stream after that position, at the end of the comparison."""
+    """The number of changes in the stream after the mirror's position, at the end of the comparison."""
     count: int = 0
     """Number of differences."""
     differences: list[Difference] = field(factory=list)
@@ -139,12 +139,18 @@ def compare(source: SourceTable, destination: MergingDestination) -> Comparison:
 
 
 def is_own(shard: str) -> bool:
-    """Return whether commits of this shard name are the mirror's own, and not those of a shard of the stream."""
+    """Return whether commits of the shard name ``shard`` are the mirror's own.
+
+    Others belong to a shard of the stream.
+    """
     return shard in (COPY, EXPIRY) or shard.startswith(f"{COPY}/")
 
 
 def readable_end(shard: str, end: str) -> str:
-    """Format the end of a commit for screens: of the mirror's own commits in words, of others as a position."""
+    """Format the end of a commit for screens.
+
+    For the mirror's own commits it is in words, for others it is a position.
+    """
     if not is_own(shard) or end == CheckpointPosition.SHARD_END:
         return readable_position(end)
     try:
@@ -222,7 +228,7 @@ def _digest(cells: Cells | None) -> bytes | None:
 def _explain(
     found: Comparison, differing: Mapping[Key, RowCells | None], destination: MergingDestination, rule: TableRule
 ) -> None:
-    """Find the columns in which rows differ; one time limit for both sides leaves out cells that have expired since."""
+    """Find the columns in which rows differ. One time limit for both sides leaves out cells that have expired since."""
     there: dict[Key, RowCells | None] = dict.fromkeys(differing)
     if differing:
         rows = _rows(destination, rule, lambda text: None)
@@ -286,7 +292,7 @@ def _records_from(
 class _Believed:
     """Reads until a page can be true.
 
-    Such a page moves on, and if it is the last one, the list of shards shows the shard's end.
+    A page can be true if it moves on and, as the last page, has an end that the list of shards shows.
     """
 
     source: SourceTable
@@ -296,7 +302,7 @@ class _Believed:
     ends: ListedEnds
 
     def __call__(self) -> tuple[str, RecordPage, int]:
-        """Return the position of the page, the page, and the number of its records that were taken before."""
+        """Return the position of the page, the page, and the number of its records that were already taken."""
         _, shard_id = self.shard
         while True:
             read_at = time.monotonic()

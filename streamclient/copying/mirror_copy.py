@@ -1,6 +1,6 @@
 """The copy of a table into a mirror, in pieces that any number of processes share.
 
-The progress of the copy is in the destination's own log. The first commit there is the plan. The others are those of
+The progress of the copy is in the destination's own log. The first commit there is the plan. The others are commits of
 the pieces: each begins at the key where the one before ended. So a copy goes on where it stopped, in any process. If
 two processes copy the same rows, the destination refuses one of them, so a copied row is there once. The history, if it
 is kept, gets the same commits first. Rows that the history has and the destination lacks go into the destination
@@ -35,7 +35,7 @@ from streamclient.records import SequenceInfo, StreamRecord
 from streamclient.tablestore.ranges import Bound, key_from, key_text, record_of
 
 COMMIT_PAGES = 5
-"""The most pages of rows in one commit: a page has at most 5,000 rows and 4 MB."""
+"""The largest number of pages of rows in one commit: a page has at most 5,000 rows and 4 MB."""
 
 
 @define(eq=False)
@@ -53,7 +53,7 @@ class MirrorCopy:
     plan: CopyPlan = field(init=False, default=CopyPlan(0))
 
     def prepare(self) -> None:
-        """Read the plan, or make one and with it the destination's table.
+        """Read the plan. If the destination has no plan, make it and the destination's table.
 
         Raises:
             ConfigurationError: the destination is the mirror of another table.
@@ -90,7 +90,7 @@ class MirrorCopy:
         return [name for name, last in lasts.items() if last is None or last.end != CheckpointPosition.SHARD_END]
 
     def run(self, first: int = 0) -> None:
-        """Copy until every piece is copied, or ``stop`` is set; begin with piece ``first``, and wrap around."""
+        """Copy until every piece is copied, or ``stop`` is set. Begin with piece ``first``, and wrap around."""
         names = self.left
         names = names[first % len(names) :] + names[: first % len(names)] if names else names
         while names and not self.stop.is_set():
@@ -127,7 +127,10 @@ class MirrorCopy:
     def _next(
         self, name: str, last: Commit | None, start: Bound, end: Bound
     ) -> tuple[Commit, list[StreamRecord]] | None:
-        """Return the next commit of a piece and its rows, once the history has them; ``None`` if others copy it."""
+        """Return the next commit of a piece and its rows, once the history has them.
+
+        ``None`` if other processes copy the piece.
+        """
         remembered = self._remembered(name, last)
         if remembered is not None:
             return remembered
@@ -145,7 +148,10 @@ class MirrorCopy:
         return commit, records
 
     def _remembered(self, name: str, last: Commit | None) -> tuple[Commit, list[StreamRecord]] | None:
-        """Return the next commit of a piece if the history has it already, from a process that died or still copies."""
+        """Return the next commit of a piece if the history already has it.
+
+        A process that died, or still copies, stored it.
+        """
         commit = None if self.history is None else self.history.last_commits([name])[name]
         if self.history is None or commit is None or (last is not None and commit.number <= last.number):
             return None

@@ -1,7 +1,7 @@
 """A mirror lists the shards of its stream regularly, so that changes of newly opened shards are not missed.
 
-The law is that of ``core.shard_tree``; the listings are stored in the destination's log. A listing names the shards of
-which nothing was merged, each with the position where it begins: a read at that position shows whether the changes
+The law is the one of ``core.shard_tree``; the listings are stored in the destination's log. A listing names the shards
+of which nothing was merged, each with the position where it begins. A read at that position shows whether the changes
 after it still exist. Shards that a later listing has and the stored one lacks were opened in between.
 """
 
@@ -68,7 +68,7 @@ class ShardWatch:
         return now_micros() >= self._next_micros
 
     def try_later(self) -> None:
-        """List the shards again only after a pause, because the service or the destination has trouble."""
+        """Do not list the shards before a pause is over, because the service or the destination has trouble."""
         self._next_micros = now_micros() + _TRY_AGAIN_MICROS
 
     def look(self) -> None:

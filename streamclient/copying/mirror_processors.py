@@ -53,7 +53,7 @@ class MirrorProcessor(IRecordProcessor):
             raise
 
     def shutdown(self, shutdown_input: ShutdownInput) -> None:
-        """Merge waiting changes, unless the lease is lost; then store the end of the shard, if that was reached."""
+        """Merge waiting changes, unless the lease is lost. Then store the end of the shard, if it was reached."""
         if self._shard is None:
             return  # initialize failed
         shard, reason = self._shard, shutdown_input.shutdown_reason

@@ -1,8 +1,7 @@
 """The configuration file of a mirror, in TOML: ``[source]``, ``[destination]`` and perhaps ``[mirror]``.
 
 A text ``${NAME}`` stands for an environment variable. Endpoint, instance and keys that ``[source]`` lacks come from
-``TABLESTORE_ENDPOINT`` and the other variables of every command. All mistakes are told at once, before anything is
-called.
+``TABLESTORE_ENDPOINT`` and the other variables of every command. All mistakes are reported at once, before any call.
 """
 
 from __future__ import annotations
@@ -71,7 +70,7 @@ SECTIONS = (
         "mirror",
         (
             Setting("history", "whether the changes are kept, too, in a second table", checks.flag),
-            Setting("worker", "name of the process, unique among those of the mirror"),
+            Setting("worker", "name of the process, unique among the processes of the mirror"),
             Setting("lease_seconds", "how long a dead process keeps its shards; 20", checks.seconds),
             Setting("max_records", "changes of a shard that are merged at once; 10,000", checks.positive),
             Setting("max_mebibytes", "their size; 64", checks.positive),
@@ -96,7 +95,7 @@ class MirrorSettings:
         """Make the mirror, without any call.
 
         Raises:
-            ConfigurationError: a library is not installed, or an address cannot work.
+            ConfigurationError: a library is not installed, or an address is invalid.
         """
         source = dict(self.source)
         table, status_table = source.pop("table"), source.pop("status_table")
@@ -141,7 +140,7 @@ def load_mirror_settings(path: Path, environment: Mapping[str, str]) -> MirrorSe
     """Read a configuration file.
 
     Raises:
-        ConfigurationError: the file cannot be read, or a setting cannot work; the text has one line per mistake.
+        ConfigurationError: the file cannot be read, or a setting is invalid; the text has one line per mistake.
     """
     mistakes: list[str] = []
     sections = read_sections(load_document(path, is_toml=True), SECTIONS, environment, mistakes.append)

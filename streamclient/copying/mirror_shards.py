@@ -22,7 +22,7 @@ class MergeLimits:
     """The bounds at which changes are merged.
 
     Raises:
-        ConfigurationError: a setting cannot work.
+        ConfigurationError: a setting is invalid.
     """
 
     max_records: int = field(default=10_000, validator=checks.positive)
@@ -31,7 +31,8 @@ class MergeLimits:
     """A shard's batch is due at this size, and one merge takes less than twice this size from all shards. A merge needs
     several times as much memory, and a column of text cannot have more than two gigabytes."""
     max_age_seconds: float = field(default=2.0, validator=checks.seconds)
-    """A shard's batch is due once its first change has waited for this time; each merge writes files again."""
+    """A shard's batch is due when its first change has waited for this time, in seconds. Shorter times write files more
+    often."""
     expiry_seconds: float = field(default=300.0, validator=checks.seconds)
     """Time between two removals of expired cells."""
 
@@ -43,7 +44,7 @@ class MergeLimits:
 
 @frozen
 class WaitingPage:
-    """A page of waiting changes: the smallest unit of a batch, because only the end of a page is a position."""
+    """A page of waiting changes. It is the smallest unit of a batch, because only the end of a page is a position."""
 
     records: Sequence[StreamRecord]
     size_bytes: int
@@ -53,7 +54,10 @@ class WaitingPage:
 
     @classmethod
     def of(cls, records: Sequence[StreamRecord], end: str, arrived: float) -> WaitingPage:
-        """Make a page of delivered records, and make each record only once, because records are read several times."""
+        """Make a page of delivered records.
+
+        Each record object is made only once, because records are read several times.
+        """
         if isinstance(records, PageRecords):
             return cls(list(records), records.size_bytes, end, arrived)
         return cls(list(records), size_of(cell.value for each in records for cell in each.columns), end, arrived)
@@ -69,7 +73,7 @@ class MirroredShard:
     start: str
     """The position at which the next commit begins."""
     promised: Commit | None = None
-    """A batch that an earlier owner prepared, and that must be stored with exactly the same end."""
+    """The batch that an earlier owner prepared. It must be stored with exactly the same end."""
     pages: list[WaitingPage] = field(factory=list)
     is_flushing: bool = False
     is_ending: bool = False
@@ -105,7 +109,7 @@ class MirroredShard:
         return self.is_over or (not self.pages and not (self.is_ending and self.start != CheckpointPosition.SHARD_END))
 
     def due_at(self, limits: MergeLimits) -> float | None:
-        """Return when a batch of the shard must be merged; ``None`` if no batch can be cut."""
+        """Return the time at which a batch of the shard must be merged; ``None`` if no batch can be cut."""
         if self.is_over or self.is_under_way or self._pages_to_cut(limits) is None:
             return None
         if self.is_flushing or self.promised is not None or self.is_full(limits):

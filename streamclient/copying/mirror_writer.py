@@ -53,10 +53,10 @@ EXPIRY = "expiry"
 """The shard whose commits store the time up to which expired cells were removed."""
 
 _EXPIRED_ROWS = 20_000
-"""The most rows of which one commit removes cells."""
+"""The largest number of rows of which one commit removes cells."""
 
 _SHOWN_KEYS = 10
-"""The most keys that one line of the log names."""
+"""The largest number of keys that one line of the log names."""
 
 _LOOK_SECONDS = 0.25
 """Interval, in seconds, at which a waiting processor checks whether its lease is lost."""
@@ -101,7 +101,7 @@ class MirrorWriter:
         self._thread = start_thread(self._run, "streamclient-mirror")
 
     def close(self) -> None:
-        """End after the merge that is under way; the next owners of the shards read the waiting changes again."""
+        """End after the merge that is under way. The next owners of the shards read the waiting changes again."""
         self._birthplace.require("the mirror")
         with self._changed:
             self._is_closed = True
@@ -141,7 +141,7 @@ class MirrorWriter:
             shard.promised = promised
 
     def offer(self, shard: MirroredShard, records: Sequence[StreamRecord], end: str) -> None:
-        """Hand over a page to be merged; wait while too many changes of the shard wait. Raises the shard's error."""
+        """Hand over a page to be merged. Wait while too many changes of the shard wait. Raises the shard's error."""
         page = WaitingPage.of(records, end, self.clock())
         with self._changed:
             self._raise(shard)
@@ -219,7 +219,7 @@ class MirrorWriter:
             self.unmerged.waits(shard_id, shard.start, shard.pages[0].records)
 
     def _await_due(self) -> list[ShardCut] | None:
-        """Wait for due batches and return them; none if other work is due, ``None`` at the end."""
+        """Wait for due batches and return them. The result is empty if other work is due, and ``None`` at the end."""
         with self._changed:
             while not self._is_closed:
                 now = self.clock()
@@ -236,7 +236,7 @@ class MirrorWriter:
         return None
 
     def _cut(self, due: Sequence[MirroredShard]) -> list[ShardCut]:
-        """Cut batches of ``due`` shards, as many as may be merged at once; the others stay due."""
+        """Cut batches of ``due`` shards, as many as may be merged at once. The other shards stay due."""
         cuts: list[ShardCut] = []
         for shard in due:
             if sum(cut.size_bytes for cut in cuts) < self.limits.max_bytes:
@@ -340,7 +340,7 @@ class MirrorWriter:
     def _with_doubts(
         self, rows: Table, keys: Sequence[RowKey], doubled: Sequence[RowKey], batch: ChangeBatch | None
     ) -> Table:
-        """Return ``rows`` with the present rows of ``keys`` from the table; the history gets these as changes."""
+        """Return ``rows`` with the present rows of ``keys`` from the table. The history gets these rows as changes."""
         if not keys:
             return rows
         if doubled:
@@ -354,7 +354,7 @@ class MirrorWriter:
         return pyarrow().concat_tables([rows, again], promote_options="default")
 
     def _remember(self, history: Destination, cuts: Sequence[ShardCut]) -> None:
-        """Store the changes that an earlier owner had not stored before it died: each step is all or nothing."""
+        """Store the changes that an earlier owner had not stored when it died. Each step is all or nothing."""
         lasts = history.last_commits([cut.part.shard for cut in cuts])
         left = [cut for cut in cuts if cut.commit is not None and not is_stored(lasts, [cut.commit])]
         if left:

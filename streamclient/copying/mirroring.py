@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from tablestore import OTSClient
 
 HISTORY_SUFFIX = "_changes"
-"""The end of the history's address or name, after that of the mirror."""
+"""The suffix that makes the history's address or name from the mirror's."""
 
 
 @checks.explains_names
@@ -59,7 +59,7 @@ class Mirror(Probed):
         piece_mebibytes: about the size of one piece of the copy.
 
     Raises:
-        ConfigurationError: an argument cannot work.
+        ConfigurationError: an argument is invalid.
     """
 
     def __init__(
@@ -261,12 +261,12 @@ class Mirror(Probed):
 
     @property
     def work_health(self) -> WorkerHealth:
-        """Whether the mirror copies, or merges the changes of every shard that this process has.
+        """The health of the mirror: whether it copies, or merges the changes of every shard that this process has.
 
-        May be read from any thread; ``health`` says the same while the mirror runs. Unhealthy once the run has failed,
-        while calls to the service fail, and while a shard stands still because its changes were lost to retention
-        (then only a new mirror can be equal to the table). The mirror is also unhealthy once the changes of a shard
-        could not be merged for longer than the limit for all calls,
+        May be read from any thread; ``health`` says the same while the mirror runs. The mirror is unhealthy after the
+        run has failed, while calls to the service fail, and while a shard stands still because its changes were lost to
+        retention. Then only a new mirror can be equal to the table. The mirror is also unhealthy when the changes of a
+        shard could not be merged for longer than the limit for all calls,
         ``ClientConfig.max_duration_before_last_successful_renew_or_take_lease``: shorter trouble is waited out. The
         reason names the shard, the time and the error.
         """
@@ -397,7 +397,7 @@ def mirror(
     limits: MergeLimits | None = None,
     piece_mebibytes: int = PIECE_MEBIBYTES,
 ) -> None:
-    """Mirror a table in this thread, until it is interrupted; arguments and errors are those of ``Mirror``."""
+    """Mirror a table in this thread, until it is interrupted; arguments and errors as in ``Mirror``."""
     running = Mirror(
         client,
         table,

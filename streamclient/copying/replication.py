@@ -27,13 +27,14 @@ from streamclient.errors import ConfigurationError, StreamClientError, StreamCli
 from streamclient.tablestore.signed_calls import SignedCalls
 
 POLL_SECONDS = 5.0
-"""Seconds between two reads of the source's progress: the service's management calls go to a single node."""
+"""The seconds between two reads of the source's progress. Reads are few, because the service's management calls go to a
+single node."""
 
 RATE_SECONDS = 1.0
 """The shortest run, in seconds, for which the progress line shows a rate."""
 
 UNWRITTEN_SECONDS = 60.0
-"""Seconds without a written row after which that is reported, as for the calls of a worker."""
+"""The seconds without a written row after which that is reported. The time is the same as for the calls of a worker."""
 
 Say = Callable[[str], None]
 
@@ -57,7 +58,9 @@ class PoisonFile:
     _lock: threading.Lock = field(factory=threading.Lock)
 
     def make(self) -> None:
-        """Create the file if it is missing, before any row is copied: a row that cannot be kept would stop its shard.
+        """Create the file if it is missing.
+
+        Do so before any row is copied: a row that cannot be kept would stop its shard.
 
         Raises:
             ConfigurationError: the file cannot be written.
@@ -102,7 +105,7 @@ class Replication(Probed):
     settings: Settings = field(validator=checks.instance(Settings))
     say: Say = field(validator=checks.function("of a line"))
     show: Say = field(validator=checks.function("of a line"))
-    """A function that gets the progress line, each time that the line changes."""
+    """A function that receives the progress line each time that the line changes."""
     stop: threading.Event = field(factory=threading.Event, validator=checks.instance(threading.Event))
     poll_seconds: float = field(default=POLL_SECONDS, validator=checks.seconds)
 
@@ -114,7 +117,7 @@ class Replication(Probed):
 
     @property
     def work_health(self) -> WorkerHealth:
-        """Whether the source is read and the destination is written. May be read from any thread.
+        """The health: whether the source is read and the destination is written. May be read from any thread.
 
         ``health`` says the same while the replication runs. A trouble of the destination counts after a minute.
         """
@@ -205,7 +208,7 @@ class Replication(Probed):
                 return None, False
 
     def _tell_troubles(self, source: Source, writer: DestinationWriter, told: frozenset[str]) -> frozenset[str]:
-        """Say why the copy does not go on, once for each side; return the sides that have trouble."""
+        """Report why the copy does not go on, once for each side. Return the sides that have trouble."""
         troubles = {
             "the source is not read": source.health.reason,
             "the destination is not written": writer.trouble(UNWRITTEN_SECONDS),

@@ -1,4 +1,4 @@
-"""Writes the records of one shard or channel to the destination; the same for tunnels and for leases."""
+"""Writes the records of one shard or channel to the destination, in the same way for tunnels and for leases."""
 
 from __future__ import annotations
 
@@ -50,9 +50,10 @@ class ReplicationProcessors(IRecordProcessorFactory):
                 )
 
     def copy(self, records: Sequence[StreamRecord], is_lost: Callable[[], bool]) -> None:
-        """Write the wanted records of one shard, in order: rows, whose time is zero, and changes up to the end time.
+        """Write the wanted records of one shard, in order.
 
-        Raises what ``DestinationWriter.write`` raises.
+        Wanted are rows, whose time is zero, and changes up to the end time. Raises what ``DestinationWriter.write``
+        raises.
         """
         end, wanted = self.end_micros, records
         if end is not None:
@@ -67,7 +68,7 @@ class ReplicationProcessors(IRecordProcessorFactory):
 
 
 class ReplicationProcessor(IRecordProcessor):
-    """Writes each batch, then stores the position after it: the destination has everything before that position."""
+    """Writes each batch, then stores the position after it. So the destination has everything before that position."""
 
     def __init__(self, shared: ReplicationProcessors) -> None:
         self._shared = shared
@@ -78,7 +79,10 @@ class ReplicationProcessor(IRecordProcessor):
         self._is_replay = initialization_input.is_replay
 
     def process_records(self, process_records_input: ProcessRecordsInput) -> None:
-        """Write the batch, then store its end. Empty batches are delivered for their position: that of an idle log."""
+        """Write the batch, then store its end.
+
+        Empty batches are delivered, too, so that the position of an idle log moves on.
+        """
         checkpointer = process_records_input.checkpointer
         if self._is_replay:
             self._shared.require_wanted(process_records_input.records)

@@ -8,10 +8,10 @@ from streamclient.base.reasons import counted
 from streamclient.base.times import MICROS_PER_SECOND, rough_duration, utc
 
 BAR_WIDTH = 12
-"""Width of the bar, in characters: with the bar and a rate, the time that is left still fits a line of 80."""
+"""The width of the bar, in characters. With the bar and a rate, the time that is left still fits a line of 80."""
 
 FULL_DATA, CHANGES = "full data", "changes"
-"""The names of the stages: first the rows that were there, then their changes."""
+"""The names of the stages. First the rows that were there are copied, then their changes."""
 
 
 @frozen(kw_only=True)
@@ -27,7 +27,7 @@ class Snapshot:
     channels_done: int = 0
     channels_total: int = 0
     parts: str = "channels"
-    """The name of what is counted: channels of a tunnel, or pieces of a table."""
+    """The name of the counted parts: channels of a tunnel, or pieces of a table."""
     created_micros: int = 0
     """The time of the first changes that are read."""
     consumed_micros: int = 0
@@ -39,19 +39,20 @@ class Snapshot:
     retried_rows: int = 0
     refused_rows: int = 0
     least_share: float | None = None
-    """The share of this stage that was shown before. It is a lower bound: new changes and new channels would make the
+    """The share of this stage that was already shown. It is a lower bound: new changes and new channels would make the
     share smaller, and show in other numbers."""
 
     @property
     def target_micros(self) -> int:
-        """The time that the copy has to reach: the end time once that is past, and until then the present."""
+        """The time that the copy has to reach: the present or, when the end time is past, the end time."""
         return self.now_micros if self.end_micros is None else min(self.end_micros, self.now_micros)
 
     @property
     def share(self) -> float | None:
-        """Share of the present stage that is done, from 0 to 1; ``None`` where that is unknown.
+        """The share of the present stage that is done, from 0 to 1; ``None`` where that is unknown.
 
-        For changes it is the share of the time from the first ones to the end time, or to the present without one.
+        For changes, it is a share of the time since the first changes. That time ends at the end time, or without one
+        at the present.
         """
         shares = [share for share in (self._measured_share, self.least_share) if share is not None]
         return max(shares, default=None)
@@ -82,7 +83,7 @@ class Course:
     _last: Snapshot | None = field(init=False, default=None)
 
     def line(self, now: Snapshot) -> str:
-        """Return the progress line for this snapshot; its share is at least that of the line before."""
+        """Return the progress line for this snapshot. Its share is at least the share in the line before."""
         if self._last is not None and self._last.stage == now.stage:
             now = evolve(now, least_share=self._last.share)
         if self._first is None or self._first.stage != now.stage or self._first.share is None:

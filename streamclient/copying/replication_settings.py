@@ -1,7 +1,7 @@
 """The configuration file of a replication: two objects, ``ots-reader`` and ``ots-writer``, in JSON or TOML.
 
-The keys are those of the replication program in Tablestore's examples; additional ones have defaults. A mistake is
-named by its key, the given value and the expected one; all mistakes at once, and before anything is called.
+The keys are the same as for the replication program in Tablestore's examples; additional ones have defaults. A mistake
+is named by its key, the given value and the expected one. All mistakes are reported at once, before any call.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from streamclient.tunnel.tunnel_client import tunnel_name_check
 
 READER, WRITER = "ots-reader", "ots-writer"
 MOST_BATCH_ROWS = 200
-"""The most rows that the service takes in one BatchWriteRow."""
+"""The largest number of rows that the service takes in one BatchWriteRow."""
 
 DEFAULT_BATCH_ROWS = 200
 
@@ -42,7 +42,7 @@ class SourceKind(Enum):
     """The source of rows and changes."""
 
     TUNNEL = "tunnel"
-    """The Tunnel Service: full data, then increments; the service keeps the progress."""
+    """The Tunnel Service: full data, then increments. The service keeps the progress."""
     STREAM = "stream"
     """The pieces of the table, then its change stream, with leases in a status table, which keeps the progress."""
 
@@ -51,7 +51,7 @@ class PoisonRow(Enum):
     """The treatment of a row that the destination refuses for good."""
 
     STOP = "stop"
-    """End with an error; no position after the row is stored."""
+    """End with an error. No position after the row is stored."""
     SKIP = "skip"
     """Write it to ``poisonFile``, go on, and end with an error that counts such rows."""
 
@@ -74,7 +74,7 @@ class Settings:
     status_table_name: str = ""
     piece_mebibytes: int = PIECE_MEBIBYTES
     end_time_micros: int | None = None
-    """Changes written after this are not copied; ``None`` follows for ever."""
+    """The end time. Changes written after it are not copied; ``None`` follows for ever."""
     batch_rows: int = DEFAULT_BATCH_ROWS
     poison_row: PoisonRow = PoisonRow.STOP
     poison_file: Path | None = None
@@ -124,7 +124,7 @@ SECTIONS = (
             only_with=_STREAM,
         ),
         END_TIME,
-        Setting("timeZone", "zone of `endTime`; that of the machine by default", _zones, _zone),
+        Setting("timeZone", "zone of `endTime`; the machine's by default", _zones, _zone),
     ),
     _side(
         WRITER,
@@ -152,7 +152,7 @@ def load_settings(path: Path, environment: Mapping[str, str]) -> Settings:
     """Read a configuration file: TOML if its name ends in ``.toml``, JSON otherwise.
 
     Raises:
-        ConfigurationError: the file cannot be read, or a setting cannot work; the text has one line per mistake.
+        ConfigurationError: the file cannot be read, or a setting is invalid; the text has one line per mistake.
     """
     return parse_settings(load_document(path, is_toml=path.suffix == ".toml"), environment)
 
@@ -165,7 +165,7 @@ def parse_settings(document: Any, environment: Mapping[str, str]) -> Settings:
     ``WRITER``.
 
     Raises:
-        ConfigurationError: a setting cannot work; one line per mistake.
+        ConfigurationError: a setting is invalid; one line per mistake.
     """
     if not isinstance(document, dict):
         raise ConfigurationError(f"expected an object with {READER!r} and {WRITER!r}, got {type(document).__name__}")

@@ -45,20 +45,20 @@ _log = logs.logger(__name__)
 
 HEARTBEAT_SECONDS = 5
 HEARTBEAT_TIMEOUT_SECONDS = 30
-"""Time-out of a session, in seconds. It is shorter than the default: a replication on another machine that died should
-not hold its channels for minutes."""
+"""The time-out of a session, in seconds. It is shorter than the default, because a replication that died on another
+machine should not hold its channels for minutes."""
 
 CREATE_PAUSES_SECONDS = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
 """The pauses between attempts to make a tunnel while the service is unavailable, about half a minute in all: as long as
 the Go client repeats calls."""
 
 _CLIENT_ID = re.compile(r"replicate-([0-9a-f]{12})-.*-(\d+)-[0-9a-f]{8}(?![0-9a-f])")
-"""The beginning of the id of a replication's session, where the system names the space of process ids: that space, then
-``unique_name``. A session whose id does not begin so ends by its time-out alone."""
+"""The beginning of the id of a replication's session, if the system names the space of process ids. That space and
+``unique_name`` follow. A session with another id ends by its time-out alone."""
 
 _CLIENT_CONFIG = ClientConfig(deliver_empty_batches=True, worker_idle_time_millis=100)
-"""Empty batches are delivered for their position, so that an idle source's progress moves on. Each of them is a
-checkpoint, so reads are fewer than in other workers."""
+"""The worker's settings. Empty batches are delivered for their position, so that an idle source's progress moves on.
+Each of them is a checkpoint, so reads are fewer than in other workers."""
 
 
 @define(eq=False)
@@ -72,7 +72,7 @@ class Source(ABC):
 
     @abstractmethod
     def prepare(self) -> str:
-        """Find or make what the source needs; return in words what it found."""
+        """Find or make what the source needs. Return in words what was found."""
 
     @abstractmethod
     def start(self) -> None:
@@ -93,7 +93,7 @@ class Source(ABC):
         return WorkerHealth(is_healthy=True) if self.worker is None else self.worker.work_health
 
     def stop(self) -> None:
-        """Finish running batches, store their positions, and end; the next run goes on."""
+        """Finish running batches, store their positions, and end. The next run goes on from there."""
         if self.worker is not None:
             self.worker.shutdown()
 
@@ -122,7 +122,7 @@ class TunnelSource(Source):
         return f"{what} tunnel {name!r} ({self.info.tunnel_type.value}, {self.info.tunnel_id})"
 
     def start(self) -> None:
-        """Begin to read, in the run that made the tunnel too."""
+        """Begin to read. This also works in the run that made the tunnel."""
         if self.info is None:
             self.prepare()
         assert self.info is not None
@@ -162,7 +162,7 @@ class TunnelSource(Source):
         return self.tunnels.describe_tunnel(self.settings.reader.table_name, self.settings.tunnel_name)
 
     def _end_dead_sessions(self, tunnel_id: str) -> None:
-        """Free the channels of replications that were certainly killed; other dead sessions end by their time-out."""
+        """Free the channels of replications that were certainly killed. Other dead sessions end by their time-out."""
         for client_id in {channel.client_id for channel in self._described().channels}:
             if _is_dead(client_id):
                 _log.info("ending the session %s of a replication that was killed", client_id)
@@ -185,18 +185,20 @@ class TunnelSource(Source):
 
 
 def _is_dead(client_id: str) -> bool:
-    """Return whether a session's replication has certainly ended: its id is counted here, and no process has it.
+    """Return whether a session's replication has certainly ended.
 
-    The name of a host does not prove it: containers share it, and each counts its processes from 1.
+    That is certain if its id is counted in this process's space and no process has it. The name of a host does not
+    prove it: containers share it, and each counts its processes from 1.
     """
     match = _CLIENT_ID.match(client_id)
     return match is not None and match[1] == process_space() and process_state(int(match[2])) is None
 
 
 def _is_past(described: TunnelDescription, end_micros: int | None) -> bool:
-    """Return whether every channel of increments was read past the end time, save finished ones before others.
+    """Return whether every channel of increments was read past the end time.
 
-    If all channels are finished, those that follow are not listed yet, unless the tunnel itself has an end.
+    Finished channels before others do not count. If all channels are finished, those that follow are not listed yet,
+    unless the tunnel itself has an end.
     """
     if described.info.tunnel_type is TunnelType.BASE_DATA:
         return True
@@ -212,10 +214,10 @@ def _is_past(described: TunnelDescription, end_micros: int | None) -> bool:
 def read_up_to(leases: Mapping[str, Lease], listing: Mapping[str, Shard], consumed: Mapping[str, int]) -> int | None:
     """Return the time up to which everything in the stream was read, in microseconds; ``None`` if no shard tells.
 
-    ``consumed`` maps each shard with a row to the time up to which it was read, 0 if nothing was; ``listing`` is
-    younger than ``leases``. Changes of a shard are later than those of its parents. So a shard was read at least up to
-    its finished parents. A shard that waits for parents does not count. A finished one counts until a shard after it
-    is known, as a closed shard always has one.
+    ``consumed`` maps each shard with a row to the time up to which it was read, 0 if nothing was. ``listing`` is
+    younger than ``leases``. A child's changes are later than its parents' changes. So a shard was read at least up to
+    its finished parents. A shard that waits for parents does not count. A finished shard counts until a shard after it
+    is known, because a closed shard always has one.
     """
     tree = ShardTree.of(leases.values(), listing.values())
     finished = {key for key, lease in leases.items() if lease.is_finished}
@@ -237,7 +239,7 @@ class StreamSource(Source):
     _stream: CopiedStream | None = field(init=False, default=None)
     _worker_name: OwnName = field(init=False, factory=lambda: OwnName("replication"))
     _consumed_micros: int = field(init=False, default=0)
-    """The latest time up to which everything was seen to be read; that never becomes untrue."""
+    """The latest time up to which everything was seen to be read. It stays true later."""
 
     def __attrs_post_init__(self) -> None:
         self._table = SourceTable(self.client, self.settings.reader.table_name)
@@ -311,11 +313,14 @@ class StreamSource(Source):
 
     @property
     def health(self) -> WorkerHealth:
-        """Whether the source is read, and no changes are lost."""
+        """The health: whether the source is read, and no changes are lost."""
         return health_of(super().health, self._statuses().values())
 
     def _consumed(self, lease: Lease, status: ShardStatus | None) -> int:
-        """Return the time up to which a shard was read: of its newest record, or the present if it is caught up."""
+        """Return the time up to which a shard was read.
+
+        It is the time of the newest record, or the present if the shard is caught up.
+        """
         newest = lease.progress.record_micros if lease.progress is not None else 0
         if lease.is_finished:
             return newest
@@ -324,9 +329,10 @@ class StreamSource(Source):
         return max(newest, now) if is_caught_up else newest
 
     def _is_elsewhere_caught_up(self, lease: Lease, newest: int) -> bool:
-        """Return whether another process's shard has nothing after its checkpoint; ask the service only if that counts.
+        """Return whether a shard of another process has no record after its checkpoint.
 
-        An idle shard would otherwise never be past an end time here, and this process never complete.
+        The service is asked only if that counts. Otherwise an idle shard would never be past an end time here, and this
+        process would never be complete.
         """
         end = self.settings.end_time_micros
         if end is None or newest > end + CLOCKS_MARGIN_MICROS or lease.checkpoint == CheckpointPosition.TRIM_HORIZON:

@@ -1,9 +1,9 @@
 """Rows that are in doubt and read from the table again, as changes for the history.
 
-No change holds the content of such a row, so a fold of the history would get it wrong. So the row as it was read stands
-in the history as a change of its own, after the changes that left it in doubt: a PUT, or a DELETE if the row was gone.
-Later changes are applied to that row as in the mirror. The history has the row before the mirror has it. A merge that
-is repeated stores the row again, at the same position, so it counts once.
+No change holds the content of a row in doubt, so a fold of the history would get the row wrong. So the row as it was
+read stands in the history as a change of its own, after the changes that left it in doubt: a PUT, or a DELETE if the
+row was gone. Later changes are applied to that row as in the mirror. The history has the row before the mirror has it.
+A merge that is repeated stores the row again, at the same position, so it counts once.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ AGAIN = f"{COPY}/again"
 """The shard under which the history stores these rows."""
 
 _INDEX = 1 << 31
-"""A row index above that of any change: the row was read after all changes of that time."""
+"""A row index above the index of any change, because the row was read after all changes of that time."""
 
 Key = tuple[KeyValue, ...]
 
@@ -34,7 +34,7 @@ Key = tuple[KeyValue, ...]
 def as_changes(
     batch: ChangeBatch, rule: TableRule, keys: Sequence[Key], records: Sequence[StreamRecord]
 ) -> ShardChanges:
-    """Return the rows with these keys as changes, each after the changes of the same row in the batch."""
+    """Return the rows with the keys ``keys`` as changes, each after the changes of the same row in the batch."""
 
     def key_of(record: StreamRecord) -> Key:
         key = dict(record.primary_key)
@@ -53,7 +53,7 @@ def as_changes(
 
 
 def remember(history: Destination, read: ShardChanges, read_at_micros: int, rule: TableRule) -> None:
-    """Store rows that were read, in the history; all processes of the mirror take turns in one shard."""
+    """Store rows that were read in the history. All processes of the mirror take turns in one shard."""
     while True:
         last = history.last_commits([AGAIN])[AGAIN]
         commit = Commit.after(

@@ -121,7 +121,7 @@ class SourceTable:
             )
 
     def stream_of(self, plan: CopyPlan) -> StreamSummary:
-        """Return the table's stream, which must be the one that the mirror has followed from its beginning.
+        """Return the table's stream. It must be the stream that the mirror has followed from its beginning.
 
         Raises:
             ConfigurationError: the plan copied another table, or the table has no stream.
@@ -179,7 +179,7 @@ class SourceTable:
         )
 
     def read_again(self, rule: TableRule, keys: Sequence[Sequence[KeyValue]]) -> tuple[list[StreamRecord], int]:
-        """Return the present rows with these keys, and the time after the last read, in microseconds."""
+        """Return the present rows with the keys ``keys``, and the time after the last read, in microseconds."""
         records = []
         for key in keys:
             request = schema.GetRowRequest(
@@ -194,7 +194,7 @@ class SourceTable:
         return self.repeated(operation, ask)
 
     def repeated(self, operation: str, call: Callable[[], _T], *, write: bool = False) -> _T:
-        """Return the answer of a call to the service, which is repeated as reads are.
+        """Return the answer of a call to the service. The call is repeated in the same way as reads.
 
         Raises:
             DependencyException: the service refused, or did not answer.
@@ -231,12 +231,15 @@ class CopyPlan:
     instance: str = ""
     table: str = ""
     stream_id: str = ""
-    """The id of the stream from which changes are read. The table has another stream once its stream was switched off
-    and on, or the table was made anew, perhaps with another key."""
+    """The id of the stream from which changes are read. The table gets a stream with another id if its stream is
+    switched off and on, or if the table is deleted and created again, perhaps with another key."""
 
     @property
     def pieces(self) -> Mapping[str, tuple[str, str]]:
-        """Names of the pieces, and the keys between which each lies; an empty text stands for an end of the table."""
+        """The names of the pieces, and the keys between which each lies.
+
+        An empty text stands for an end of the table.
+        """
         bounds = ["", *self.points, ""]
         return {f"{COPY}/{number}": pair for number, pair in enumerate(pairwise(bounds))}
 

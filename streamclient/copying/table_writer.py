@@ -47,7 +47,7 @@ _KINDS: Mapping[RecordType, OperationType] = MappingProxyType(
 class RowChange:
     """One change of one row of the destination: a record of the source, as the bytes that write it.
 
-    The record itself is made only if its key or its columns are asked for.
+    The record object is made only if its key or its columns are asked for.
     """
 
     __slots__ = ("_index", "_records", "identity", "kind", "row")
@@ -60,8 +60,8 @@ class RowChange:
         self.identity: bytes = identity
         """Bytes that are equal only for equal keys."""
         self.row: bytes = row
-        """The row as the request takes it, its cells in the order of the log. The row has no condition: the order of
-        writing decides."""
+        """The row as the request takes it, with its cells in the order of the log. It has no condition, because the
+        order of writing decides."""
         self._records = records
         self._index = index
 
@@ -80,7 +80,7 @@ class RowChange:
 
 
 def changes_of(records: Sequence[StreamRecord]) -> list[RowChange]:
-    """Return the changes that records make, in order; updates without columns change nothing, and are left out.
+    """Return the changes that records make, in order. Updates without columns change nothing, and are left out.
 
     Raises:
         CodecError: a record was made by hand and cannot be encoded.
@@ -152,7 +152,10 @@ class DestinationWriter:
                     _require_lease(is_lost)
 
     def trouble(self, limit_seconds: float) -> str:
-        """Return why no rows were written for longer than ``limit_seconds``; else empty. Any thread may call this."""
+        """Return why no rows were written for longer than ``limit_seconds``; empty if some were.
+
+        Any thread may call this.
+        """
         return self._writes.trouble(self.clock(), limit_seconds)
 
     def _refuse(self, change: RowChange, error: StreamClientError) -> None:
@@ -186,7 +189,7 @@ class DestinationWriter:
 
 
 def _require_lease(is_lost: Callable[[], bool]) -> None:
-    """Refuse to write for a lease that is lost: its next owner may have followed later changes of the same keys."""
+    """Refuse to write for a lost lease, because its next owner may have followed later changes of the same keys."""
     if is_lost():
         raise ShutdownException("the lease was lost while rows were written; its next owner writes them")
 

@@ -20,7 +20,7 @@ from streamclient.wire.service_errors import OBJECT_ALREADY_EXIST, OBJECT_NOT_EX
 
 WIDEST_DEVIATION_SECONDS = (2**63 - 1) // MICROS_PER_SECOND
 """The largest difference between a cell's time stamp and the clock that a destination accepts. Rows of the source carry
-old versions, which the default of a day would have the service refuse. The service keeps this setting in microseconds,
+old versions, which the service would refuse with the default of a day. The service keeps this setting in microseconds,
 in 64 bits."""
 
 FOREVER = -1
@@ -28,7 +28,7 @@ FOREVER = -1
 _PROBE_VALUES: Mapping[ColumnType, Any] = MappingProxyType(
     {ColumnType.INTEGER: 0, ColumnType.STRING: "-", ColumnType.BINARY: b"-"}
 )
-"""The key of a row that is read to learn whether a new table answers; it need not exist."""
+"""The key of a row that is read to learn whether a new table answers. It need not exist."""
 
 
 def prepare_destination(source: OTSClient, source_table: str, destination: OTSClient, table: str) -> bool:
@@ -107,7 +107,7 @@ def _create(api: TablestoreStreamApi, wanted: TableDescription, table: str) -> N
 
 
 def _await(client: OTSClient, table: str, wanted: TableDescription) -> None:
-    """Wait until the new table answers; for a minute the service may say that it does not exist."""
+    """Wait until the new table answers. For a minute the service may say that the table does not exist."""
     key = wanted.definition.primary_key
     purpose = TablePurpose("destination", "take the copy", "the copied rows", tuple((n, k.value) for n, k in key))
     probe = [(name, _PROBE_VALUES[kind]) for name, kind in key]

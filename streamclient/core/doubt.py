@@ -25,7 +25,7 @@ from streamclient.model import CheckpointPosition, Lease
 
 TAKE_TRIES_MAX = 3
 """The largest number of attempts to take a row in this worker's own name. Each repetition follows immediately, with the
-counter that was just read. The old owner, or this worker itself, may have sent one more write before. More than a few
+counter that was just read. The old owner, or this worker itself, may have sent one more write earlier. More than a few
 successive changes mean that another process writes."""
 
 DELETE_TRIES_MAX = 3
@@ -117,7 +117,7 @@ def _needs_read_back(state: WorkerState, write: LeaseWrite) -> bool:
 
 
 def _is_held_write(write: LeaseWrite) -> bool:
-    """Return whether the write is the owner's. The doubtful outcome of such a write must be resolved."""
+    """Return whether the write is the owner's. If its outcome is in doubt, the doubt must be resolved."""
     if write.kind is WriteKind.CREATE:
         return write.seen.owner != ""
     return write.kind not in (WriteKind.STEAL, WriteKind.DELETE)

@@ -68,7 +68,7 @@ class ShardList:
 
 @frozen
 class ReadRows(Call[Scan]):
-    """Scan the status table: first the rows of leases, then those of workers.
+    """Scan the status table: first the rows of leases, then the rows of workers.
 
     Never requested while another scan runs.
     """
@@ -76,7 +76,7 @@ class ReadRows(Call[Scan]):
 
 @frozen
 class ReadSignals(Call[tuple[WorkerRow, ...]]):
-    """Read the rows of these workers. Never requested while a scan, or another such read, is unanswered."""
+    """Read the rows of some workers. Never requested while a scan, or another read of this kind, is unanswered."""
 
     names: tuple[str, ...]
 
@@ -112,7 +112,7 @@ class WriteWorker(Call[WriteOutcome]):
 
 @frozen
 class WakeWorkers(Call[None]):
-    """Wake these workers, so that they scan immediately. Wakes of one event may be sent together."""
+    """Wake some workers, so that they scan immediately. Workers of one event may be woken together."""
 
     names: tuple[str, ...]
 
@@ -135,7 +135,7 @@ class NoteOrder(Call[None]):
 
 @frozen
 class DrawEpoch(Call[int]):
-    """Draw the epoch of a new acquisition: greater than all numbers drawn before for this lease by any worker.
+    """Draw the epoch of a new acquisition: a number greater than all that any worker has drawn for this lease.
 
     Several draws may be sent together. No draw is requested while another draw for the same lease is unanswered. After
     an error a number may have been drawn; it is never used.
@@ -235,7 +235,7 @@ class PauseRequested:
 
 @frozen
 class ResumeRequested:
-    """The worker's own program ends such a pause. An operator's pause in the lease row stays."""
+    """The worker's own program ends its own pause. An operator's pause in the lease row stays."""
 
     lease_key: str | None
 

@@ -44,7 +44,7 @@ class Intention(Enum):
     KEEP = "keep"
     """Keep the lease and read no more, because every record of the shard was processed."""
     GIVE_AWAY = "give away"
-    """Hand the lease over: another worker asked for it or shall get it, or this worker stops."""
+    """Hand the lease over, because another worker asked for it or shall get it, or because this worker stops."""
     LET_RUN_OUT = "let run out"
     """Do not renew the lease, because its consumer stalled. If the consumer ends in time, hand the lease over
     immediately."""
@@ -252,7 +252,7 @@ class HeldLease:
     def is_being_read(self) -> bool:
         """Whether a consumer runs and knows the orders.
 
-        In addition, the lease must neither be paused nor requested by another worker.
+        The lease must also neither be paused nor be requested by another worker.
         """
         is_undisturbed = not self.lease.stealer and self.lease.pause is None and self.lease.orders == self.orders_given
         return self.consuming is Consuming.CONSUMER and is_undisturbed
@@ -274,7 +274,7 @@ class HeldLease:
 
 
 def valid_until(sent_at: float, duration_seconds: float) -> float:
-    """Return until when the owner may rely on a lease whose accepted write was sent at ``sent_at``."""
+    """Return the time until which the owner may rely on a lease whose accepted write was sent at ``sent_at``."""
     return sent_at + duration_seconds * (1.0 - MARGIN_SHARE)
 
 

@@ -162,7 +162,7 @@ class Holdings:
 
     @property
     def circles(self) -> Iterable[tuple[str, ...]]:
-        """The circles of shards in the last listing that are their own ancestors. Such shards are never read."""
+        """The cycles in the last listing: groups of shards that are their own ancestors. They are never read."""
         return sorted(set(self._state.ends.tree.circles.values()))
 
     @property
@@ -192,7 +192,7 @@ class Holdings:
 
     @property
     def live_workers(self) -> list[str]:
-        """The names of this worker, of other workers with a session, and of owners of unexpired leases; sorted."""
+        """The sorted names of this worker, of other workers with a session, and of owners of unexpired leases."""
         return self._state.view.live_workers(self._state.now)
 
     @property
@@ -204,7 +204,7 @@ class Holdings:
         return sum(not sightings[key].row.is_finished for key in free)
 
     def next_deadline(self, now: float) -> float | None:
-        """Return when to send ``Tick`` if no event comes before (monotonic seconds); ``None`` for never."""
+        """Return the time at which to send ``Tick`` if no event comes first (monotonic seconds); ``None`` for never."""
         state = self._state
         first = state.signals.next_moment
         for moment in (state.deadlines.next, state.rereads.next, state.scan_at):
@@ -271,7 +271,7 @@ def _stop_requested(state: WorkerState, event: events.StopRequested) -> None:
 
 
 def _tick(state: WorkerState, event: events.Tick) -> None:
-    """Do nothing: work that is due is done after every event."""
+    """Do nothing, because work that is due is done after every event."""
 
 
 def _answered(state: WorkerState, event: Answered[Any]) -> None:

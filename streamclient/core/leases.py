@@ -19,11 +19,11 @@ class LeaseWrite:
     result: Lease | None
     """The row after the write is accepted; ``None`` after DELETE."""
     also: tuple[str, ...] = ()
-    """Fields that this write stores in addition to those of its rule."""
+    """The fields that this write stores in addition to the fields of its rule."""
 
     @property
     def rule(self) -> Rule:
-        """The comparisons of such a write, and the fields that it stores."""
+        """The rule of this write: its comparisons, and the fields that it stores."""
         return RULES[self.kind]
 
     @property

@@ -24,7 +24,7 @@ it because n was killed, without waiting for the lease to expire.
    afterwards, however late it arrives. So b is the last beat of n that ever counts, and n was valid until s + 0.95 D at
    most, by A's clock. The verdict took effect after t + D, by the killer's clock, and s < t. If the clocks drift apart
    by less than 5 %, the end of n, and with it of every lease held under it, is before the verdict.
-2. *The lease is that of the killed session.* X reads lease rows first and worker rows afterwards. The lease row said
+2. *The lease belongs to the killed session.* X reads lease rows first and worker rows afterwards. The lease row said
    (A, c) at a time r, A's worker row said n at a later time w, and X knows that n was killed, from that read or because
    its own verdict was accepted. At r no session of A after n existed, for its registration would have replaced n before
    w. So (A, c) was written under n or before, or for A by the worker that handed the lease over. A later session of A
@@ -102,12 +102,12 @@ class WorkerWrite:
     result: WorkerRow | None
     """The row after the write is accepted, except for its ``wake``; ``None`` after REMOVE."""
     also: tuple[str, ...] = ()
-    """Fields that this write stores in addition to those of its rule. ``info`` is such a field: it may be long, and
-    changes rarely."""
+    """The fields that this write stores in addition to the fields of its rule. One of them is ``info``, which may be
+    long and changes rarely."""
 
     @property
     def rule(self) -> Rule:
-        """The comparisons of such a write, and the fields that it stores."""
+        """The rule of this write: its comparisons, and the fields that it stores."""
         return RULES[self.kind]
 
     @property
@@ -127,7 +127,7 @@ class WorkerWrite:
 def register(seen: WorkerRow | None, row: WorkerRow) -> WorkerWrite:
     """Begin a session. Replace the row ``seen``; if ``seen`` is ``None``, create the row."""
     if seen is not None and seen.nonce == row.nonce:
-        raise ValueError(f"a new session needs a new nonce, not that of {seen}")
+        raise ValueError(f"a new session needs a new nonce, not the one of {seen}")
     result = evolve(row, wake=0 if seen is None else seen.wake)
     return WorkerWrite(WorkerWriteKind.REGISTER, row.worker_id, seen, result)
 
@@ -150,7 +150,7 @@ def beat(seen: WorkerRow, *, state: SessionState | None = None, info: str | None
 
 
 def kill(seen: WorkerRow) -> WorkerWrite:
-    """Write the verdict that a session stood still; the proof above says when it may be sent."""
+    """Write the verdict that a session stood still. The proof above says when it may be sent."""
     return WorkerWrite(WorkerWriteKind.KILL, seen.worker_id, seen, evolve(seen, state=SessionState.KILLED))
 
 

@@ -23,7 +23,7 @@ from streamclient.model import RecordOrder
 
 
 def heed_orders(state: WorkerState, held: HeldLease) -> HeldLease:
-    """Give the running consumer the orders of the row, and have the ends of orders noted. Return the lease."""
+    """Give the running consumer the orders of the row, and write the ends of orders to the audit. Return the lease."""
     lease, key = held.lease, held.lease.lease_key
     if held.consuming is Consuming.CONSUMER and lease.orders != held.orders_given:
         state.emit(GiveOrders(key, held.identifier, lease.orders))

@@ -98,7 +98,7 @@ class Peers:
             self._watches[name] = evolve(watch, read_at=watch.since)
 
     def watch_anew(self, now: float) -> None:
-        """Forget for how long other workers stood still, because this worker itself could not watch them."""
+        """Forget the time for which other workers stood still, because this worker itself could not watch them."""
         self._watches = {name: evolve(watch, since=now, read_at=now) for name, watch in self._watches.items()}
 
     def _see(self, row: WorkerRow, now: float) -> None:
@@ -133,7 +133,7 @@ class Peers:
         return name == self.worker_id or name in self._watches
 
     def is_over(self, name: str) -> bool:
-        """Return whether the worker had a session that ended: it was killed, or its row was removed."""
+        """Return whether the worker had a session that was killed, or whose row was removed."""
         watch = self._watches.get(name)
         return name in self._gone if watch is None else not watch.row.is_live
 
@@ -149,17 +149,17 @@ class Peers:
 
     @property
     def killed(self) -> frozenset[str]:
-        """The workers whose present row is that of a killed session."""
+        """The workers whose present row belongs to a killed session."""
         return frozenset(name for name, watch in self._watches.items() if not watch.row.is_live)
 
     @property
     def others(self) -> list[str]:
-        """Other workers with a live session, including workers that stop; sorted."""
+        """The sorted names of other workers with a live session, including workers that stop."""
         return sorted(name for name, watch in self._watches.items() if watch.row.is_live)
 
     @property
     def staying_others(self) -> list[str]:
-        """Other workers that may receive leases, sorted."""
+        """The sorted names of other workers that may receive leases."""
         return sorted(name for name, watch in self._watches.items() if watch.row.is_staying)
 
     # --- watching ----------------------------------------------------------------------------------------------

@@ -106,7 +106,10 @@ def consumer_stalled(state: WorkerState, event: ConsumerStalled) -> None:
 
 
 def order_over(state: WorkerState, event: OrderOver) -> None:
-    """Have the end of an order noted. After that, an order that was obeyed is removed from the row."""
+    """Record that an order ended, so that the audit notes its end.
+
+    After the audit has the end, an order that was not withdrawn is removed from the row.
+    """
     held, request_id = state.held.get(event.lease_key), event.order.request_id
     if held is None or not _is_running(held, event.consumer_id):
         return

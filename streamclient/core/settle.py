@@ -176,7 +176,7 @@ def settle_all(state: WorkerState) -> None:
 
 
 def settle_restless(state: WorkerState) -> None:
-    """Settle every held lease, except those that are simply being read: scans and listings change nothing for them."""
+    """Settle every held lease that is not simply being read. For those, scans and listings change nothing."""
     for key in sorted(key for key, held in state.held.items() if not held.is_being_read):
         settle(state, key)
 
@@ -285,7 +285,7 @@ def _obstacle(state: WorkerState, held: HeldLease) -> Reason | None:
 def _was_seen_since(state: WorkerState, lease_key: str, moment: float) -> bool:
     """Return whether no other process had this worker's name since ``moment``.
 
-    If that is unknown, have the worker's row read, so that this question can be settled later.
+    If that is unknown, request a read of the worker's row, so that this question can be settled later.
     """
     was_seen = state.signals.was_seen_since(moment)
     if not was_seen:
@@ -328,7 +328,10 @@ def _present_pause(state: WorkerState, lease: Lease) -> Pause | None:
 
 
 def _must_acknowledge(state: WorkerState, held: HeldLease) -> bool:
-    """Return whether the row must acknowledge a pause: the shard is not read, and the row does not say so yet."""
+    """Return whether the row must acknowledge a pause.
+
+    If so, the shard is not read, and the row does not say so yet.
+    """
     pause = _present_pause(state, held.lease)
     is_unsaid = pause is not None and not held.lease.is_paused_by_owner and held.mute_pause != pause.request_id
     return is_unsaid and held.consuming is Consuming.NO_CONSUMER
@@ -346,7 +349,7 @@ def send(state: WorkerState, write: LeaseWrite, *, tries: int = 1) -> None:
 
 
 def _write_next(state: WorkerState, held: HeldLease) -> None:
-    """Send the write that is due, if any. The order is that of the module's docstring."""
+    """Send the write that is due, if any. The module's docstring states the order."""
     key, lease = held.lease.lease_key, held.lease
     if key in state.flights or held.is_gone or state.now < held.doubt.not_before:
         return

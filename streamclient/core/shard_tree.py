@@ -32,7 +32,8 @@ LISTINGS_WITHOUT = 2
 """The number of consecutive listings that must lack a shard before it counts as gone."""
 
 REMEMBERED_LISTINGS = 100
-"""The number of listings for which the parents of a shard that they lack are remembered: no answer is that old."""
+"""The number of listings for which the parents of a shard are remembered after the last listing that had it. No answer
+is that old."""
 
 NOT_SHOWN = "the service says that it has ended, and the list of shards shows no child of it"
 """The words of readers for an end that they do not believe."""
@@ -45,12 +46,15 @@ Listing = Mapping[str, Shard]
 
 
 def index_shards(shards: Iterable[Shard]) -> Listing:
-    """Return shards by id, sorted."""
+    """Return shards by id, in sorted order."""
     return {shard.shard_id: shard for shard in sorted(shards, key=lambda shard: shard.shard_id)}
 
 
 def levels(shard_id: str, following: Callable[[str], Iterable[str]]) -> Iterator[list[str]]:
-    """Yield the shards to which ``following`` leads, by level, nearest first; sorted, without ``shard_id``."""
+    """Yield the shards that ``following`` reaches from ``shard_id``, level by level, the nearest level first.
+
+    Each level is sorted. No shard comes twice, and ``shard_id`` does not come.
+    """
     seen, level = {shard_id}, [shard_id]
     while level := sorted({reached for key in level for reached in following(key)} - seen):
         seen.update(level)
@@ -66,7 +70,7 @@ class ShardTree:
     """Known shards and their parents."""
 
     parents: Mapping[str, frozenset[str]] = field(factory=dict, converter=_without_itself)
-    """The parents of every known shard; the parents need not be known shards. If a shard names itself as a parent, that
+    """The parents of every known shard. The parents need not be known shards. If a shard names itself as a parent, that
     entry is left out."""
 
     @classmethod
@@ -101,7 +105,7 @@ class ShardTree:
         return all(parent in done or parent not in self.parents for parent in self.parents[shard_id])
 
     def ancestors_first(self, shard_ids: Iterable[str]) -> list[str]:
-        """Return the shards in an order in which none comes before one of its ancestors; circles are cut by name."""
+        """Return the shards in an order in which none comes before one of its ancestors. Cycles are cut by name."""
         order: dict[str, None] = {}
         entered: set[str] = set()
         wanted = set(shard_ids)
@@ -118,14 +122,17 @@ class ShardTree:
 
     @cached_property
     def circles(self) -> Mapping[str, tuple[str, ...]]:
-        """Shards that come before themselves, each with all of its circle, sorted. No real stream has such a shard."""
+        """The shards that are their own ancestors, each with the sorted shards of its cycle.
+
+        No real stream has such a shard.
+        """
         circles: dict[str, tuple[str, ...]] = {}
         done: set[str] = set()
 
         def children_left(key: str) -> Iterable[str]:
             return (child for child in self.children.get(key, ()) if child not in done)
 
-        # From the last shard of a search upwards, only those of its circle are reached downwards (Kosaraju).
+        # From the last shard of a search upwards, only those of its cycle are reached downwards (Kosaraju).
         for root in reversed(self.ancestors_first(self.parents)):
             if root not in done:
                 circle = sorted([root, *chain.from_iterable(levels(root, children_left))])
@@ -191,8 +198,8 @@ class ListedEnds:
     shard and all of its ancestors: an answer that was cut lacks shards too, and an old answer lacks shards that were
     opened since, but has an ancestor of each.
 
-    A page may be the last one only if its read began after the end was known. Otherwise a page that was cut would pass
-    for the last one if its shard closes a moment later. All times are in seconds, by one clock.
+    A page may be the last one only if its read began after the end was known. If that did not matter, a page that was
+    cut would pass for the last one when its shard closes a moment later. All times are in seconds, by one clock.
     """
 
     tree: ShardTree = field(factory=ShardTree)
@@ -220,7 +227,7 @@ class ListedEnds:
                 del self._known[key]
 
     def knows(self, parents: Mapping[str, frozenset[str]]) -> None:
-        """Learn the parents of shards, from a listing or from what a reader has stored."""
+        """Learn the parents of shards, from a listing or from a reader's stored state."""
         for key, named in parents.items():
             known = self._known[key]
             known.parents, known.named_in = named, self.number
@@ -261,7 +268,7 @@ class ListedEnds:
 
 
 def is_kept(written_micros: int, now_micros: int, hours: int) -> bool:
-    """Return whether a stream that keeps records for ``hours`` has those written at, or after, ``written_micros``."""
+    """Return whether a stream that keeps records for ``hours`` has those written from ``written_micros`` on."""
     return now_micros - written_micros <= hours * MICROS_PER_HOUR
 
 

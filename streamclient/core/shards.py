@@ -123,7 +123,7 @@ def parents_finished(lease: Lease, rows: Mapping[str, Lease], listing: Listing |
 
 @define(eq=False)
 class Gates:
-    """The gates of many shards for one state of rows and listing: the answers of ``parents_finished``, remembered.
+    """The gates of many shards for one state of rows and listing. They remember the answers of ``parents_finished``.
 
     A shard costs as much as its parents, not as all of its ancestors: a key that grows makes chains of a thousand
     shards, each of which would walk up to the first one.
@@ -151,7 +151,7 @@ class Gates:
         while stack:
             key = stack[-1]
             is_new = key not in known
-            known.setdefault(key, False)  # until its parents are known; so a circle is not clear
+            known.setdefault(key, False)  # until its parents are known; so a cycle is not clear
             parents = _parents(key, self.rows.get(key), self.listing)
             unknown = [parent for parent in parents if parent not in known]
             if unknown and is_new:
@@ -220,7 +220,7 @@ def _new_lease(
 
 
 def _proves_parent_end(child: Lease, start: Start) -> bool:
-    """Return whether a child was read, so that its parent must have been finished before.
+    """Return whether a child was read, so that its parent must already have been finished.
 
     A stored iterator proves that only if new rows start at TRIM_HORIZON; with a start by time, a row holds an iterator
     from its creation.

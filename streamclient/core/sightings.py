@@ -8,15 +8,15 @@ Laws:
 * a row without an owner is free when it is first seen; a row with an owner gets a full lease duration (Java stream
   client: ``LeaseTaker``);
 * a worker is alive by its own acts, not by writes of other workers. A renewal, a take or a mark counts. A hand-over
-   that names the worker as the new owner does not count;
+  that names the worker as the new owner does not count;
 * a worker's session, if it has one, says whether the worker lives and stays. Even so, a lease of that worker expires if
   its counter stands still: the owner may have stopped renewing the lease on purpose.
 
 Counts of rows by worker are updated as rows change, so that no scan has to count them all. Only unexpired rows are
 counted, so rows are also kept by age. Laws:
 
-* time never goes back. A later time makes rows expire that were counted before;
-* the numbers are those that a count of all rows would give (a property test compares them).
+* time never goes back. At a later time, rows expire that were still counted at an earlier one;
+* the numbers equal a count of all rows (a property test compares them).
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Counts:
     credits: dict[str, int] = field(factory=dict)
     """The number of unexpired rows by owner. A row in transit counts for its receiver."""
     unread: dict[str, int] = field(factory=dict)
-    """The number of unfinished rows among those of ``credits``, by the same names."""
+    """The number of unfinished rows among the rows in ``credits``, by the same names."""
     settled: dict[str, int] = field(factory=dict)
     """The number of unexpired rows by owner, without rows in transit."""
     owners: dict[str, int] = field(factory=dict)
@@ -300,7 +300,7 @@ class LeaseView:
         return now - self.sightings[lease_key].moved_at > self.duration_seconds
 
     def expired_keys(self, now: float) -> list[str]:
-        """Return the keys of expired rows, sorted."""
+        """Return the sorted keys of expired rows."""
         self.counts.tell_time(now)
         return sorted(self.counts.expired)
 
@@ -313,7 +313,7 @@ class LeaseView:
         return self.counts.credits
 
     def live_workers(self, now: float) -> list[str]:
-        """Return the names of this worker, of workers with a session, and of others with an unexpired row; sorted."""
+        """Return the sorted names of this worker, of workers with a session, and of others with an unexpired row."""
         self.counts.tell_time(now)
         by_rows = [name for name in self.counts.owners if name not in self._dead and not self.peers.is_over(name)]
         return sorted({*by_rows, *self.peers.others, self.worker_id})

@@ -163,7 +163,7 @@ def _accepted_at(state: WorkerState, lease_key: str) -> float | None:
 def _forget_gone(state: WorkerState) -> None:
     """Forget shards that are neither in the stream nor have a row.
 
-    Otherwise a worker that lives for years would remember too many shards.
+    If they were kept, a worker that lives for years would remember too many shards.
     """
     listing, rows = state.listing or {}, state.view.rows
     state.released = {key: None for key in state.released if key in listing or key in rows}
@@ -202,9 +202,9 @@ def plan_sync(state: WorkerState) -> None:
 def create_missing(state: WorkerState, after: str | None = None) -> None:
     """Create the rows whose listed parents have rows by now.
 
-    The rows of children follow when these writes are accepted. With ``after``, only examine that row and the rows that
-    waited for it: after a long history, very many rows are missing. A child's row must never exist before its parent's:
-    a Java worker would read the child immediately.
+    The rows of children follow when these writes are accepted. With ``after``, only that row and the rows that waited
+    for it are examined: after a long history, very many rows are missing. A child's row must never exist before its
+    parent's: a Java worker would read the child immediately.
     """
     if state.is_stopping or state.listing is None:
         return

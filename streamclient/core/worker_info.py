@@ -76,7 +76,8 @@ class WorkerInfo:
     trouble: str = ""
     """The reason why the worker is unhealthy; empty for a healthy worker."""
     pace: str = ""
-    """By how much the worker's reads are held back because of their ceiling; empty if they are not."""
+    """The amount, in words, by which the worker's reads are held back because of their ceiling; empty if they are
+    not."""
     cost: Cost | None = None
     """The cost of the worker's requests in the last minute or longer; ``None`` before that, or if the worker does not
     count it."""

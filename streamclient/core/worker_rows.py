@@ -89,7 +89,7 @@ def worker_write_answered(state: WorkerState, call: WriteWorker, answer: Answere
 
 
 def wakes_sent(state: WorkerState, call: WakeWorkers, answer: Answered[None]) -> None:
-    """Process the outcome of wakes. After an error, it is unknown which of them were applied."""
+    """Record whether waking other workers succeeded. After an error, it is unknown which of them were woken."""
     state.signals.wakes_sent(call.names, answer.error, state.now)
 
 
@@ -121,7 +121,7 @@ def _judge_uniformity(state: WorkerState) -> None:
 def _agree_on_balance(state: WorkerState) -> None:
     """Balance the quantity on which the whole fleet agrees. If the settings differ, balance the number of leases.
 
-    Otherwise each worker would move back the leases that another worker has moved, for ever.
+    If workers balanced different quantities, each would move back the leases that another one has moved, for ever.
     """
     own, peers = state.config.balance_by, state.signals.peers
     told = {state.worker_id: own.value}

@@ -1,8 +1,8 @@
-"""How workers notice each other: sessions, signals, verdicts on dead workers, wakes, and turns of scans.
+"""The signs by which workers notice each other: sessions, signals, verdicts on dead workers, wakes, and turns of scans.
 
-A *signal* is the row of a worker, which a few workers read often. Every ``signal_interval_millis`` a worker reads its
-own row, to see whether it was woken, and the rows of the workers that it watches. The workers of a fleet scan the whole
-status table in *turns*. Laws:
+A *signal* is the row of a worker, which a few workers read often. A *wake* is a write by which one worker makes another
+one scan soon. Every ``signal_interval_millis`` a worker reads its own row, to see whether it was woken, and the rows of
+the workers that it watches. The workers of a fleet scan the whole status table in *turns*. Laws:
 
 * signals and scans are never read at the same time, so that a later read shows newer rows;
 * a verdict on a worker is written only under the writer's own valid session;
@@ -141,7 +141,10 @@ class Signals:
 
     @property
     def staying(self) -> list[str]:
-        """The workers with sessions that may receive leases, sorted. This worker is among them unless it is leaving."""
+        """The sorted names of workers with sessions that may receive leases.
+
+        This worker is among them unless it is leaving.
+        """
         own = [] if self.session.is_leaving else [self.session.worker_id]
         return sorted([*self.peers.staying_others, *own])
 
@@ -165,7 +168,7 @@ class Signals:
         return not self.is_uniform or now >= self.turn_at
 
     def turn_taken(self, now: float, workers: int) -> None:
-        """Plan the next turn, after those of all other workers, because a scan of this worker's turn has returned."""
+        """Plan the next turn of this worker, after the turns of all others. A scan of its present turn has returned."""
         spread = self.rng.uniform(1 - JITTER_SHARE, 1 + JITTER_SHARE)
         # Turns are checked once per interval, so they come half an interval late on average.
         self.turn_at = now + (workers * spread - 0.5) * self.turn_seconds
@@ -186,7 +189,7 @@ class Signals:
         self.wake(self.peers.others)
 
     def wakes_sent(self, names: tuple[str, ...], error: Exception | None, now: float) -> None:
-        """Process the outcome of wakes."""
+        """Record whether waking the workers ``names`` succeeded. After a failure, plan a new try, but not endlessly."""
         self._waking, self._is_quiet = None, False
         self._wake_failures = 0 if error is None else self._wake_failures + 1
         if error is not None and self._wake_failures <= WAKES_AT_MOST:

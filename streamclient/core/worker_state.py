@@ -29,8 +29,8 @@ from streamclient.core.write_rules import COUNTER, WriteKind, WriteOutcome
 from streamclient.model import BalanceBy, Pause
 
 MOST_REPORTED = 10_000
-"""The number of anomalies that are remembered, so that they are not reported twice. It is far more than a worker has
-leases."""
+"""The largest number of anomalies that are remembered, so that they are not reported twice. It is far more than a
+worker has leases."""
 
 
 @frozen
@@ -252,7 +252,7 @@ class WorkerState:
 
     @property
     def loads(self) -> Mapping[str, int]:
-        """The number of leases of each worker, as last seen, including leases that are being handed over now."""
+        """The number of leases of each worker, as last seen. Leases that are being handed over now are included."""
         loads = dict(self.view.credits(self.now))
         for receiver, number in self.given.items():
             loads[receiver] = loads.get(receiver, 0) + number

@@ -268,7 +268,7 @@ class EpochWrite:
 
     @property
     def rule(self) -> Rule:
-        """The comparisons of such a write, and the fields that it stores."""
+        """The rule of this write: its comparisons, and the fields that it stores."""
         return RULES[self.kind]
 
     @property

@@ -32,7 +32,7 @@ ANSWER_SECONDS = 15.0
 """The default for the longest wait for an answer, in seconds."""
 
 _AT_ONCE_MAX = 16
-"""The number of given-up calls that have not ended, from which on the next call has to wait."""
+"""The number of given-up calls still under way at which the next call has to wait."""
 
 _TURN_SECONDS_MAX = 300.0
 """The longest time, in seconds, between two calls while earlier calls hang. A catalog that answers again is noticed
@@ -40,7 +40,7 @@ within this time."""
 
 
 class TimedCatalog:
-    """A catalog whose calls end in time; the tables that it returns use it, too. Used by one thread at a time."""
+    """A catalog whose calls end in time. The tables that it returns use it, too. Used by one thread at a time."""
 
     def __init__(self, catalog: Any, answer_seconds: float) -> None:
         self._catalog = catalog

@@ -77,7 +77,7 @@ class Commit:
     epoch: int
     """The epoch of the lease's owner, ``ShardInfo.epoch``."""
     number: int
-    """1 for the shard's first commit in this destination; each next commit adds 1."""
+    """1 for the shard's first commit in this destination. Each next commit adds 1."""
     start: str
     """The checkpoint before the first record: an iterator, or ``TRIM_HORIZON``."""
     end: str
@@ -153,10 +153,10 @@ class Commit:
         return self.epoch << 32 | self.number
 
     def keeps(self, promised: Commit) -> bool:
-        """Return whether this commit has exactly the records that ``promised`` announced, whatever commit came before.
+        """Return whether this commit has exactly the records that ``promised`` announced.
 
-        If a commit was promised while the destination's commits could not be read, it does not follow any of those
-        commits.
+        The commit before it may differ. If a commit was promised while the destination's commits could not be read, it
+        does not follow any of those commits.
         """
         names = ("application", "shard", "start", "end", "count", "content")
         return all(getattr(self, name) == getattr(promised, name) for name in names)
@@ -275,7 +275,7 @@ class LogEntry:
 
     @classmethod
     def from_json(cls, place: str, text: str) -> LogEntry:
-        """Read the text of ``to_json``; an unreadable text gives an entry with ``damage`` that a proof can name.
+        """Read the text of ``to_json``. An unreadable text gives an entry with ``damage`` that a proof can name.
 
         Raises:
             StreamClientException: a commit is of a version that is not known, so the log must be left alone.
@@ -311,10 +311,10 @@ def gone(what: str) -> DependencyException:
 
 
 def is_stored(lasts: Mapping[str, Commit | None], commits: Sequence[Commit]) -> bool:
-    """Return whether all of ``commits`` are in a log with these last commits; if not, each of them may be stored now.
+    """Return whether all of ``commits`` are in a log with the last commits ``lasts``. If not, each may be stored.
 
     Every destination calls this with a view of its log, and then stores the commits on condition that the view still
-    holds. After a crash, ``DestinationOutput.begin`` has compared the last commit with the prepared one before that.
+    holds. After a crash, ``DestinationOutput.begin`` has already compared the last commit with the prepared one.
 
     Raises:
         FencedCommit: a shard has a commit of a later owner.
@@ -334,7 +334,7 @@ def is_stored(lasts: Mapping[str, Commit | None], commits: Sequence[Commit]) -> 
 
 
 def are_among(commits: Sequence[Commit], entries: Iterable[LogEntry]) -> bool:
-    """Return whether entries of a log hold all of these commits.
+    """Return whether the entries ``entries`` of a log hold all of ``commits``.
 
     A retry after an error calls this function. The failed try may have stored the commits after all, and a successor
     may already have added its own. The writer of the commits is then fenced, but must learn that its commits are
@@ -432,7 +432,7 @@ class Destination(Protocol):
 
         Raises:
             FencedCommit: a later owner has committed one of the shards; nothing was stored.
-            UnfitValueError: a column's type is not that of the destination; nothing was stored. Ask ``columns`` again.
+            UnfitValueError: a column's type differs from the destination's; nothing was stored. Ask ``columns`` again.
             StreamClientException: a commit does not follow the last one; nothing was stored.
             DependencyException: the table does not answer, or is too busy with commits of other writers.
         """

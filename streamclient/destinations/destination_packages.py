@@ -19,12 +19,12 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def pyarrow() -> Any:
-    """Return the module ``pyarrow``."""
+    """Import ``pyarrow``, or raise an error that says which extra to install."""
     return load("pyarrow", "delta")
 
 
 def compute() -> Any:
-    """Return the module ``pyarrow.compute``."""
+    """Import ``pyarrow.compute``, or raise an error that says which extra to install."""
     return load("pyarrow.compute", "delta")
 
 

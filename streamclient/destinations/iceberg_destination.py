@@ -78,11 +78,11 @@ class IcebergDestination:
         catalog: a pyiceberg catalog, which decides which of two writers is first.
         identifier: namespace and name, for example ``"lake.orders"``. The namespace must exist.
         application: the fleet that writes; one per status table.
-        answer_seconds: seconds for which a commit is tried, and seconds that each call of the catalog may take, also
-            in the last try. Keep it well below the lease's duration.
+        answer_seconds: seconds for which a commit is tried, and seconds that each call of the catalog may take, also in
+            the last try. Keep it well below the lease's duration.
 
     Raises:
-        ConfigurationError: an argument cannot work.
+        ConfigurationError: an argument is invalid.
     """
 
     def __init__(
@@ -117,18 +117,18 @@ class IcebergDestination:
 
     @raises_own
     def columns(self) -> Schema | None:
-        """See ``Destination``."""
+        """See ``Destination.columns``."""
         table = self._load()
         return None if table is None or not table.schema().fields else _schema_of(table)
 
     @raises_own
     def last_commits(self, shards: Sequence[str]) -> dict[str, Commit | None]:
-        """See ``Destination``."""
+        """See ``Destination.last_commits``."""
         table = self._load()
         return dict.fromkeys(shards) if table is None else self._lasts(table, shards)
 
     def commit(self, rows: ArrowTable, commits: Sequence[Commit]) -> None:
-        """See ``Destination``."""
+        """See ``Destination.commit``."""
         check_commits(commits, self._application)
         check_table_types(rows.schema)
         rows = _widened(rows)
@@ -166,7 +166,7 @@ class IcebergDestination:
 
     @raises_own
     def log(self) -> Iterator[LogEntry]:
-        """See ``Destination``."""
+        """See ``Destination.log``."""
         table = self._load()
         if table is None:
             return
@@ -183,14 +183,14 @@ class IcebergDestination:
 
     @raises_own
     def fenced_shards(self) -> list[str]:
-        """See ``Fences``."""
+        """See ``Fences.fenced_shards``."""
         table, prefix = self._load(), self._property("")
         names = [] if table is None else [name for name in table.properties if name.startswith(prefix)]
         return [name.removeprefix(prefix) for name in names]
 
     @raises_own
     def rows(self, shards: Sequence[str] | None = None) -> Iterator[ArrowTable]:
-        """See ``Destination``."""
+        """See ``Destination.rows``."""
         table = self._load()
         if table is None:
             return
@@ -203,7 +203,7 @@ class IcebergDestination:
 
     @raises_own
     def files(self) -> Iterator[tuple[str, Callable[[], Iterator[ArrowTable]]]]:
-        """See ``RowFiles``."""
+        """See ``RowFiles.files``."""
         table = self._load()
         if table is not None:
             for task in table.scan().plan_files():

@@ -48,31 +48,31 @@ class MemoryDestination:
         """Do nothing: memory offers everything that exactly-once needs."""
 
     def columns(self) -> Schema | None:
-        """See ``Destination``."""
+        """See ``Destination.columns``."""
         return self.place.columns
 
     def last_commits(self, shards: Sequence[str]) -> dict[str, Commit | None]:
-        """See ``Destination``."""
+        """See ``Destination.last_commits``."""
         with self.place.lock:
             found = last_of(self.place.entries, self._application)
         return {shard: found.get(shard) for shard in shards}
 
     def commit(self, rows: Table, commits: Sequence[Commit]) -> None:
-        """See ``Destination``."""
+        """See ``Destination.commit``."""
         check_commits(commits, self._application)
         with self.place.lock:
             self._store(lambda: rows, self.place.tables, commits)
 
     def key_by(self, columns: Sequence[str]) -> None:
-        """See ``MergingDestination``."""
+        """See ``MergingDestination.key_by``."""
         self._key = list(columns)
 
     def another(self) -> MemoryDestination:
-        """See ``MergingDestination``."""
+        """See ``MergingDestination.another``."""
         return copy(self)
 
     def merge(self, keys: Table, fold: Callable[[Table], Table], commits: Sequence[Commit]) -> None:
-        """See ``MergingDestination``."""
+        """See ``MergingDestination.merge``."""
         check_commits(commits, self._application)
         pa = pyarrow()
         with self.place.lock:
@@ -84,12 +84,12 @@ class MemoryDestination:
             self._store(lambda: fold(whole.filter(marks)), [whole.filter(compute().invert(marks))], commits)
 
     def rows_below(self, column: str, bound: int) -> Iterator[Table]:
-        """See ``MergingDestination``."""
+        """See ``MergingDestination.rows_below``."""
         for table in self.rows():
             yield table.filter(compute().field(column) < bound)
 
     def _store(self, rows: Callable[[], Table], kept: Sequence[Table], commits: Sequence[Commit]) -> None:
-        """Append rows to ``kept``, if these commits follow the last ones."""
+        """Append rows to ``kept``, if the commits ``commits`` follow the last ones."""
         pa = pyarrow()
         found = last_of(self.place.entries, self._application)
         if is_stored({commit.shard: found.get(commit.shard) for commit in commits}, commits):
@@ -102,12 +102,12 @@ class MemoryDestination:
         self.place.entries.append(LogEntry(str(len(self.place.entries)), tuple(commits)))
 
     def log(self) -> Iterator[LogEntry]:
-        """See ``Destination``."""
+        """See ``Destination.log``."""
         with self.place.lock:
             return iter(list(self.place.entries))
 
     def rows(self, shards: Sequence[str] | None = None) -> Iterator[Table]:
-        """See ``Destination``."""
+        """See ``Destination.rows``."""
         with self.place.lock:
             tables, columns = list(self.place.tables), self.place.columns
         for table in tables:

@@ -1,1 +1,1 @@
-"""Loops over changes: a worker in threads of its own, and the batches that it reads in the caller's thread."""
+"""Loops over changes. The worker runs in its own threads; the caller's thread or event loop handles the batches."""

@@ -82,14 +82,17 @@ class NotedSigterm(EndedBySigterm):
 
 
 class LoopMark:
-    """Says whether a loop is over: its statement has dropped the iterator, so none of its bodies runs any more."""
+    """Says whether a loop is over.
+
+    If it is, its statement has dropped the iterator, and none of its bodies runs any more.
+    """
 
     is_over: bool = False
     """Set without a lock, as a collection of garbage may set it anywhere."""
 
 
 BY_HAND = LoopMark()
-"""The mark of a caller that asks for batches without a loop: nothing tells when it is done with one."""
+"""The mark of a caller that asks for batches without a loop. Nothing tells when that caller is done with a batch."""
 
 
 class Consumption:
@@ -167,7 +170,7 @@ class Consumption:
             receivers: take the batches instead of the line.
 
         Raises:
-            StreamClientException: the object was begun or closed before, or the system refused the thread.
+            StreamClientException: the object has already begun or is closed, or the system refused the thread.
         """
         self._begin_once()
         self._is_alive, self._sigterm = is_alive, sigterm.__enter__()
@@ -183,7 +186,7 @@ class Consumption:
 
         Raises:
             WorkerFailedError: the worker failed.
-            StreamClientException: the object was begun or closed before.
+            StreamClientException: the object has already begun or is closed.
         """
         self._begin_once()
         self._runs_functions = True
@@ -207,7 +210,7 @@ class Consumption:
         self._drain()
 
     def drop(self) -> None:
-        """Have the worker stopped soon. This takes no lock, as garbage collection may call it at any point."""
+        """Make the worker stop soon. This takes no lock, as garbage collection may call it at any point."""
         self._is_dropped = True
         self._sigterm.leave()
 
@@ -227,7 +230,7 @@ class Consumption:
         return wait_awake(self.ended, limit)
 
     def wakes_when_ended(self, wake: Callable[[], object]) -> bool:
-        """Have ``wake`` called in another thread once the worker has ended; return ``False`` if it already has."""
+        """Arrange that another thread calls ``wake`` at the worker's end; return ``False`` if it has already ended."""
         with self._lock:
             if self.ended.is_set():
                 return False
@@ -265,7 +268,10 @@ class Consumption:
     # --- the consumer's thread -----------------------------------------------------------------------------------
 
     def turn_begins(self, loop: LoopMark) -> None:
-        """Note which loop asks for a batch. It is not over while it asks: ``leave_if_over`` takes nothing from it."""
+        """Record that ``loop`` asks for a batch.
+
+        While it asks, it is not over: ``leave_if_over`` takes nothing from it.
+        """
         if self._present_loop is not loop:
             with self._lock:
                 self._present_loop = loop
@@ -275,7 +281,10 @@ class Consumption:
         self._begins_again = self.line.out is not None
 
     def turn(self) -> HandedBatch | None:
-        """Settle the present batch, because its body has ended. Return it instead if a new loop begins with it."""
+        """Settle the present batch, because its body has ended.
+
+        If a new loop begins with that batch, return it instead.
+        """
         delivery, begins_again, self._begins_again = self.line.out, self._begins_again, False
         if delivery is None:
             return None
@@ -358,7 +367,7 @@ class Consumption:
             wake()
 
     def _drain(self) -> None:
-        """Empty the line. The owners of batches take them back themselves, but not the end of a shard."""
+        """Empty the line. The owners take back waiting batches by themselves, but not a waiting end of a shard."""
         for delivery in self.line.drain():
             delivery.refuse_end()
 

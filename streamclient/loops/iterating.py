@@ -67,7 +67,7 @@ class Loop(LoopBase, Iterator[Batch]):
         return self._turn(BY_HAND)
 
     def _turn(self, mark: LoopMark) -> Batch:
-        """Do ``next`` for the loop of this ``mark``."""
+        """Return the next batch for the loop with the mark ``mark``."""
         consumption = self._consumption
         self._enter()
         consumption.turn_begins(mark)
@@ -84,26 +84,26 @@ class Loop(LoopBase, Iterator[Batch]):
         return delivery.batch()
 
     def run(self, handler: Callable[[Batch], None] | RecordProcessorFactory, *, concurrency: int = 32) -> None:
-        """Give the batches to a function or to processors, many shards at a time, until ``close()``.
+        """Give the batches to a function or to processors until ``close()``. Many shards are handled at the same time.
 
         The method works like ``Worker.run`` in this thread. A batch is committed when its handler returns, unless
         commits are explicit. An exception of the handler concerns its shard alone: ``ClientConfig.failure_policy``
         decides the next step.
 
         Args:
-            handler: a function of one batch, or any factory that ``Worker`` takes.
+            handler: a function that takes one batch, or any factory that ``Worker`` takes.
             concurrency: the largest number of calls at the same time; further shards wait for their turn.
 
         Raises:
-            ConfigurationError: an argument cannot work; nothing has happened yet.
+            ConfigurationError: an argument is invalid; nothing has happened yet.
             WorkerFailedError: the worker failed.
-            StreamClientException: the object was used or closed before.
+            StreamClientException: the object was already used or closed.
         """
         checks.positive.require("concurrency", concurrency)
         self._consumption.run(processor_maker("handler", handler, self._consumption.commit), concurrency)
 
     def each(self, handler: Callable[[StreamRecord], object], *, concurrency: int = 16, key: Key | None = None) -> None:
-        """Give the records one by one to a function, those of one key in order, until ``close()``.
+        """Give each record to ``handler`` until ``close()``. The records of one key are handled in order.
 
         The method works like ``run`` with a ``KeyedProcessorFactory``: a position is stored once all records before it
         are done.
@@ -114,9 +114,9 @@ class Loop(LoopBase, Iterator[Batch]):
             key: returns the key within which records stay in order; by default the primary key.
 
         Raises:
-            ConfigurationError: an argument cannot work, or commits are explicit; nothing has happened yet.
+            ConfigurationError: an argument is invalid, or commits are explicit; nothing has happened yet.
             WorkerFailedError: the worker failed.
-            StreamClientException: the object was used or closed before.
+            StreamClientException: the object was already used or closed.
         """
         self.require_turns()
         checks.positive.require("concurrency", concurrency)
@@ -127,9 +127,9 @@ class Loop(LoopBase, Iterator[Batch]):
         """Stop the worker, and return when its leases are handed over.
 
         Usable from any thread; a second call is harmless. If another thread runs the loop, the loop ends after its
-        present body. The present batch is not stored, unless it was committed, if the caller is the loop's own thread,
-        or if ``break`` or an exception has ended the loop. The call takes at most about as long as ``Worker.shutdown``
-        may take.
+        present body. The present batch is not stored, unless it is already committed, if the caller is the loop's own
+        thread, or if ``break`` or an exception has ended the loop. The call takes at most about as long as
+        ``Worker.shutdown`` may take.
         """
         self._close(None)
 
@@ -183,7 +183,7 @@ class LoopIterator(Iterator[Batch]):
         self._mark = LoopMark()
 
     def __next__(self) -> Batch:
-        """Return the next batch of the loop's object, which says what is raised."""
+        """Return the next batch. Errors as in the ``__next__`` of the loop's object."""
         return self._loop._turn(self._mark)
 
     def __del__(self) -> None:

@@ -13,7 +13,7 @@ from typing import Generic, Protocol, TypeVar
 
 
 class InLine(Protocol):
-    """A delivery in the line. The consumer claims it, unless its owner takes it back before."""
+    """A delivery in the line. The consumer claims it, unless its owner takes it back first."""
 
     @property
     def taken_at(self) -> float:
@@ -73,9 +73,9 @@ class Line(Generic[Waiting]):
             return None
 
     def sleep(self, wake: Callable[[], object]) -> bool:
-        """Have ``wake`` called, in any thread, once a delivery comes or the line ends.
+        """Arrange that ``wake`` is called, in any thread, when a delivery comes or the line ends.
 
-        Return ``False``, without a later call, if a delivery waits already or the line has ended.
+        Return ``False``, without a later call, if a delivery already waits or the line has ended.
         """
         with self._lock:
             if self._waiting or self.has_ended:

@@ -35,7 +35,8 @@ class HandedBatch:
     ) -> None:
         self.call = call
         self.is_end = is_end
-        """Whether this delivery is the end of the shard. The call for the end is finished, and never given back."""
+        """Whether this delivery is the end of the shard. The call for the end is always finished; it is not given
+        back."""
         self._shard = shard
         self._number = shard.next_number()
         self._records = records
@@ -46,7 +47,7 @@ class HandedBatch:
         self._batch: Batch | AsyncBatch | None = None
 
     def claim(self) -> bool:
-        """Return whether the consumer has the delivery from now on; its owner may have taken it back."""
+        """Return whether the consumer has the delivery from now on. Its owner may have taken it back."""
         if not self.call.claim():
             return False
         self._shard.in_line = None
@@ -102,7 +103,7 @@ class HandedBatch:
         )
 
     def end_turn(self) -> None:
-        """Settle the batch, whose body has ended: commit it unless it is settled, without waiting for the answer."""
+        """Settle the batch, because its body has ended. Commit it unless it is settled; do not wait for the answer."""
         self._settlement.end()
         if self._settlement.error is not None:
             self.call.finish(self._settlement.error)
@@ -156,10 +157,11 @@ class LineReceiver(Receiver):
         self.in_line: HandedBatch | None = None
         """The delivery that waits to be claimed."""
         self.unstored: str | None = None
-        """The position of an accepted batch whose commit was tried and is not known to be stored. A later stored
-        position clears it."""
+        """The position of an accepted batch whose commit was sent, but perhaps not stored. A later stored position
+        clears it."""
         self._number = self._stored_number = 0
-        """The number of batches that were put in line, and the number of the last stored batch."""
+        """The number of batches that were put in line, which is also the number of the last one. Beside it, the number
+        of the last stored batch."""
 
     # --- the owner's calls ---------------------------------------------------------------------------------------
 
@@ -173,7 +175,7 @@ class LineReceiver(Receiver):
         self._put(HandedBatch(self, call, given.records, attempt=given.attempt))
 
     def shutdown(self, given: ShutdownInput, call: HandedCall) -> None:
-        """Store the last accepted position. At the shard's end store the end; with explicit commits put it in line."""
+        """Store the last accepted position, or the shard's end. With explicit commits, put the end in line instead."""
         self._leave_line()
         reason = given.shutdown_reason
         if reason is ShutdownReason.TERMINATE and not self.commits_by_itself:
@@ -200,7 +202,7 @@ class LineReceiver(Receiver):
         return self._given
 
     def next_number(self) -> int:
-        """Return the number for the next delivery."""
+        """Return the number of the next delivery."""
         self._number += 1
         return self._number
 
@@ -219,7 +221,7 @@ class LineReceiver(Receiver):
         self._around.line.put(delivery)
 
     def _leave_line(self) -> None:
-        """Drop the delivery that waits in line; its owner has taken it back, or does so next."""
+        """Drop the delivery that waits in line. Its owner has taken it back, or does so next."""
         delivery, self.in_line = self.in_line, None
         if delivery is not None and self._around.line.drop(delivery):
             delivery.refuse_end()

@@ -42,7 +42,7 @@ def settings_of_loop(commit: Commit, client: Any, worker: str | None, config: Cl
     """Check the options that loops over tables and tunnels share; return the settings of the worker.
 
     Raises:
-        ConfigurationError: an option cannot work.
+        ConfigurationError: an option is invalid.
     """
     _commit.require("commit", commit)
     checks.optional(checks.identifier).require("worker", worker)
@@ -64,10 +64,10 @@ def consumption_of_tables(
     max_records: int,
     config: ClientConfig | None,
 ) -> Consumption:
-    """Return the consumption of the tables that these options of ``changes`` describe.
+    """Return the consumption of the tables that the options describe. They are the options of ``changes``.
 
     Raises:
-        ConfigurationError: an option cannot work; nothing has happened yet.
+        ConfigurationError: an option is invalid; nothing has happened yet.
     """
     settings = settings_of_loop(commit, client, worker, config)
     tables = _tables_of(table)

@@ -30,7 +30,7 @@ NO_METRICS = NoMetrics()
 
 
 def labelled(metrics: IMetrics | None, **labels: str) -> IMetrics:
-    """Wrap metrics: add ``labels`` to every call, and suppress errors; only the first error is logged.
+    """Wrap metrics: add ``labels`` to every call, and suppress errors. Only the first error is logged.
 
     If you make a lease manager or a stream API yourself, its metrics need the labels ``stream`` and ``worker``.
     """

@@ -26,7 +26,7 @@ class Distribution:
     count: int = 0
     sum: float = 0.0
     buckets: tuple[int, ...] = (0,) * (len(SECONDS_BUCKETS) + 1)
-    """For each bound of ``SECONDS_BUCKETS`` the number of values at or below it; the last number counts all values."""
+    """For each bound of ``SECONDS_BUCKETS`` the number of values at or below it. The last number counts all values."""
 
 
 @frozen
@@ -106,7 +106,7 @@ class MemoryMetrics(IMetrics):
             tally.add(seconds)
 
     def forget(self, metric: Metric, /, **labels: str) -> None:
-        """Drop one series; it may be absent."""
+        """Drop one series. It may be absent."""
         key = _key(metric, metric.kind, labels)
         kept = self._tallies if metric.kind is MetricKind.HISTOGRAM else self._numbers
         with self._lock:

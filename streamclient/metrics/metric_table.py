@@ -4,8 +4,8 @@ Laws:
 
 * every series names the stream (``StreamConfig.name``) and the worker, so workers may share a registry;
 * only counters and gauges name a shard, and only shards that the worker holds or has just held;
-* every other label has a handful of values, never the text of an error; the values of ``cause`` are those of ``Cause``
-  in ``streamclient.base.reasons``, and a worker shows only causes that have occurred;
+* every other label has a handful of values, never the text of an error; the values of ``cause`` come from ``Cause`` in
+  ``streamclient.base.reasons``, and a worker shows only causes that have occurred;
 * gauges that are meant to be summed, such as ``streamclient_leases``, divide a whole into parts that do not overlap.
 """
 
@@ -16,7 +16,7 @@ from typing import Final
 from streamclient.model import Metric, MetricKind
 
 SECONDS_BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 600)
-"""The upper bounds of every histogram, from the time of a read on a local network to that of a call of ten minutes."""
+"""The upper bounds of every histogram, from the time of a read on a local network to a call of ten minutes."""
 
 WORKER_LABELS: Final = ("stream", "worker")
 SHARD_LABELS: Final = (*WORKER_LABELS, "shard")

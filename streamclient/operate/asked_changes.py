@@ -32,16 +32,17 @@ from streamclient.worker.parking.parked_frames import key_text
 from streamclient.worker.parking.parking_replay import replay_document, replay_records
 
 MOST_SHARDS_NAMED = 1_000
-"""The most shards that one order names; the command has ``--all`` and ``--worker`` for more."""
+"""The largest number of shards that one order names. The command has ``--all`` and ``--worker`` for more."""
 
 MOST_REASON_CHARACTERS = 1_000
-"""The longest reason of an order: its row keeps it, and every worker reads the row."""
+"""The largest number of characters in the reason of an order. The row keeps the reason, and every worker reads the
+row."""
 
 MOST_TEXT_CHARACTERS = 255
-"""The longest other text: as long as the name of a table."""
+"""The largest number of characters in any other text: as many as in the name of a table."""
 
 MOST_NAMED = 20
-"""The most parked records that an audit row names; it has the number of all."""
+"""The largest number of parked records that an audit row names. The row also has the number of all."""
 
 ORDERS: Mapping[str, frozenset[str]] = {
     "pause": frozenset({"for", "worker", "all"}),
@@ -56,7 +57,7 @@ Arguments = Mapping[str, Any]
 
 
 class ChangeRefusedError(ConfigurationError):
-    """A page asks for a change that it cannot have; nothing was written."""
+    """A page asked for a change that it cannot have. Nothing was written."""
 
     def __init__(self, code: str, text: str, advice: str = "") -> None:
         super().__init__(text)
@@ -105,7 +106,7 @@ class AskedChanges:
         Return the digest of its plan, the command line that does the same, and the report of the command.
 
         Raises:
-            ChangeRefusedError: the order is not one that a page may give, or its plan is not that of the digest.
+            ChangeRefusedError: the order is not one that a page may give, or its plan does not have the digest.
             StreamClientError: a call failed, or the command refuses the order; nothing was changed.
         """
         agreed, pause = _text(arguments, "plan") or None, _text(_options(arguments), "pause") or None
@@ -165,7 +166,7 @@ class AskedChanges:
         return f"{command} {shlex.join([*tables, *self.rights.command_options])}"
 
     def parked(self, action: str, arguments: Arguments) -> Document:
-        """Plan to ``replay`` or ``discard`` parked records, or do it: ``{cause? or key? or record?, reason, plan?}``.
+        """Plan to ``replay`` or ``discard`` parked records, or do so: ``{cause? or key? or record?, reason, plan?}``.
 
         A replay of a record begins with the first parked record of its key. The answer has the form of ``order``.
 
@@ -234,7 +235,10 @@ def _audit_records(action: str, site: Site, chosen: Sequence[ParkedRecord], reas
 
 
 def _chosen(action: str, everything: list[ParkedRecord], arguments: Arguments) -> list[ParkedRecord]:
-    """Return the records of a cause, of a key, or one record; for a replay with those before them of their keys."""
+    """Return the records of a cause or of a key, or one record.
+
+    For a replay, add the earlier records of the same keys.
+    """
     given = {name: arguments[name] for name in ("cause", "key", "record") if arguments.get(name) is not None}
     if len(given) != 1:
         raise ChangeRefusedError("argument", "name one of cause, key and record")

@@ -30,10 +30,10 @@ from streamclient.worker.lease.audit_rows import (
 )
 
 CHANGES_READ = 200
-"""How many of the newest audit rows are searched for the last change of each shard."""
+"""The number of newest audit rows that are searched for the last change of each shard."""
 
 AUDIT_ROWS_READ = 10_000
-"""How many of the newest audit rows are searched for the changes of one shard: two or three requests."""
+"""The number of newest audit rows that are searched for the changes of one shard: two or three requests."""
 
 
 def records_for(
@@ -57,7 +57,10 @@ def records_for(
 
 
 def changed_fields(lease: Lease | None, write: LeaseWrite) -> str:
-    """Return the fields of a lease that a write changes, as JSON, except the counter, which most writes change."""
+    """Return the fields of a lease that a write changes, as JSON.
+
+    The counter, which most writes change, is left out.
+    """
     if lease is None:
         return "null"
     names = [name for name in write.changes if name != "counter"]
@@ -137,7 +140,7 @@ def read_audit(site: Site, limit: int, shard_id: str | None = None) -> list[Audi
 
 
 def with_changes(site: Site, facts: FleetFacts) -> FleetFacts:
-    """Return the facts with operators' last changes, among the newest audit rows: one request."""
+    """Return the facts with operators' last changes, as far as the newest audit rows have them. Makes one request."""
     if facts.trouble or facts.stream.stream_id is None:
         return facts
     changes: dict[str, OperatorChange] = {}

@@ -17,11 +17,11 @@ NO_TROUBLE = ShardTrouble("")
 
 
 MOST_NAMES = 5
-"""The most workers that a sentence names: it should stay one, and the evidence names them all."""
+"""The largest number of workers that a sentence names, so that it stays one sentence. The evidence names them all."""
 
 
 def names_of(workers: Sequence[str]) -> str:
-    """Return the names of workers for a sentence; of many workers the first ones, and the number of the others."""
+    """Return the names of workers for a sentence. If they are many, name the first ones, and the number of the rest."""
     more = len(workers) - MOST_NAMES
     return ", ".join(workers[:MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
 
@@ -37,7 +37,8 @@ class Explanation:
     root: str
     """The shard that has to move first: this one, or the ancestor that it waits for."""
     cause: str
-    """The predicate without what a table of shards says anyway: that the shard does not move, and its owner."""
+    """The predicate without two facts that a table of shards shows by itself: that the shard does not move, and its
+    owner."""
 
     @property
     def first_line(self) -> str:
@@ -54,9 +55,10 @@ class Case:
     judge: Callable[[Case], Explanation]
     """The function that applies the rules to another shard."""
     living: tuple[str, ...]
-    """The workers that may take leases, sorted."""
+    """The workers that may take leases, in sorted order."""
     above: frozenset[str] = field(default=frozenset())
-    """Shards that wait for this one, and whose explanations need this verdict; so a circle of parents ends."""
+    """The shards that wait for this one and whose explanations need this verdict. With them, a search through a cycle
+    of parents ends."""
 
     def verdict(self, situation: Situation, predicate: str, *, root: str = "", cause: str = "") -> Explanation:
         """Return a verdict about this shard."""
@@ -98,11 +100,11 @@ class Case:
         return NO_TROUBLE if session is None else session.info.shards.get(self.shard_id, NO_TROUBLE)
 
     def silence(self, worker: str) -> str:
-        """Return how long ago a worker gave its last heartbeat, in words."""
+        """Return in words how long ago a worker gave its last heartbeat."""
         return duration(self.facts.age_seconds(last_beat_micros(self.facts, worker)))
 
     def expires_in(self, worker: str) -> str:
-        """Return the time until a worker's leases expire if the worker stays silent, in words."""
+        """Return in words how long it takes until a silent worker's leases expire."""
         age = self.facts.age_seconds(last_beat_micros(self.facts, worker))
         return duration(max(0.0, self.facts.lease_duration_seconds - age))
 

@@ -44,7 +44,8 @@ class FleetReader:
     def collect(self, heads: Iterable[str] | None = (), *, observe_seconds: float = 0.0) -> FleetFacts:
         """Read stream, rows and workers, and the heads of the shards ``heads``; ``None`` means all unfinished shards.
 
-        With ``observe_seconds`` above 0 the rows are read twice, that far apart. A failed read is part of the facts.
+        With ``observe_seconds`` above 0, the rows are read a second time after that many seconds. A failed read is part
+        of the facts.
         """
         stream = self.stream()
         if stream.stream_id is None:
@@ -67,12 +68,12 @@ class FleetReader:
         return evolve(facts, rows=rows, workers=workers, now_micros=self.site.clock.now_micros())
 
     def lineage_of(self, facts: FleetFacts, shard_id: str) -> list[str]:
-        """Return the shard and its unfinished ancestors: the heads of all of them are needed to explain the shard."""
+        """Return the shard and its unfinished ancestors. The heads of all of them are needed to explain the shard."""
         lineage = (shard_id, *facts.tree.ancestors(shard_id))
         return [key for key in lineage if key in facts.leases and not facts.leases[key].is_finished]
 
     def with_heads(self, facts: FleetFacts, shard_ids: Iterable[str]) -> FleetFacts:
-        """Return the same facts with the heads of these shards."""
+        """Return the same facts with the heads of the shards ``shard_ids``."""
         if facts.stream.stream_id is None or facts.problem:
             return facts
         checkpoints = {key: facts.leases[key].checkpoint for key in shard_ids if key in facts.leases}
@@ -113,7 +114,7 @@ class FleetReader:
         return self.site.read("reading the workers", lambda: self.site.table.workers(stream_id))
 
     def heads(self, stream_id: str, checkpoints: Mapping[str, str]) -> dict[str, HeadFacts]:
-        """Return the next unread record at each of these checkpoints."""
+        """Return the next unread record at each checkpoint of ``checkpoints``."""
         return self.head_reader(stream_id).read(checkpoints)
 
     def head_reader(self, stream_id: str) -> HeadReader:
@@ -203,5 +204,8 @@ def _published_lease_seconds(workers: Mapping[str, WorkerFacts]) -> float:
 
 
 def _is_of(stream_id: str, table_name: str) -> bool:
-    """Return whether a stream id belongs to this table: the service makes the id of the table's name and a time."""
+    """Return whether a stream id belongs to the table ``table_name``.
+
+    The service makes the id of the table's name and a time.
+    """
     return stream_id.startswith(f"{table_name}_") and stream_id.removeprefix(f"{table_name}_").isdigit()

@@ -28,7 +28,10 @@ def explain(facts: FleetFacts, shard_id: str) -> Explanation:
 
 
 def explanations(facts: FleetFacts, shard_ids: Iterable[str]) -> list[Explanation]:
-    """Return the verdicts about shards, in the order given. Shards that wait for one ancestor have it judged once."""
+    """Return the verdicts about shards, in the order given.
+
+    An ancestor for which several shards wait is judged once.
+    """
     wanted = list(shard_ids)
     judge, living = _Judge(), tuple(living_workers(facts))
     for key in facts.tree.ancestors_first(wanted):
@@ -44,8 +47,8 @@ def _is_finished(facts: FleetFacts, shard_id: str) -> bool:
 class _Judge:
     """Applies the rules, and remembers the verdicts.
 
-    A shard that waits asks for the verdict about the shard before it. That one is judged first, so that a long chain of
-    waiting shards costs one verdict each, and no depth of calls.
+    A shard that waits needs the verdict about the shard before it, so that shard is judged first. So a long chain of
+    waiting shards costs one verdict each, and the calls are not nested.
     """
 
     def __init__(self) -> None:
@@ -53,7 +56,7 @@ class _Judge:
 
     def __call__(self, case: Case) -> Explanation:
         known = self.verdicts.get(case.shard_id)
-        # In a circle a verdict depends on the shard that asks for it.
+        # In a cycle a verdict depends on the shard that asks for it.
         if known is not None and case.shard_id not in case.facts.tree.circles:
             return known
         verdict = _judged(case)

@@ -30,7 +30,7 @@ class RowFacts:
     problem: str = ""
     """The reason why the row is not a lease; empty if it is one."""
     is_of_unknown_version: bool = False
-    """Whether a version of this package that this one does not know has written the row."""
+    """Whether the row was written by a version of this package that this version does not know."""
     beat_micros: int = 0
     """Time of the last write of the counter: by a heartbeat, a checkpoint or a change of owner."""
     checkpoint_micros: int = 0
@@ -38,8 +38,8 @@ class RowFacts:
     owner_micros: int = 0
     """Time of the last write of the owner: a worker took the lease, or it was handed over."""
     stealer_micros: int = 0
-    """Time of the last write of the stealer, the worker that asks for the lease: it asked, or the request was cleared
-    when the lease was taken."""
+    """The time of the last write of the stealer, the worker that asks for the lease. Either it asked, or its request
+    was cleared when the lease was taken."""
     pause_micros: int = 0
     """Time of the last write of the pause."""
 
@@ -186,7 +186,7 @@ class FleetFacts:
 
     @property
     def unreadable(self) -> str:
-        """The reason why nothing can be said about any shard; empty if stream and status table could be read."""
+        """The reason why nothing can be said about any shard. It is empty if stream and status table could be read."""
         if self.trouble:
             return self.trouble
         has_leases = self.stream.stream_id is not None or self.former_rows
@@ -204,7 +204,7 @@ class FleetFacts:
 
     @cached_property
     def gates(self) -> Gates:
-        """Whether everything before a shard was processed, for all shards."""
+        """The gates of all shards: whether everything before a shard was processed."""
         return Gates(self.leases, self.stream.listing)
 
     @property
@@ -214,17 +214,17 @@ class FleetFacts:
 
     @cached_property
     def circles(self) -> Mapping[str, tuple[str, ...]]:
-        """Shards that are their own ancestors in the stream's list, each with all shards of its circle."""
+        """The shards that are their own ancestors in the stream's list, each with all shards of its cycle."""
         return ShardTree.of((self.stream.listing or {}).values()).circles
 
     @cached_property
     def children(self) -> Mapping[str, list[str]]:
-        """The children of every shard that has children, sorted."""
+        """The children of every shard that has children, in sorted order."""
         return {key: sorted(children) for key, children in self.tree.children.items()}
 
     @cached_property
     def owned(self) -> Mapping[str, list[Lease]]:
-        """The leases of every worker that owns any, handed-over ones too; those without an owner under ``""``."""
+        """The leases of every worker that owns any, handed-over ones too. Leases without an owner are under ``""``."""
         owned: dict[str, list[Lease]] = {}
         for lease in self.leases.values():
             owned.setdefault(lease.owner, []).append(lease)
@@ -232,7 +232,10 @@ class FleetFacts:
 
     @cached_property
     def left_by(self) -> Mapping[str, frozenset[str]]:
-        """The workers that have left a shard for good and never take it again, by shard, as they publish it."""
+        """The workers that have left a shard for good, by shard, as they publish it.
+
+        They never take the shard again.
+        """
         left: dict[str, frozenset[str]] = {}
         for name, session in self.workers.items():
             for shard_id in session.info.left:

@@ -1,4 +1,4 @@
-"""The documents of a followed fleet: made of its readings, and of what earlier readings showed.
+"""The documents of a followed fleet. They are made of its readings, and of what earlier readings showed.
 
 Rows of lists have an ``id``, which stays the same from one document to the next. Times are microseconds since 1970 by
 the service's clock; an unknown value is ``null``.
@@ -45,25 +45,27 @@ from streamclient.worker.parking.parking_table import TableParkingStore
 Detail = Literal["shards", "groups", "auto"]
 
 MOST_SHARDS = 2_000
-"""The most shards that a document lists or a picture shows: beyond, a browser takes long, and a person sees none."""
+"""The largest number of shards that a document lists or a picture shows. A browser would take long for more, and a
+person would see none."""
 
 MOST_ROWS_TOLD = 10 * MOST_SHARDS
-"""The most lease rows, finished ones too, of a fleet whose story is kept: the story remembers each."""
+"""The largest number of lease rows, finished ones too, with which the story of a fleet is kept. The story remembers
+each row."""
 
 LAG_POINTS, LAG_SECONDS = 120, SECONDS_PER_HOUR
 """The points of the curve of the lag, and its length in seconds."""
 
 MOST_MOVES = 500
-"""The most audit rows that are read for the list of moves: as many as a page shows."""
+"""The largest number of audit rows that are read for the list of moves: as many as a page shows."""
 
 MOST_PARKED = 200
-"""The most parked records in a document; the causes count all of them."""
+"""The largest number of parked records in a document. The causes count all of them."""
 
 HISTORY_ROWS = 50
-"""The most changes of a lease that its document names, as ``leases show``."""
+"""The largest number of changes of a lease that its document names, as in ``leases show``."""
 
 MOST_VALUE_BYTES = 4_096
-"""The bytes of a value that are shown; a document stays small, however large the values are."""
+"""The largest number of bytes of a value that are shown. So a document stays small, however large the values are."""
 
 
 class FleetBook:
@@ -113,7 +115,7 @@ class FleetBook:
             )
 
     def _note_lag(self, now_micros: int, seconds: float | None) -> None:
-        """Add a point; the newest is replaced until it is far enough from the one before."""
+        """Add a point. It replaces the newest one until that one is far enough from the one before."""
         spacing = LAG_SECONDS * MICROS_PER_SECOND // (LAG_POINTS - 1)
         if len(self._lag) > 1 and self._lag[-1][0] - self._lag[-2][0] < spacing:
             del self._lag[-1]
@@ -122,7 +124,7 @@ class FleetBook:
         self._lag = [point for point in self._lag if point[0] >= oldest][-LAG_POINTS:]
 
     def document(self, kind: str, reading: FleetReading, detail: Detail = "auto") -> Document:
-        """Return a document: ``fleet``, ``story``, ``moves`` or ``parked``; a refusal is a document, too.
+        """Return a document: ``fleet``, ``story``, ``moves`` or ``parked``. A refusal is a document, too.
 
         Raises:
             KeyError: there is no document of this kind.
@@ -194,7 +196,7 @@ NOT_READ_YET = ("not-read-yet", "the first reading is under way")
 
 
 def refusal(code: str, text: str, advice: str = "") -> Document:
-    """Return the document in place of one that cannot be made."""
+    """Return the document of a refusal, for a document that cannot be made."""
     return {"error": {"code": code, "text": printable(text), "advice": printable(advice)}}
 
 
@@ -221,7 +223,7 @@ def fleet_line(name: str, reading: FleetReading) -> Document:
 
 
 def verdict_document(readings: Mapping[str, FleetReading]) -> Document:
-    """Return one verdict about several fleets: the worst trouble first, and the sentence of its fleet.
+    """Return one verdict about several fleets. It begins with the worst trouble, and has the sentence of that fleet.
 
     A trouble names at most ``NOT_MOVING_SHOWN`` of its shards, the nearest to loss; its words have the whole number.
     """
@@ -295,7 +297,7 @@ def _lease_page(facts: FleetFacts, told: Explanation, history: Sequence[Document
 
 
 def is_there(store: IParkingStore) -> bool:
-    """Return whether a store exists: the first look at a store in a table would make the table."""
+    """Return whether a store exists. Ask this first, because reading a store in a table would make the table."""
     return not isinstance(store, TableParkingStore) or store.exists()
 
 
@@ -330,7 +332,10 @@ def _parked(parked: ParkedRecord, *, shows_values: bool) -> Document:
 
 
 def shown_change(shard_id: str, record: StreamRecord, *, shows_values: bool) -> Document:
-    """Return a record as ``tail --json`` prints it: without the values of columns, or with values that are cut."""
+    """Return a record as ``tail --json`` prints it.
+
+    The values of columns are left out, or cut with ``shows_values``.
+    """
     document = dict(change_document(shard_id, record))
     for name in ("columns", "original_columns"):
         if name in document:

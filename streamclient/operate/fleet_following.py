@@ -1,4 +1,4 @@
-"""A fleet followed for a page: read again and again in a thread of its own, while it is wanted.
+"""A fleet that is followed for a page. A thread of its own reads it again and again while it is wanted.
 
 Laws:
 
@@ -33,13 +33,14 @@ INTERVAL_SECONDS = 2.0
 """The shortest time between the beginnings of two readings, in seconds: about as often as a person looks."""
 
 INTERVAL_ROUNDS = 10
-"""The same time in readings: a fleet that is slow to read is read a tenth of the time at most."""
+"""The shortest time between the beginnings of two readings, as a multiple of the last reading's length. So at most a
+tenth of the time is spent reading."""
 
 LONGEST_PAUSE_SECONDS = 60.0
-"""The longest pause after failures, in seconds: within it a service that is back is noticed."""
+"""The longest pause after failures, in seconds. A service that is back is noticed within this time."""
 
 JITTER = 0.25
-"""The part of such a pause that is left to chance, so that consoles do not come back all at once."""
+"""The part of a pause after failures that is left to chance, so that consoles do not come back all at once."""
 
 JOIN_TIMEOUT_SECONDS = 1.0
 """The seconds for which the end waits for a reading: a call of the service may last longer, and its thread then ends by
@@ -53,13 +54,13 @@ class FleetReading:
     view: Overview | None = None
     """The last good reading; ``None`` before the first."""
     verdict: FleetVerdict | None = None
-    """The verdict of the last reading, also of one that failed."""
+    """The verdict of the last reading, even if that reading failed."""
     read_micros: int | None = None
     """The time of the last good reading, by the service's clock."""
     problem: str | None = None
     """The error of the last reading; ``None`` if it was good."""
     round_seconds: float = 0.0
-    """The length of the last reading, with what was made of it."""
+    """The length of the last reading, in seconds, including the time to make its documents."""
     next_seconds: float = 0.0
     """The time from the beginning of the last reading to the next one."""
 
@@ -96,7 +97,7 @@ class FleetFollower:
         self.reading = FleetReading()
 
     def follow(self, *, wanted: bool, stirred: bool = False) -> None:
-        """Read the fleet from now on, or no longer; with ``stirred``, have ``made`` called at once.
+        """Read the fleet from now on, or no longer. With ``stirred``, call ``made`` at once.
 
         Raises:
             NoThreadError: the system refused the thread; call this again.
@@ -108,14 +109,14 @@ class FleetFollower:
             self._changed.notify_all()
 
     def look(self, use: Callable[[FleetReading], Result]) -> Result:
-        """Return what ``use`` makes of a reading that is not older than the interval; without one, read now."""
+        """Return the result of ``use`` for a reading that is not older than the interval. If necessary, read now."""
         with self._reading:
             if self._monotonic() >= self._due:
                 self._read()
             return use(self.reading)
 
     def hasten(self) -> None:
-        """Have the next reading begin at once, because something was changed."""
+        """Begin the next reading at once, because something was changed."""
         with self._changed:
             self._due = float("-inf")
             self._changed.notify_all()
@@ -138,7 +139,7 @@ class FleetFollower:
                     self._call(self._made)
 
     def _awaited(self) -> bool:
-        """Wait until something is to be done; return whether that is so, and not the end."""
+        """Wait until something is to be done. Return ``False`` at the end."""
         with self._changed:
             while not self._is_closed:
                 left = self._due - self._monotonic()
@@ -172,14 +173,17 @@ class FleetFollower:
         self._due = ended + pause if self._failures else began + self._pause(self._monotonic() - began)
 
     def _pause(self, seconds: float) -> float:
-        """Return the time to the next reading: after a good one from its beginning, after a failure from its end."""
+        """Return the time to the next reading.
+
+        It counts from the beginning of a good reading, but from the end of a failed one.
+        """
         if not self._failures:
             return max(INTERVAL_SECONDS, INTERVAL_ROUNDS * seconds)
         longest = min(LONGEST_PAUSE_SECONDS, INTERVAL_SECONDS * 2.0 ** min(self._failures - 1, 10))
         return longest * (1 - JITTER * self._chance())
 
     def _call(self, made: Callable[[FleetReading], object]) -> None:
-        """Call what others make of a reading; its failure must not end the thread."""
+        """Call ``made``. If it fails, the thread goes on."""
         try:
             made(self.reading)
         except Exception:

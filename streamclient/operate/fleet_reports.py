@@ -1,4 +1,4 @@
-"""The state of a fleet at one time: the lag of its readers, by groups of shards, kept with a snapshot.
+"""The state of a fleet at one time, kept in files: a snapshot, and the lag of its readers by groups of shards.
 
 Each time has two files in one directory: ``NAME-TIME.snapshot.json``, which ``leases diff`` reads, and
 ``NAME-TIME.report.json``. A file appears whole or not at all.
@@ -50,7 +50,7 @@ class ShardGroup:
 
     @property
     def nearest_to_loss(self) -> ShardLine | None:
-        """The shard whose next unread record is deleted first, among those that have one."""
+        """The shard whose next unread record is deleted first; ``None`` if no shard has an unread record."""
         known = [line for line in self.lines if line.seconds_to_loss is not None]
         return min(known, key=lambda line: line.seconds_to_loss or 0.0, default=None)
 
@@ -70,7 +70,10 @@ class ShardGroup:
 
 
 def shard_groups(view: Overview) -> list[ShardGroup]:
-    """Group the unfinished shards by situation: groups that do not move come first, of these the nearest to loss."""
+    """Group the unfinished shards by situation.
+
+    Groups that do not move come first, the nearest to loss before the others.
+    """
     lines = sorted(view.shards, key=lambda line: line.explanation.situation.name)  # stable: nearest to loss first
     groups = [
         ShardGroup(view.facts.stream.table_name, tuple(group))
@@ -121,7 +124,7 @@ class ReportDirectory:
             raise ConfigurationError(f"{self._path} cannot be a directory of reports: {error}") from error
 
     def save(self, name: str, view: Overview, at_micros: int) -> Path:
-        """Write snapshot and report of a fleet, remove those that are too old, and return the path of the report.
+        """Write snapshot and report of a fleet, remove old ones, and return the path of the report.
 
         Files are named by the minute: a second report within a minute replaces the first.
 

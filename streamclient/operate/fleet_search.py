@@ -14,9 +14,9 @@ from streamclient.worker.lease.lease_rows import STATUS_TABLE
 def find_fleets(client: OTSClient) -> list[tuple[str, str]]:
     """Return the data table and the status table of every fleet of an instance, by name.
 
-    A status table is a table with the key columns of one. The first of them is the id of a stream, which the service
-    makes of the data table's name and a number; the stream must be that of the table now. One request for each table,
-    and two for each stream of a status table.
+    A status table has the key columns of a status table. The first of them is the id of a stream. The service makes the
+    id of the data table's name and a number, and it must be the id of the table's present stream. Makes one request for
+    each table, and two for each stream of a status table.
 
     Raises:
         StreamClientError: a call failed.

@@ -1,4 +1,4 @@
-"""A fleet read again and again, with few requests: for one screen after another, or for the console."""
+"""A fleet that is read repeatedly with few requests, for one screen after another or for the console."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from streamclient.operate.site import Site
 from streamclient.operate.verdict import FleetVerdict, verdict
 
 STREAM_SECONDS = 30.0
-"""Seconds between listings of the shards: they change when partitions split, which is rare while a person watches."""
+"""The seconds between two listings of the shards. The list changes when partitions split, which is rare while a person
+watches."""
 
 HEADS_PER_REFRESH = 20
 """The number of shards whose next unread record is looked up per refresh, in turn. Each costs one small read, and a
@@ -31,7 +32,7 @@ class FleetWatch:
         self._facts: FleetFacts | None = None
         self._listed_at = 0.0
         self.verdict: FleetVerdict | None = None
-        """The verdict of the last reading, also of one that failed; ``None`` before the first."""
+        """The verdict of the last reading, even if that reading failed; ``None`` before the first reading."""
 
     def next(self) -> Overview:
         """Return the next screen.
@@ -50,7 +51,7 @@ class FleetWatch:
         return view
 
     def _read(self, before: FleetFacts | None) -> FleetFacts:
-        """Return the facts; a read that failed is among them."""
+        """Return the facts. A read that failed is among them."""
         if before is None or self._monotonic() - self._listed_at > STREAM_SECONDS:
             facts = self._collector.collect()
             if not facts.unreadable:

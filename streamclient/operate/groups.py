@@ -12,13 +12,15 @@ from streamclient.operate.overview import Overview, ShardLine, overview_document
 from streamclient.operate.verdict import FleetVerdict, Trouble
 
 LAG_BOUNDS_SECONDS = (1.0, 10.0, 60.0, 600.0, 3_600.0)
-"""The longest lag of each class but the last two: read at once, within a poll or two, then late by orders of size."""
+"""The longest lag of each class but the last two. The first classes are read at once, and within a poll or two; the
+others are late by orders of size."""
 
 LAG_CLASSES = ("up to 1 s", "up to 10 s", "up to 1 min", "up to 10 min", "up to 1 h", "over 1 h", "unknown")
-"""Words for the classes of lag. The lag of a shard is unknown until its turn to be looked up comes."""
+"""The words for the classes of lag. A shard's lag is unknown until its turn comes to be looked up."""
 
 NOT_MOVING_SHOWN = 25
-"""The number of shards that do not move that are named: more would not be read, and the verdict counts them all."""
+"""The largest number of shards that are named among those that do not move. People would not read more, and the verdict
+counts them all."""
 
 WELL = "well"
 """The health of a worker that has no trouble."""
@@ -30,7 +32,8 @@ class WorkerGroup(TypedDict):
     id: str
     """The worker; empty for shards without an owner."""
     health: str
-    """As ``top`` shows it: ``well``, the worker's trouble, ``unknown`` or ``no session row``; empty for no worker."""
+    """The health as ``top`` shows it: ``well``, the worker's trouble, ``unknown`` or ``no session row``; empty for no
+    worker."""
     counts: list[int]
     """Number of shards in each class of ``lag_classes``, in that order."""
     shards: int
@@ -43,12 +46,12 @@ class Groups(TypedDict):
     """The shards of a fleet in figures, in place of a list of them."""
 
     lag_classes: list[str]
-    """Words for the classes of lag, from the shortest to the longest; the last is that of unknown lags."""
+    """The words for the classes of lag, from the shortest to the longest. The last word is for unknown lags."""
     workers: list[WorkerGroup]
     """All workers by name; after them the shards without an owner, if there are any."""
     not_moving: list[Document]
-    """The shards that do not move, nearest to loss first, at most ``NOT_MOVING_SHOWN``: as ``top --json`` shows shards,
-    each with its shard as ``id``, too."""
+    """The shards that do not move, nearest to loss first, at most ``NOT_MOVING_SHOWN``. They are as in ``top --json``,
+    each with its shard also as ``id``."""
     not_moving_more: int
     """Number of further shards that do not move."""
 
@@ -89,10 +92,10 @@ def lag_counts(lines: Sequence[ShardLine]) -> list[int]:
 
 
 def groups_document(view: Overview) -> Document:
-    """Return what ``top --json --groups`` prints: the screen with ``groups`` in place of ``shards``.
+    """Return the document that ``top --json --groups`` prints: the screen with ``groups`` in place of ``shards``.
 
     Its size does not grow with the number of shards. The verdict keeps the worst troubles, and of each the shards that
-    are nearest to loss; its words have the whole numbers. Sessions have none of their lists of shards.
+    are nearest to loss; its words have the whole numbers. The lists of shards in sessions are left out.
     """
     document = overview_document(view, has_shards=False)
     document["verdict"] = _short_verdict(view.verdict)
@@ -124,7 +127,7 @@ def _without_shards(worker: Document) -> Document:
 
 
 def health(worker: Document) -> str:
-    """Return the health of a worker, as ``worker_document`` tells it, in words."""
+    """Return in words the health of a worker, as ``worker_document`` tells it."""
     session = worker["session"]
     if session is None:
         return "no session row"

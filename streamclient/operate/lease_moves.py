@@ -28,13 +28,14 @@ from streamclient.operate.liveness import SILENT_SHARE, is_pause_on, last_beat_m
 from streamclient.worker.lease.audit_rows import AuditRecord
 
 MOST_MOVES = 500
-"""The number of moves and orders that are kept: more would not be read, and the audit has all orders."""
+"""The largest number of moves and orders that are kept. People would not read more, and the audit has all orders."""
 
 KEPT_MICROS = 24 * MICROS_PER_HOUR
-"""How long a span is kept after its end: a day, as long as the retention by default."""
+"""The time, in microseconds, for which a span is kept after its end: a day, which is the default retention."""
 
 MOST_SPANS = 2_000
-"""The most spans in a document, those that changed last: a picture has no room for more, and they take 200 kB."""
+"""The largest number of spans in a document: those that changed last. A picture has no room for more, and they take 200
+kB."""
 
 LeaseMoveKind = Literal["taken", "handed-over", "released", "finished", "paused", "resumed", "order"]
 
@@ -58,10 +59,9 @@ LeaseMove = TypedDict(
 """A change of a lease, or an order of an operator. Members that do not apply, or are not known, are ``None``.
 
 ``at_is_seen``: the change happened at ``at_micros`` or before it, after the reading before. ``from`` and ``to`` are
-workers. ``seconds``: how long no worker read the shard, from the last sign of the old owner, or its hand-over, to the
-new owner's acquisition. ``who``, ``command``, ``reason`` and ``outcome`` are those of an order; of a pause, ``who`` and
-``reason``.
-"""
+workers. ``seconds`` is the time in which no worker read the shard: from the last sign of the old owner, or its
+hand-over, to the new owner's acquisition. An order has its ``who``, ``command``, ``reason`` and ``outcome``; a pause
+has ``who`` and ``reason``."""
 
 
 class LaneSpan(TypedDict):
@@ -90,7 +90,7 @@ class MovesDocument(TypedDict):
     moves: list[LeaseMove]
     """Newest first."""
     lanes: list[WorkerLane]
-    """By worker; also of workers that hold no shard."""
+    """The spans of each worker, also of workers that hold no shard."""
 
 
 @frozen
@@ -118,7 +118,7 @@ class _Change:
         return self.after.workers.get(owner, self.before.workers.get(owner))
 
     def last_sign_micros(self) -> int:
-        """Return when the former owner last wrote anything, as far as it was read."""
+        """Return the time of the former owner's last write, as far as its rows were read."""
         beats = [last_beat_micros(facts, self.old_lease.owner) for facts in (self.before, self.after)]
         return max(self.old.beat_micros, *beats)
 
@@ -129,7 +129,10 @@ class _Change:
         return self._is_silent(self.last_sign_micros(), self.row.owner_micros)
 
     def idle_seconds(self) -> float | None:
-        """Return the time from the last sign of a dead owner to the new one; ``None`` if there may be a later sign."""
+        """Return the time between the last sign of a dead owner and the new owner.
+
+        ``None`` if there may be a later sign.
+        """
         sign = self.last_sign_micros()
         if self.session is None and not self._is_silent(sign, self.before.now_micros):
             return None
@@ -166,7 +169,10 @@ class LeaseMoves:
         self._forget(facts.now_micros)
 
     def audited(self, records: Iterable[AuditRecord]) -> None:
-        """Add rows of the audit, in any order; a row that was added before is replaced, for its outcome may be new."""
+        """Add rows of the audit, in any order.
+
+        A row that was already added is replaced, because its outcome may be new.
+        """
         for record in records:
             before, after = _fields(record.before), _fields(record.after)
             self._add(
@@ -236,7 +242,7 @@ class LeaseMoves:
             self._end_span(shard, at)
 
     def _picked_up(self, change: _Change) -> None:
-        """Note how long a hand-over took that an earlier reading showed under way."""
+        """Note the length of a hand-over that an earlier reading showed under way."""
         name = _name("handed-over", change.row.shard_id, change.old.owner_micros)
         if name in self._moves:  # a document that was given out stays as it is
             seconds = _seconds(change.old.owner_micros, change.row.owner_micros)
@@ -359,7 +365,7 @@ def _seconds(from_micros: int, to_micros: int) -> float:
 
 
 def _was_released(row: RowFacts, lease: Lease) -> bool:
-    """Return whether a lease without an owner certainly had one: a new row has one stamp on all of its columns."""
+    """Return whether a lease without an owner certainly had one. All columns of a new row have the same stamp."""
     return not lease.owner and lease.counter > 0 and row.owner_micros > row.checkpoint_micros
 
 

@@ -25,8 +25,8 @@ from streamclient.records import StreamRecord
 from streamclient.worker.parking.parked_frames import record_id
 
 LONGEST_RETENTION_HOURS = 168
-"""The longest time for which the service keeps records, for a stream that does not tell its own. An order stands for
-that time: none of its records can come any more after it."""
+"""The longest time for which the service keeps records. If a stream does not tell its own retention, an order stands
+for this time; after it, none of the order's records can come any more."""
 
 OPTIONS = (
     "--to",
@@ -43,11 +43,11 @@ OPTIONS = (
 may hold secrets, are not among them."""
 
 FLAGS = ("--all", "--with-descendants", "--yes", "--force")
-"""The options without a value that the audit shows, after the others."""
+"""The options without a value that the audit shows. They come after ``OPTIONS`` in the shown command."""
 
 
 def command_text(action: str, shards: Sequence[str], options: Mapping[str, object | None]) -> str:
-    """Return a command as an operator types it after ``streamclient leases``: for the audit, and to be copied.
+    """Return a command as an operator types it after ``streamclient leases``, for the audit and for copying.
 
     Args:
         action: the name of the action.
@@ -64,7 +64,7 @@ def command_text(action: str, shards: Sequence[str], options: Mapping[str, objec
 
 
 def typed_command(order: Order) -> str:
-    """Return the command line that gives an order, to be copied; it lacks only the options of the connection."""
+    """Return the command line that gives an order, for copying. It lacks only the options of the connection."""
     reason = f" --reason {shlex.quote(order.reason)}" if order.reason else ""
     return f"streamclient leases {order.command}{reason}"
 
@@ -97,7 +97,7 @@ class LeaseSelection:
         return {"--worker": self.worker, "--all": self.every}
 
     def selected(self, facts: FleetFacts, is_wanted: Callable[[Lease], bool]) -> list[str]:
-        """Return the named shards; or, of a worker's shards or of all shards, those for which ``is_wanted`` holds.
+        """Return the named shards. Without names, return the worker's or all shards for which ``is_wanted`` holds.
 
         Raises:
             ConfigurationError: the worker owns no lease.
@@ -159,7 +159,7 @@ def pause_order(site: Site, selection: LeaseSelection, *, by: str, reason: str, 
 
 
 def resume_order(selection: LeaseSelection, *, reason: str = "") -> Order:
-    """Return the order to end pauses; of a worker's or of all shards, of those that are paused."""
+    """Return the order to end pauses. If the selection is a worker's or all shards, it means those that are paused."""
 
     def prepare(facts: FleetFacts) -> Planner:
         shard_ids = selection.selected(facts, lambda lease: lease.pause is not None)
@@ -173,7 +173,7 @@ def resume_order(selection: LeaseSelection, *, reason: str = "") -> Order:
 
 
 def move_order(shard_id: str, receiver: str, *, reason: str = "") -> Order:
-    """Return the order to have a lease handed to worker ``receiver``."""
+    """Return the order to hand a lease to the worker ``receiver``."""
 
     def prepare(facts: FleetFacts) -> Planner:
         return partial(plans.plan_move, shard_id=shard_id, receiver=receiver)
@@ -213,7 +213,7 @@ class RecordChoice:
 
     shard_id: str
     record: str | None = None
-    """The id of one record; without it and without ``count``, the record at which the shard stopped."""
+    """The id of one record. Without it and without ``count``, the record is the one at which the shard stopped."""
     count: int | None = None
     """The number of records that follow, in place of ``record``."""
     parking_table: str | None = None

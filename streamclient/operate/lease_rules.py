@@ -84,7 +84,10 @@ def _takers(case: Case) -> Sequence[str]:
 
 
 def _unless_left(case: Case, takers: Sequence[str]) -> str:
-    """Return the proviso that takers may have left the shard, if their rows have no room to name all such shards."""
+    """Return the proviso that ``takers`` may have left the shard.
+
+    It is needed if their rows lack room to name all such shards.
+    """
     sessions = (case.facts.workers.get(name) for name in takers)
     if not all(session is not None and session.info.left_unnamed for session in sessions):
         return ""
@@ -281,4 +284,4 @@ LEASE_RULES: tuple[LeaseRule, ...] = (
     _not_handed_over,
     _owner_says,
 )
-"""The rules in the order of the laws in ``explanation``; the first rule that returns a verdict decides."""
+"""The rules in the order of the laws in ``explanation``. The first rule that returns a verdict decides."""

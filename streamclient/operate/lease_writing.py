@@ -17,8 +17,8 @@ from streamclient.operate.watching import still_there
 from streamclient.worker.lease.audit_rows import DONE
 
 TRIES_AT_MOST = 6
-"""How often at most a write is planned on a fresh row. A paused owner renews every few seconds, and each renewal makes
-one write fail; more failures in a row have another cause."""
+"""The largest number of times that a write is planned on a fresh row. A paused owner renews every few seconds, and each
+renewal makes one write fail; more failures in a row have another cause."""
 
 
 class StatusTableWriter:
@@ -67,7 +67,7 @@ class StatusTableWriter:
         return facts
 
     def put_pauses(self, facts: FleetFacts, pauses: Mapping[str, Pause | None]) -> FleetFacts:
-        """Set or end pauses, by shard, whichever worker owns the lease by now; return the facts afterwards."""
+        """Set or end pauses, by shard. A change of the lease's owner does not matter. Return the facts afterwards."""
         left = dict(pauses)
         for _ in range(TRIES_AT_MOST):
             leases = [lease for key in sorted(left) if (lease := facts.lease(key)) is not None]

@@ -10,7 +10,8 @@ from streamclient.model import Lease, Pause
 from streamclient.operate.facts import FleetFacts
 
 SILENT_SHARE = 0.5
-"""Share of the lease duration after which a worker without heartbeat is silent: heartbeats come every third."""
+"""The share of the lease duration after which a worker without a heartbeat is silent. Heartbeats come every third of
+it."""
 
 
 class Liveness(Enum):
@@ -25,7 +26,10 @@ class Liveness(Enum):
 
 
 def life(facts: FleetFacts, worker: str) -> Liveness:
-    """Return whether a worker lives: by its session, or without one by the heartbeats of its leases."""
+    """Return whether a worker lives.
+
+    Its session shows that; without a session, the heartbeats of its leases show it.
+    """
     session = facts.workers.get(worker)
     if session is not None and session.state == "killed":
         return Liveness.DEAD
@@ -39,13 +43,13 @@ def life(facts: FleetFacts, worker: str) -> Liveness:
 
 
 def last_beat_micros(facts: FleetFacts, worker: str) -> int:
-    """Return when a worker last wrote its session, or without one any of its leases; 0 if never."""
+    """Return when a worker last wrote its session or, without a session, any of its leases; 0 if never."""
     session = facts.workers.get(worker)
     return facts.beats.get(worker, 0) if session is None else session.beat_micros
 
 
 def living_workers(facts: FleetFacts) -> list[str]:
-    """Return the names of the workers that may take leases, sorted."""
+    """Return the sorted names of the workers that may take leases."""
     names = sorted({*facts.beats, *facts.workers})
     leaving = {name for name, session in facts.workers.items() if session.state == "leaving"}
     return [name for name in names if name not in leaving and life(facts, name) is Liveness.LIVING]
@@ -73,7 +77,7 @@ def is_pause_on(pause: Pause | None, now_micros: int) -> bool:
 
 
 def unread_micros(facts: FleetFacts, shard_id: str) -> int | None:
-    """Return the time of a shard's next unread record, or a time before it; ``None`` if neither is known.
+    """Return the time of a shard's next unread record, or an earlier time; ``None`` if neither is known.
 
     While the record cannot be read, the newest record before the checkpoint gives the earlier time. Python workers
     store its time with the checkpoint; Java workers do not, and only the service knows what an iterator means.
@@ -87,7 +91,10 @@ def unread_micros(facts: FleetFacts, shard_id: str) -> int | None:
 
 
 def is_lag_bound(facts: FleetFacts, shard_id: str) -> bool:
-    """Return whether the shard's lag may be shorter, and its time to loss longer, than what is known of them."""
+    """Return whether lag and time to loss are only bounds.
+
+    If so, the lag may be shorter, and the time to loss longer.
+    """
     head = facts.head(shard_id)
     return head is not None and bool(head.problem) and unread_micros(facts, shard_id) is not None
 
@@ -119,5 +126,8 @@ def seconds_to_loss(facts: FleetFacts, shard_id: str) -> float | None:
 
 
 def parked_records(facts: FleetFacts) -> dict[str, int]:
-    """Return the number of records that each worker has parked since it started, of the workers that parked any."""
+    """Return the number of records that each worker has parked since it started.
+
+    Workers that parked none are left out.
+    """
     return {name: facts.workers[name].info.parked for name in sorted(facts.workers) if facts.workers[name].info.parked}

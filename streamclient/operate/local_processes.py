@@ -8,7 +8,7 @@ from streamclient.operate.facts import Process
 
 
 def process_of(info: WorkerInfo) -> Process:
-    """Return the state of the worker's process; ``ELSEWHERE`` unless its id is counted in the same space as ours.
+    """Return the state of the worker's process. It is ``ELSEWHERE`` unless its id is counted in the same space as ours.
 
     The name of the host does not decide that: containers share it, and each counts its processes from 1.
     """

@@ -21,13 +21,14 @@ from streamclient.worker.parking.parked_frames import record_id as id_of
 from streamclient.worker.parking.parked_frames import sequence_of
 
 MOST_EMPTY_PAGES = 5
-"""The most consecutive pages without records that are followed: the service may answer a stretch without records in
-several pages."""
+"""The largest number of consecutive pages without records that are followed. The service may answer a stretch without
+records in several pages."""
 
 RECORDS_PER_SEARCH = 100
 MOST_PAGES_SEARCHED = 20
-"""The records of a page in a search for one record, and the most pages. The search begins at the record's own time, a
-microsecond; few records of a shard have the same, and the service may begin a little earlier."""
+"""The number of records of a page in a search for one record, and the largest number of its pages. The search begins at
+the record's own time, a microsecond; few records of a shard have the same time, and the service may begin a little
+earlier."""
 
 PARALLEL_READS = 8
 """The number of simultaneous reads: quick for a fleet of a thousand shards, and a small load beside that of its
@@ -131,7 +132,10 @@ class HeadReader:
         self._remembered: dict[str, _Remembered] = {}
 
     def known(self, shard_id: str, checkpoint: str) -> HeadFacts | None:
-        """Return the head if it is known without a read: an unread record stays the next until the checkpoint moves."""
+        """Return the head if it is known without a read.
+
+        An unread record stays the next one until the checkpoint moves.
+        """
         memory = self._remembered.get(shard_id)
         if memory is None or memory.checkpoint != checkpoint:
             return None
@@ -141,11 +145,11 @@ class HeadReader:
         return memory.facts if is_lasting or self._monotonic() - memory.read_at < QUIET_SECONDS else None
 
     def forget_all_but(self, shard_ids: Container[str]) -> None:
-        """Forget all shards but these: a reader may live as long as its worker."""
+        """Forget all shards but ``shard_ids``, because a reader may live as long as its worker."""
         self._remembered = {key: memory for key, memory in self._remembered.items() if key in shard_ids}
 
     def read(self, checkpoints: Mapping[str, str]) -> dict[str, HeadFacts]:
-        """Return the heads of these shards at these checkpoints; read those that are not known, in parallel."""
+        """Return the heads of shards at ``checkpoints``. Heads that are not known are read in parallel."""
         heads = {key: head for key, text in checkpoints.items() if (head := self.known(key, text)) is not None}
         missing = [(key, text) for key, text in checkpoints.items() if key not in heads]
         if missing:
@@ -157,7 +161,7 @@ class HeadReader:
     def read_some(self, checkpoints: Mapping[str, str], most: int) -> dict[str, HeadFacts]:
         """Read at most ``most`` heads; return all remembered heads, even those of earlier checkpoints.
 
-        Shards that were never read come first, then those that were read longest ago.
+        Shards that were never read come first, then the shards that were read longest ago.
         """
         stale = [key for key, text in checkpoints.items() if self.known(key, text) is None]
         stale.sort(key=lambda key: self._remembered[key].read_at if key in self._remembered else float("-inf"))

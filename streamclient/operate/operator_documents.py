@@ -54,7 +54,7 @@ def lease_document(facts: FleetFacts, explanation: Explanation) -> Document:
 
 
 def row_document(shard_id: str, row: RowFacts | None) -> Document:
-    """Return the content of a lease row; the columns of a missing or malformed row are ``null``."""
+    """Return the content of a lease row. The columns of a missing or malformed row are ``null``."""
     lease = None if row is None else row.lease
     problem = "no lease row" if row is None else row.problem
     if lease is None:
@@ -161,7 +161,7 @@ def audit_document(record: AuditRecord) -> Document:
 
 
 def report_document(command: str, report: OrderReport) -> Document:
-    """Return what a changing command did, or would do."""
+    """Return the report of a command that changes something: what it did, or would do."""
     return {
         "command": command,
         "status": report.status.value,

@@ -6,7 +6,7 @@ Laws:
 * The audit rows are stored before the first effect, a pause included, and completed after the last.
 * Shards that were paused for a command are resumed when the command ends, however it ends. If its process dies, the
   pause ends by itself ``ABANDONED_SECONDS`` after the command's own limit.
-* A command that was agreed to by its digest is refused if its plan is another one by now.
+* A command that was agreed to by its digest is refused if its plan has changed meanwhile.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ from streamclient.operate.watching import RowWatcher, may_be_read, still_there
 from streamclient.worker.lease.audit_rows import DONE, AuditRecord
 
 ABANDONED_SECONDS = 900.0
-"""Time from a command's own limit to the end of its pause, should its process die: long enough for slow answers and
-clocks that differ, short enough that no operator has to end the pause by hand."""
+"""The time from a command's own limit to the end of its pause, if the command's process dies. It is long enough for
+slow answers and clocks that differ, and short enough that no operator has to end the pause by hand."""
 
 DIGEST_CHARACTERS = 16
-"""The length of a plan's digest: 64 bits, far more than the plans that one operator looks at."""
+"""The number of characters of a plan's digest: 64 bits, far more than the plans that one operator looks at."""
 
 _OWNERS_OWN = frozenset({"counter", "pause_taken"})
 """Fields that the owner of a lease writes while an operator looks at a plan; they change nothing of its meaning."""
@@ -64,7 +64,7 @@ class OrderStatus(Enum):
     REFUSED = "refused"
     """The command is not allowed; nothing was written."""
     GIVEN_UP = "given-up"
-    """An owner did not acknowledge a pause in time; no position and no owner was changed."""
+    """An owner did not acknowledge a pause in time. No position and no owner was changed."""
     FAILED = "failed"
     """Some writes were not accepted; the outcomes name them."""
 
@@ -76,10 +76,8 @@ class Order:
     command: str
     """The command as typed, for the audit."""
     prepare: Callable[[FleetFacts], Planner]
-    """The function that looks positions up and makes the planner; called again after a pause, as the owner moved on.
-
-    Raises ``ConfigurationError`` if the command makes no sense for these facts.
-    """
+    """The function that looks positions up and makes the planner. It is called again after a pause, because the owner
+    has moved on. Raises ``ConfigurationError`` if the command makes no sense for these facts."""
     reason: str = ""
     change_id: str
     """The id that its audit rows share."""
@@ -171,7 +169,10 @@ class OrderExecutor:
         return self._completed(work, facts, self._writer.write(facts, planner, still, whole.changes))
 
     def await_pauses(self, shard_ids: Sequence[str], seconds: float) -> list[str]:
-        """Wait until no worker reads these paused shards; return those that may still be read after ``seconds``."""
+        """Wait until no worker reads the paused shards ``shard_ids``.
+
+        Return the shards that may still be read after ``seconds``.
+        """
         return self._watcher.await_quiet(self._facts(), shard_ids, seconds)
 
     def _facts(self) -> FleetFacts:
@@ -214,10 +215,10 @@ class OrderExecutor:
     def _change_quietly(
         self, work: _Work, facts: FleetFacts, to_pause: Sequence[str], pauses: Mapping[str, Pause], seconds: float
     ) -> tuple[Sequence[str], Mapping[str, str]]:
-        """Pause, wait until no worker reads, and write; return the shards that are still read, and the outcomes.
+        """Pause, wait until no worker reads, and write. Return the shards that are still read, and the outcomes.
 
-        One of the two is empty. A worker that takes a lease meanwhile finds the pause in its row, and the command waits
-        for that worker, too.
+        One of the two results is empty. A worker that takes a lease meanwhile finds the pause in its row, and the
+        command waits for that worker, too.
         """
         facts = self._writer.put_pauses(facts, pauses)
         self._wake_owners(facts, to_pause)
@@ -278,7 +279,7 @@ class OrderExecutor:
         return work.report(OrderStatus.DONE if is_done else OrderStatus.FAILED, outcomes, *notes)
 
     def _complete_audit(self, records: Sequence[AuditRecord], outcomes: Mapping[str, str]) -> tuple[str, ...]:
-        """Complete the audit rows; return a note if that fails, because the changes stand nevertheless."""
+        """Complete the audit rows. If that fails, return a note, because the changes stand nevertheless."""
         try:
             self._audit.complete(records, outcomes)
         except StreamClientError as error:
@@ -328,7 +329,7 @@ def _first_paused(facts: FleetFacts, shard_ids: Sequence[str]) -> tuple[str, ...
 
 
 def _to_be_taken(facts: FleetFacts, plan: ChangePlan, still: Collection[str]) -> list[str]:
-    """Return leases that are handed over or have no owner: by the time of the write a worker may read these shards."""
+    """Return leases that are handed over or have no owner. Workers may read their shards by the time of the write."""
     if not living_workers(facts):
         return []
     leases = {change.shard_id: change.write.seen for change in plan.changes}
@@ -336,5 +337,5 @@ def _to_be_taken(facts: FleetFacts, plan: ChangePlan, still: Collection[str]) ->
 
 
 def _concerned(write: LeaseWrite) -> tuple[str, ...]:
-    """Return the workers that should look at the row at once: its owner, and the worker that is to get it."""
+    """Return the workers that should look at the row at once: its owner, and the future owner."""
     return (write.seen.owner, "" if write.result is None else write.result.stealer)

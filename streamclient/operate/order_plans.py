@@ -1,4 +1,4 @@
-"""Orders to take records out of a shard: what names the records, what forbids the order, and its plan; its withdrawal.
+"""Orders to take records out of a shard: the names of the records, the obstacles, the plan, and the withdrawal.
 
 An order moves no checkpoint, and nothing has to be paused for it or for its withdrawal: its owner obeys while it reads.
 """
@@ -24,8 +24,8 @@ from streamclient.worker.parking.parked_frames import key_text, sequence_of
 from streamclient.worker.parking.parked_frames import record_id as id_of
 
 MOST_RECORDS_ORDERED = 200
-"""The most records that the orders of a row name. Every worker reads the row with each scan: this number of ids is 12
-KiB, and a shard with more bad records has another fault."""
+"""The largest number of records that the orders of a row name. Every worker reads the row with each scan: this number
+of ids is 12 KiB, and a shard with more bad records has another fault."""
 
 
 def named_record(streams: StreamApi, lease: Lease, record_id: str) -> StreamRecord | str:
@@ -77,7 +77,8 @@ def plan_record_order(
 ) -> ChangePlan:
     """Plan to order the owner of a shard, present or later, to take records out. The checkpoint stays.
 
-    ``problem``: why the records cannot be taken out, as the stream or the shard's owner says; empty if they can.
+    ``problem`` is the reason why the records cannot be taken out, from the stream or the shard's owner; empty if they
+    can.
     """
     lease = lease_of(facts, shard_id)
     if isinstance(lease, Refusal):
@@ -111,7 +112,7 @@ def plan_record_order(
 
 
 def _deaf_to_orders(facts: FleetFacts, lease: Lease) -> str:
-    """Return why the workers that may read the shard would pass an order over; empty if one of them obeys."""
+    """Return why the workers that may read the shard would ignore an order; empty if one of them obeys."""
     living = living_workers(facts)
     obeying = [name for name in living if name in facts.workers and facts.workers[name].info.obeys_orders]
     hand_over = f"move the shard to one that does: {', '.join(obeying)}" if obeying else "start one that does"
@@ -149,13 +150,13 @@ def _order_notes(facts: FleetFacts, lease: Lease, order: RecordOrder) -> tuple[s
 
 
 def chosen_order(lease: Lease, order_id: str) -> RecordOrder | None:
-    """Return the standing order of a lease with an id; without an id, its only order. ``None`` if no order fits."""
+    """Return the lease's standing order ``order_id``, or without an id its only order; ``None`` if no order fits."""
     named = [order for order in lease.orders if order_id in ("", order.request_id)]
     return named[0] if len(named) == 1 else None
 
 
 def ends_noted(records: Iterable[AuditRecord]) -> dict[str, str]:
-    """Return the ends of orders in words by their ids, as workers noted them; ``records`` begin with the newest."""
+    """Return the ends of orders in words, by id, as workers noted them. ``records`` begin with the newest."""
     found: dict[str, str] = {}
     for record in records:
         if _is_end(record):
@@ -165,7 +166,7 @@ def ends_noted(records: Iterable[AuditRecord]) -> dict[str, str]:
 
 
 def orders_over(records: Sequence[AuditRecord]) -> dict[str, str]:
-    """Return the orders that ended or were withdrawn, in words by id, the newest first, as ``records`` are."""
+    """Return in words the orders that ended or were withdrawn, by id. The newest come first, as in ``records``."""
     ends, found = ends_noted(records), dict[str, str]()
     for record in records:
         if _is_end(record):
@@ -190,7 +191,10 @@ def _ids_in(columns: str) -> set[str]:
 
 
 def records_passed(streams: StreamApi, lease: Lease, order: RecordOrder) -> int | None:
-    """Return how many records of an order are before the checkpoint; ``None`` if that cannot be known any more."""
+    """Return the number of an order's records that are before the checkpoint.
+
+    ``None`` if that cannot be known any more.
+    """
     if lease.is_finished:
         return len(order.record_ids)
     try:
@@ -211,7 +215,7 @@ def plan_withdrawal(
     over: Mapping[str, str],
     passed: int | None = None,
 ) -> ChangePlan:
-    """Plan to remove an order from the row of a shard. Records that were taken out because of the order stay so.
+    """Plan to remove an order from the row of a shard. Records that the order took out stay taken out.
 
     Args:
         facts: the fleet.
@@ -255,7 +259,7 @@ def _no_such_order(lease: Lease, order_id: str, over: Mapping[str, str]) -> str:
 def _withdrawal_notes(
     facts: FleetFacts, lease: Lease, order: RecordOrder, over: Mapping[str, str], passed: int | None
 ) -> tuple[str, ...]:
-    """Return what stays as the order made it, and until when its owner obeys."""
+    """Return the effects of the order that stay, and the time until which its owner obeys."""
     taken_out, notes = "skipped" if order.is_skip else "parked", []
     if order.request_id in over:
         notes.append(f"order {order.request_id} has ended already: {over[order.request_id]}")

@@ -29,7 +29,7 @@ class ShardLine:
     explanation: Explanation
     lag_seconds: float | None
     is_lag_bound: bool
-    """True if the lag may be shorter and the time to loss longer: the next unread record could not be read."""
+    """True if lag and time to loss are only bounds, because the next unread record could not be read."""
     seconds_to_loss: float | None
     records_per_second: float | None
     """Records per second between two refreshes; ``None`` before the second, and if the owner stores no progress."""
@@ -47,7 +47,7 @@ class Overview:
 
     @cached_property
     def lines_of(self) -> Mapping[str, list[ShardLine]]:
-        """The unfinished shards by owner, those without one under ``""``; nearest to loss first."""
+        """The unfinished shards by owner, nearest to loss first. Shards without an owner are under ``""``."""
         lines: dict[str, list[ShardLine]] = {}
         for line in self.shards:
             lines.setdefault(line.owner, []).append(line)
@@ -85,7 +85,10 @@ class Overview:
 
 
 def overview(facts: FleetFacts, before: FleetFacts | None = None, told: FleetVerdict | None = None) -> Overview:
-    """Return the screen for these facts; rates need the facts of the previous screen, and ``told`` is its verdict."""
+    """Return the screen for ``facts``. Rates need ``before``, the facts of the previous screen.
+
+    ``told`` is the verdict.
+    """
     known = sorted({*facts.rows, *(facts.stream.listing or {})})
     rates = {} if before is None else _rates(before, facts)
     found = explanations(facts, known)
@@ -184,5 +187,5 @@ def cost_line(view: Overview) -> str:
 
 
 def rate(value: float | None) -> str:
-    """Return a rate as text; ``-`` if it is not known, which is not the same as 0."""
+    """Return a rate as text. An unknown rate is ``-``, which is not the same as 0."""
     return "-" if value is None else f"{value:.0f}"

@@ -25,7 +25,8 @@ from streamclient.operate.facts import FleetFacts
 from streamclient.operate.liveness import Liveness, is_lease_silent, is_pause_on, life, living_workers
 
 PAUSE_RESERVE_SECONDS = 60.0
-"""A pause protects a change only if it lasts longer: it ends by the owner's clock, and the change must be written."""
+"""The time that must be left of a pause for it to protect a change. The pause ends by the owner's clock, and the change
+must be written."""
 
 
 class Hindrance(Enum):
@@ -46,7 +47,7 @@ class PlannedWrite:
     effect: str
     """The effect of the write, in words for the operator."""
     rank: int = 0
-    """Position of the write in the order: it is made once all writes of lower rank are in the table."""
+    """The position of the write in the order. It is made when all writes of lower rank are in the table."""
 
     @property
     def shard_id(self) -> str:
@@ -102,7 +103,7 @@ def plan_rewind(
     target: Target,
     with_descendants: bool = False,
 ) -> ChangePlan:
-    """Plan to read a shard again from an earlier position, and its descendants again from their beginnings."""
+    """Plan to read a shard again from an earlier position. Its descendants are read again from their beginnings."""
     lease = lease_of(facts, shard_id)
     if isinstance(lease, Refusal):
         return ChangePlan(refusals=(lease,))
@@ -122,7 +123,7 @@ def plan_rewind(
 
 
 def plan_skip(facts: FleetFacts, stood_still: Collection[str], *, shard_id: str, target: Target) -> ChangePlan:
-    """Plan to go on at a later position; the records before it are never delivered."""
+    """Plan to go on at a later position. The records before it are never delivered."""
     lease = lease_of(facts, shard_id)
     if isinstance(lease, Refusal):
         return ChangePlan(refusals=(lease,))
@@ -149,7 +150,7 @@ def plan_reset(facts: FleetFacts, stood_still: Collection[str], *, targets: Mapp
 
 
 def _moves(facts: FleetFacts, stood_still: Collection[str], positions: Mapping[str, Target]) -> ChangePlan:
-    """Plan the new positions, ancestors first: from the first write on, descendants wait for their ancestors."""
+    """Plan the new positions, ancestors first. From the first write on, descendants wait for their ancestors."""
     parents = facts.parents
     changes: list[PlannedWrite] = []
     refusals = []
@@ -157,7 +158,10 @@ def _moves(facts: FleetFacts, stood_still: Collection[str], positions: Mapping[s
     moved: set[str] = set()
 
     def may_begin(key: str) -> bool:
-        """Return whether a worker may begin this child of a moved shard before the parent's new position is written."""
+        """Return whether a worker may begin ``key`` now, although one of its parents is to be moved.
+
+        If so, the row of ``key`` is written, too, even if its position is already right.
+        """
         is_below = not moved.isdisjoint(parents.get(key, ()))
         return is_below and facts.gates.of(facts.leases[key]).is_open
 
@@ -196,9 +200,9 @@ def _has_begun(facts: FleetFacts, lease: Lease) -> bool:
 def plan_release(
     facts: FleetFacts, stood_still: Collection[str], *, shard_id: str, vouched: bool = False
 ) -> ChangePlan:
-    """Plan to take a lease from its owner; the worker whose turn it is takes it next.
+    """Plan to take a lease from its owner. The worker whose turn it is takes it next.
 
-    With ``vouched`` the operator confirms the owner's death: then one missed heartbeat is enough.
+    With ``vouched`` the operator confirms the owner's death. Then one missed heartbeat is enough.
     """
     lease = lease_of(facts, shard_id)
     if isinstance(lease, Refusal):
@@ -223,7 +227,7 @@ def plan_release(
 
 
 def plan_move(facts: FleetFacts, stood_still: Collection[str], *, shard_id: str, receiver: str) -> ChangePlan:
-    """Plan to hand a lease to ``receiver``: a living owner is asked to do it; otherwise the write itself does it."""
+    """Plan to hand a lease to ``receiver``. A living owner is asked to do it; without one, the write itself does it."""
     lease = lease_of(facts, shard_id)
     if isinstance(lease, Refusal):
         return ChangePlan(refusals=(lease,))
@@ -272,7 +276,10 @@ def owner_hindrance(facts: FleetFacts, lease: Lease, stood_still: Collection[str
 
 
 def pause_lasts(pause: Pause | None, now_micros: int) -> bool:
-    """Return whether a pause protects a change: it exists, and does not end before the change is certainly written."""
+    """Return whether a pause protects a change.
+
+    It must exist, and must not end before the change is certainly written.
+    """
     if pause is None:
         return False
     return pause.until_micros is None or _seconds_left(pause.until_micros, now_micros) > PAUSE_RESERVE_SECONDS
@@ -299,7 +306,7 @@ def _pause_hindrance(facts: FleetFacts, lease: Lease, pause: Pause) -> Refusal |
 def plan_pause(
     facts: FleetFacts, stood_still: Collection[str], *, shard_ids: Sequence[str], pause: Pause
 ) -> ChangePlan:
-    """Plan to order the owners of these shards, present and later ones, to hold them without reading."""
+    """Plan to order the owners of the shards, present and later ones, to hold the leases without reading."""
     changes, refusals = [], []
     for shard_id in shard_ids:
         lease = lease_of(facts, shard_id)
@@ -324,7 +331,7 @@ def _deaf_owners(facts: FleetFacts, changes: Sequence[PlannedWrite]) -> tuple[st
 
 
 def plan_resume(facts: FleetFacts, stood_still: Collection[str], *, shard_ids: Sequence[str]) -> ChangePlan:
-    """Plan to end operators' pauses of these shards."""
+    """Plan to end operators' pauses of the shards ``shard_ids``."""
     changes, refusals = [], []
     for shard_id in shard_ids:
         lease = lease_of(facts, shard_id)
@@ -343,7 +350,7 @@ def plan_accept_end(
 ) -> ChangePlan:
     """Plan to order the owner of a shard, present or later, to believe the service that the shard has ended.
 
-    ``ends_here``: the service says that the shard is closed and ends after its checkpoint.
+    ``ends_here`` is true if the service says that the shard is closed and ends after its checkpoint.
     """
     lease = lease_of(facts, shard_id)
     if isinstance(lease, Refusal):
@@ -379,7 +386,7 @@ def lease_of(facts: FleetFacts, shard_id: str) -> Lease | Refusal:
 
 
 def order_words(order: RecordOrder) -> str:
-    """Return what an order about records says, in words."""
+    """Return in words what an order about records says."""
     records = _several(order.record_ids, "record")
     if order.is_skip:
         return f"{records} dropped and never delivered"

@@ -1,4 +1,4 @@
-"""The verdict by its records about a shard whose owner lives and names no obstacle. Pure."""
+"""The verdict about a shard whose owner lives and names no obstacle. The shard's records decide. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from streamclient.operate.cases import Case, Explanation
 from streamclient.operate.facts import RowFacts
 
 UNNAMED = ", whose session row has no room to name all shards that stand still: its log does"
-"""The words for a worker whose session row may lack the obstacle for want of room."""
+"""The words for a worker whose session row may not name the obstacle because it has no room."""
 
 SET_ASIDE = "; the records after its checkpoint are parked or skipped"
 """The words for a shard that is read to its end, as its owner says, although its checkpoint is before it."""

@@ -44,8 +44,8 @@ def _stream(case: Case) -> Explanation | None:
     if is_former or (facts.former_stream_id and not facts.rows):
         return case.verdict(
             situations.STREAM_REPLACED,
-            f"is not read: table {stream.table_name} has the new stream {stream.stream_id}, and the leases are those "
-            f"of the former stream {facts.former_stream_id}",
+            f"is not read: table {stream.table_name} has the new stream {stream.stream_id}, and the leases belong "
+            f"to the former stream {facts.former_stream_id}",
         )
     return None
 

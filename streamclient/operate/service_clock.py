@@ -29,7 +29,7 @@ class ServiceClock:
         self._newest_micros = 0
 
     def now_micros(self) -> int:
-        """Return the time in microseconds since 1970; before the first answer, by this machine's clock alone."""
+        """Return the time in microseconds since 1970. Before the first answer, only this machine's clock gives it."""
         with self._lock:
             return max(self._wall_micros() + self._offset_micros, self._newest_micros)
 
@@ -52,7 +52,10 @@ class ServiceClock:
             self._offset_micros = micros_of(date) - self._wall_micros()
 
     def note_stamp(self, micros: int) -> None:
-        """Set the clock forward to a stamp of the service if it is earlier: the present is not before the stamp."""
+        """If the clock is before ``micros``, a stamp of the service, set it to that time.
+
+        The present is not before a stamp.
+        """
         with self._lock:
             self._newest_micros = max(self._newest_micros, micros)
 

@@ -28,7 +28,7 @@ _log = logs.logger(__name__)
 Answer = TypeVar("Answer")
 
 READ_RETRY = ReadRetry(retries=4, total_millis=3_000)
-"""Retries for commands that a person waits for: a command waits until a short outage is over, and reports a long
+"""The retries for commands that a person waits for. A command waits until a short outage is over, and reports a long
 one."""
 
 REFUSED_CODES = frozenset({NO_PERMISSION, "OTSAuthFailed", "OTSSTSTokenExpired", "OTSInvalidSTSToken"})
@@ -78,7 +78,7 @@ class Site:
         return streams[0].stream_id
 
     def manager(self, stream_id: str) -> LeaseManager:
-        """Return the lease manager of a stream; its conditional writes are those of the workers."""
+        """Return the lease manager of a stream. Its conditional writes are the same as a worker's."""
         if stream_id not in self._managers:
             self._managers[stream_id] = LeaseManager(self.client, self.status_table, stream_id)
         return self._managers[stream_id]
@@ -143,5 +143,5 @@ class Site:
 
 
 def text_of(error: Exception) -> str:
-    """Return an error's text for people; errors of other packages are preceded by their type."""
+    """Return an error's text for people. An error of another package begins with its type."""
     return str(error) if isinstance(error, StreamClientError) else f"{type(error).__name__}: {error}"

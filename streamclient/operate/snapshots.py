@@ -75,7 +75,7 @@ def load_snapshot(path: Path) -> Document:
 
 
 def differences(before: Document, after: Document) -> list[SnapshotDifference]:
-    """Return the differences of stream, shards and workers, in this order; heartbeats do not count."""
+    """Return the differences of stream, shards and workers, in this order. Heartbeats do not count."""
     changes = list(_stream_differences(before, after))
     changes += _shard_differences(_by(before["leases"], "shard"), _by(after["leases"], "shard"))
     changes += _worker_differences(_by(before["workers"], "worker"), _by(after["workers"], "worker"))

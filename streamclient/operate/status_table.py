@@ -30,7 +30,8 @@ from streamclient.worker.lease.own_columns import PAUSE
 from streamclient.worker.lease.worker_directory import BEAT, WORKER_STATUS_TYPE, parse_worker
 
 MOST_STREAMS = 200
-"""Most streams that are looked for in one status table. A table is meant for one application, so it has few streams."""
+"""The largest number of streams that are looked for in one status table. A table is meant for one application, so it
+has few streams."""
 
 
 class StatusTableReader:
@@ -42,7 +43,7 @@ class StatusTableReader:
         self._clock = clock
 
     def leases(self, stream_id: str) -> dict[str, RowFacts]:
-        """Return all lease rows of a stream by shard, malformed ones too. They are not a snapshot of one moment."""
+        """Return all lease rows of a stream by shard, malformed ones too. They may be from different moments."""
         rows = self.scan(stream_id, LEASE_STATUS_TYPE)
         parsed = [self._row_facts(row) for row in rows]
         return {row.shard_id: row for row in parsed}
@@ -53,7 +54,7 @@ class StatusTableReader:
         return {worker.name: worker for worker in parsed if worker is not None}
 
     def stream_ids(self) -> list[str]:
-        """Return the streams that have rows of any kind in the table; one request for each."""
+        """Return the streams that have rows of any kind in the table. Makes one request for each."""
         ids: list[str] = []
         start: Any = [(STREAM_ID, INF_MIN), (STATUS_TYPE, INF_MIN), (STATUS_VALUE, INF_MIN)]
         end = [(STREAM_ID, INF_MAX), (STATUS_TYPE, INF_MAX), (STATUS_VALUE, INF_MAX)]

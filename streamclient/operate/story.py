@@ -1,7 +1,8 @@
-"""The story of a stream: what a reader sees of its shards and leases over time, as bands and spans for a picture.
+"""The story of a stream for a picture: what a reader sees of shards and leases over time, as bands and spans.
 
 It is pure: every look is given, with its time. The service lists shards with their parents, without key ranges and
-without times. So a time is that of the look which showed a shard first, and a range is guessed from the parents.
+without times. So the time of a shard is the time of the look that showed the shard first, and its range is guessed from
+the parents.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from streamclient.base.times import MICROS_PER_SECOND
 from streamclient.model import Lease, Shard
 
 KEEP_MICROS = 24 * 3_600 * MICROS_PER_SECOND
-"""How long a book remembers a shard that left the stream: the longest period that a page shows is the retention, which
-is a day by default."""
+"""The time, in microseconds, for which a book remembers a shard that left the stream. The longest period that a page
+shows is the retention, which is a day by default."""
 
 Ranges = Mapping[str, tuple[float, float]]
 """The keys of shards by id: from and to, as shares of the key space."""
@@ -41,7 +42,7 @@ class Band(TypedDict):
     read_to_micros: int | None
     """The time of the next unread record, or the end of the band if everything is read; ``None`` if it is unknown."""
     situation: str
-    """A word of those that ``explain`` uses; empty if no lease is known."""
+    """The situation, by a word that ``explain`` uses; empty if no lease is known."""
     moves: bool
     """False if the shard stands still until an operator acts."""
 
@@ -77,7 +78,7 @@ class _SeenShard:
     read_to: int | None = None
     is_reading_known: bool = False
     owners: list[tuple[str, int, int | None]] = field(factory=list)
-    """Each owner with the times of the looks that showed it first and no longer."""
+    """Each owner, with the time of the look that showed it first, and of the look that showed it no longer."""
 
 
 class StoryBook:
@@ -100,11 +101,11 @@ class StoryBook:
         next_records: Mapping[str, int] | None = None,
         unknown: Collection[str] = (),
     ) -> None:
-        """Add a look at the list of shards and at their lease rows, which must not be older than the look before.
+        """Add a look at the list of shards and at their lease rows. It must not be older than the look before.
 
         A caller who knows them gives ``ranges``, ``opened`` and ``closed``, the times in microseconds since 1970.
-        ``next_records`` has the time of the oldest unread record of each shard with unread records; without it, it is
-        not known how far shards are read, and with it not of the shards in ``unknown``.
+        ``next_records`` has the time of the oldest unread record of each shard with unread records. Without it, it is
+        unknown how far the shards are read. With it, that is unknown only of the shards in ``unknown``.
         """
         self._known.update(ranges or {})
         shards = {shard.shard_id: shard for shard in listing}
@@ -172,7 +173,10 @@ class StoryBook:
         )
 
     def _situation(self, seen: _SeenShard) -> str:
-        """Return the word for what the row alone shows; the reason why an owner stands still is not in the row."""
+        """Return the word for the situation that the row alone shows.
+
+        The row does not show why an owner stands still.
+        """
         lease = seen.lease
         if lease is None:
             return "no-row-yet" if self._has_rows and seen.left is None else ""
@@ -200,7 +204,10 @@ def _change_hands(seen: _SeenShard, owner: str, now_micros: int) -> None:
 
 
 def _is_between(seen: _SeenShard, from_micros: int, now_micros: int) -> bool:
-    """Return whether a shard was open at some time between the two; closed before the first look is too early."""
+    """Return whether a shard was open at some time between the two.
+
+    A shard that was closed before the first look was not.
+    """
     ended = (seen.closed if seen.closed is not None else from_micros) if seen.is_closed else now_micros
     return ended > from_micros and (seen.opened is None or seen.opened <= now_micros)
 
@@ -215,7 +222,7 @@ def _read_to(seen: _SeenShard, now_micros: int) -> int | None:
 
 
 def key_ranges(parents: Mapping[str, tuple[str, ...]], known: Ranges | None = None) -> dict[str, tuple[float, float]]:
-    """Return the keys of every shard: those in ``known``, and guesses for the others.
+    """Return the keys of every shard: the keys in ``known``, and guesses for the other shards.
 
     Shards without listed parents share the key space evenly in the order of ids. The children of one parent share its
     keys in the same way. A merged shard has the keys of its parents, or of the first one if they are not neighbours.

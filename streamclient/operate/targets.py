@@ -22,7 +22,7 @@ from streamclient.tablestore.stream_api import StreamApi
 ITERATOR_PREFIX = "iterator:"
 
 COUNT_AT_MOST = 100_000
-"""The number of records after which counting ends: the result is then a lower bound."""
+"""The number of records after which counting ends. The result is then a lower bound."""
 
 COUNT_SECONDS = 10.0
 """The seconds after which counting ends, because a person waits for the answer."""

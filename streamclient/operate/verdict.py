@@ -30,24 +30,24 @@ NEAR_LOSS_SHARE = 0.25
 day, so that an operator who sleeps can still act."""
 
 MOST_SHARDS_OF_COMMAND = 5
-"""The most shards that a trouble's command names: with more of them, the line could not be read any more."""
+"""The largest number of shards that a trouble's command names. With more of them, the line would be unreadable."""
 
 Kind = Literal["lost", "stuck", "waits", "worker", "parked", "unreadable"]
 
 
 class Urgency(IntEnum):
-    """How soon a trouble needs a person; the first is the worst."""
+    """The urgency of a trouble: how soon it needs a person. The first is the worst."""
 
     LOSS = 0
     """Records are lost, or will be soon; or nothing of the fleet could be read."""
     STUCK = 1
     """It does not end by itself."""
     FAILING = 2
-    """It is tried again by itself, and ends once its cause is mended."""
+    """A worker tries again by itself. The trouble ends when its cause is mended."""
     SLOW = 3
     """A call is under way, or a lease runs out."""
     TOLD = 4
-    """It is wanted, or ends by itself."""
+    """The state is wanted, or ends by itself."""
 
 
 class Trouble(TypedDict):
@@ -68,11 +68,12 @@ class Trouble(TypedDict):
     first_line: str
     advice: str
     command: str
-    """A command line that ends the trouble, if there is one; the advice says when it is right."""
+    """A command line that ends the trouble, if there is one. The advice says when it is right."""
     since_micros: int | None
-    """The last stored checkpoint, or the next unread record if that is later; of a worker its last heartbeat."""
+    """The time of the last stored checkpoint, or of the next unread record if that is later. For a worker it is the
+    time of its last heartbeat."""
     since_is_seen: bool
-    """True if ``since_micros`` is the first reading that showed the trouble: it may be older."""
+    """True if ``since_micros`` is the first reading that showed the trouble, which may be older."""
     waiting_shards: int
     """Number of further shards that wait for these."""
     records_waiting: int | None
@@ -86,11 +87,11 @@ class FleetVerdict(TypedDict):
     is_well: bool
     sentence: str
     troubles: list[Trouble]
-    """Worst first; also those that a fleet which is well has."""
+    """The troubles, worst first. A fleet that is well may have some, too."""
     last_trouble: Trouble | None
     """The worst trouble of the reading before all became well; ``None`` if no earlier reading had one."""
     complete_since_micros: int
-    """The time of the first reading: what was over before it is not known."""
+    """The time of the first reading. Troubles that were over before it are not known."""
 
 
 URGENCIES: dict[Situation, Urgency] = {
@@ -121,7 +122,7 @@ URGENCIES: dict[Situation, Urgency] = {
     situations.NO_ROW: Urgency.TOLD,
     situations.OWNER_DEAD: Urgency.TOLD,
 }
-"""The urgency of situations in which a shard does not move; the others do not end by themselves."""
+"""The urgency of situations in which a shard does not move. The others do not end by themselves."""
 
 _BY_PAUSE = frozenset({situations.PAUSED, situations.PAUSE_PENDING, situations.PAUSE_IGNORED})
 _BY_BEAT = frozenset(
@@ -136,7 +137,7 @@ _BY_BEAT = frozenset(
 _BY_OWNER = frozenset({situations.NO_WORKER, situations.FREE, situations.NOT_PICKED_UP})
 
 _KINDS: dict[Urgency, Kind] = {Urgency.LOSS: "lost", Urgency.STUCK: "stuck", Urgency.FAILING: "stuck"}
-"""The kind of a trouble of shards by its urgency; of all others it is ``waits``."""
+"""The kind of a trouble of shards, by its urgency. For any other urgency it is ``waits``."""
 
 _FOLLOWING = frozenset({Cause.NEXT_TRY, Cause.PRESENT_TRY, Cause.STRATEGY_ASKED})
 """Causes that only say how a failure goes on."""
@@ -147,7 +148,7 @@ def verdict(facts: FleetFacts, explanations: Iterable[Explanation], before: Flee
 
     Args:
         facts: the facts that the explanations rest on.
-        explanations: those of all shards, in any order; finished ones do not count.
+        explanations: the explanations of all shards, in any order; finished shards do not count.
         before: the verdict of the reading before, for a reader that reads again and again.
     """
     shards = [each for each in explanations if not each.situation.is_finished]
@@ -260,7 +261,7 @@ class _Troubled:
     explanation: Explanation
     owner: str
     cause: str
-    """The explanation's cause, without what only says how a failure goes on."""
+    """The explanation's cause, without causes that only say how a failure goes on."""
     urgency: Urgency
     seconds_to_loss: float | None
 
@@ -290,7 +291,7 @@ def _of_shards(facts: FleetFacts, explanations: Sequence[Explanation]) -> list[T
 
 
 def _roots(facts: FleetFacts, explanations: Sequence[Explanation]) -> Iterator[_Troubled]:
-    """Yield the shards in trouble, without those that wait for another shard that is among them."""
+    """Yield the shards in trouble, without the shards that wait for another shard in trouble."""
     # By rows alone shards may be each other's parents: then each waits for the other, and each is a trouble.
     last = {each.shard_id for each in explanations if not each.situation.moves and each.root == each.shard_id}
     for each in explanations:
@@ -378,7 +379,7 @@ def _command(facts: FleetFacts, situation: Situation, shards: Sequence[str], wor
 
 
 def _of_workers(facts: FleetFacts, explanations: Sequence[Explanation]) -> Iterator[Trouble]:
-    """Yield troubles of workers that no trouble of their shards tells."""
+    """Yield the troubles of workers that are not already told as troubles of their shards."""
     leases = ((each, facts.lease(each.shard_id)) for each in explanations if not each.situation.moves)
     told = {lease.owner for _, lease in leases if lease is not None}
     for name, session in sorted(facts.workers.items()):
@@ -404,7 +405,10 @@ def _of_parked(facts: FleetFacts) -> Iterator[Trouble]:
 
 
 def parked_line(facts: FleetFacts) -> str:
-    """Return how much is parked, in words: by the store if it was named, else by the workers; empty if nothing is."""
+    """Return in words how much is parked.
+
+    The store tells it if it was named, otherwise the workers; empty if nothing is.
+    """
     if facts.parked is not None:
         keys = sum(facts.parked.values())
         return "" if not keys else "1 key has parked records." if keys == 1 else f"{keys} keys have parked records."

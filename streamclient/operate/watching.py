@@ -52,7 +52,10 @@ class RowWatcher:
         return still
 
     def await_quiet(self, facts: FleetFacts, shard_ids: Collection[str], seconds: float) -> list[str]:
-        """Wait until no worker reads these paused shards; return those that may still be read after ``seconds``."""
+        """Wait until no worker reads the paused shards ``shard_ids``.
+
+        Return the shards that may still be read after ``seconds``.
+        """
         deadline = self._monotonic() + seconds
         while True:
             facts = self._collector.refreshed(facts)
@@ -76,7 +79,7 @@ def still_there(facts: FleetFacts, leases: Mapping[str, Lease]) -> dict[str, Lea
 
 
 def may_be_read(facts: FleetFacts, shard_id: str) -> bool:
-    """Return whether a paused shard may still be read: its owner lives and has not acknowledged the pause."""
+    """Return whether a paused shard may still be read, because its owner lives and has not acknowledged the pause."""
     lease = facts.lease(shard_id)
     if lease is None or not lease.owner or lease.is_handed_over or lease.pause is None:
         return False

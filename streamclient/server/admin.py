@@ -80,7 +80,7 @@ class Admin:
         """Carry out one operation for a caller that another surface has authenticated; return the answer for JSON.
 
         Raises:
-            KeyError: there is no such operation. ServiceError, ValueError, TypeError: the arguments cannot work.
+            KeyError: there is no such operation. ServiceError, ValueError, TypeError: the arguments are invalid.
         """
         return self._routes[method, name](arguments)
 

@@ -151,7 +151,10 @@ class RefusingHandler(web.RequestHandler):
     __slots__ = ("_refuse",)
 
     def __init__(self, server: web.Server, refuse: Callable[[int, str | None], web.Response], **options: Any) -> None:
-        """Make it in the running loop; ``refuse`` returns the answer for a status and aiohttp's message."""
+        """Make the server part in the running loop.
+
+        ``refuse`` returns the answer for a status and aiohttp's message.
+        """
         super().__init__(
             server,
             loop=asyncio.get_running_loop(),
@@ -181,7 +184,7 @@ class RefusingHandler(web.RequestHandler):
 def _invite_body(request: web.BaseRequest, transport: asyncio.Transport) -> None:
     """Ask for the body if the client waits for that.
 
-    Otherwise curl, and SDKs built on curl, would wait for a second.
+    If it were not asked for, curl, and SDKs built on curl, would wait for a second.
     """
     expectation = request.headers.get("Expect", "").strip().lower()
     if expectation == "100-continue" and request.version >= HttpVersion11:

@@ -35,8 +35,8 @@ host_names = checks.Check(
 )
 
 _HOSTS_REMEMBERED = 64
-"""The largest number of hosts whose judgement is cached. Clients use one or two hosts; other callers may send any
-number."""
+"""The largest number of hosts for which the result of the check is cached. Clients use one or two hosts; other callers
+may send any number."""
 
 _DERIVED_KEYS_CACHED = 64
 """The largest number of derived keys that are cached, one for each pair of sign date and region. Deriving a key costs

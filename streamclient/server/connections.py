@@ -77,7 +77,7 @@ class Connections:
         self._plain = plain
         self._most = most_connections() if most is None else most
         self._idle: dict[Guard, None] = {}
-        """The connections without a request in work; the connection that has waited longest comes first."""
+        """The connections without a request in work. The connection that has waited longest comes first."""
         self._guards: dict[asyncio.BaseTransport, Guard] = {}
         self._logged = -LOG_PAUSE_SECONDS
         self.bodies: dict[asyncio.Transport, int] = {}
@@ -85,7 +85,7 @@ class Connections:
         self.body_bytes: int = 0
         """The bytes of all unfinished bodies."""
         self.answers: dict[asyncio.Transport, int] = {}
-        """The bytes of each unread answer, by connection; the answer that has waited longest comes first."""
+        """The bytes of each unread answer, by connection. The answer that has waited longest comes first."""
         self.answer_bytes: int = 0
         """The bytes of all unread answers, each as it was when it began to wait."""
 
@@ -94,7 +94,7 @@ class Connections:
         return Guard(self, self._make, self._plain)
 
     def close_plain(self) -> None:
-        """Close the connections that sent only plain requests; all of these requests are answered."""
+        """Close the connections that sent only plain requests. All of these requests are answered."""
         for transport, guard in self._guards.items():
             if guard.is_plain:
                 transport.close()
@@ -292,7 +292,7 @@ class Guard(asyncio.Protocol):
             self._keeping = loop.call_later(KEEP_ALIVE_SECONDS, self._end_if_idle)
 
     def _due_after(self, data: bytes) -> int | None:
-        """Return how many bytes the request lacks after ``data``; the number is known only for plain requests.
+        """Return how many bytes the request lacks after ``data``. The number is known only for plain requests.
 
         If the number is unknown, it becomes known again when a whole plain request comes while no other request is in
         work. So if one head came in two pieces, the connection does not count as half-sent for ever.

@@ -95,7 +95,7 @@ class Control:
         return self._engine.trim(table, shard_id=shard_id, before_micros=before_micros, keep_last=keep_last)
 
     def expire_iterators(self, table: str) -> None:
-        """Make all earlier iterators fail with ``OTSTrimmedDataAccess``; the records stay readable."""
+        """Make all earlier iterators fail with ``OTSTrimmedDataAccess``. The records stay readable."""
         self._engine.expire_iterators(table)
 
     def advance_clock(self, seconds: float) -> None:
@@ -115,7 +115,7 @@ class Control:
         return self._service.faults.add(rule)
 
     def remove_fault(self, fault_id: int) -> bool:
-        """Remove a fault rule; return whether it was present."""
+        """Remove a fault rule; return whether it existed."""
         return self._service.faults.remove(fault_id)
 
     def clear_faults(self) -> int:

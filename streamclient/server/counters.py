@@ -13,8 +13,8 @@ MOST_TALLIES = 4_096
 can send any name, and the server keeps each pair."""
 
 LONGEST_NAME = 255
-"""The number of characters of a name that are kept: as many as a table name may have. If a request names several
-tables, the names are joined, and together have as many characters."""
+"""The largest number of characters of a name that are kept: as many as a table name may have. If a request names
+several tables, the names are joined, and the limit holds for the joined text."""
 
 OTHERS = "(others)"
 """The name for all names beyond ``MOST_TALLIES``."""

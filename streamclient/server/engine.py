@@ -104,7 +104,7 @@ class Engine:
     def answer(self, operation: str, body: bytes, message: Any = None) -> EngineAnswer:
         """Execute a request as ``execute`` does; return the answer and the numbers that the counters need.
 
-        ``message`` is the parsed request, if it was parsed before.
+        ``message`` is the parsed request, if it was already parsed.
 
         Raises:
             ServiceError: the request is refused, as the service would refuse it.

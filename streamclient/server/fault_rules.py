@@ -49,7 +49,7 @@ class Latency:
 @checks.explains_names
 @frozen
 class Fail:
-    """Answer with an error; execute nothing. By default, status and message are those of the service for this code.
+    """Answer with an error, and execute nothing. By default, status and message are the service's for this code.
 
     ``OTSFlowControl`` means throttling, and has status 429. Every code can be given any other status.
     """
@@ -145,7 +145,7 @@ class FaultRule:
     after: int = field(default=0, kw_only=True, validator=checks.not_negative)
     """The number of matching requests that pass before the first fault."""
     every: int = field(default=1, kw_only=True, validator=checks.positive)
-    """After the first fault, each ``every``-th matching request meets the fault."""
+    """The distance between two faults: after the first fault, each ``every``-th matching request meets the fault."""
     probability: float | None = field(default=None, kw_only=True, validator=checks.optional(checks.share))
     seed: int = field(default=0, kw_only=True, validator=_seed)
 

@@ -37,8 +37,8 @@ system may allow fewer."""
 
 ACCEPTED_AT_ONCE = 8
 """The number of connections that are accepted together from that queue. After each such group, connections that must
-make room are closed. Otherwise the event loop would accept all waiting connections. If the process then has too many
-open files, the loop would report each of these connections every second."""
+make room are closed. If the event loop accepted all waiting connections, the process might have too many open files.
+The loop would then report each of these connections every second."""
 
 
 class HttpServer:

@@ -148,7 +148,7 @@ class SortedKeys:
             self._lasts[place] = keys[-1]
 
     def ascending(self, start: bytes, end: bytes | None) -> Iterator[bytes]:
-        """Yield keys with start <= key < end; without an end, yield all keys from ``start`` on."""
+        """Yield keys with start <= key < end. Without an end, yield all keys from ``start`` on."""
         for place in range(bisect_left(self._lasts, start), len(self._runs)):
             keys = self._runs[place].keys
             first = bisect_left(keys, start) if keys[0] < start else 0
@@ -171,7 +171,7 @@ class SortedKeys:
                 return
 
     def count(self, start: bytes, end: bytes | None) -> int:
-        """Return how many keys have start <= key < end; without an end, count all keys from ``start`` on."""
+        """Return the number of keys with start <= key < end. Without an end, count all keys from ``start`` on."""
         stop = sum(len(run.keys) for run in self._runs) if end is None else self._rank(end)
         return stop - self._rank(start)
 
@@ -189,7 +189,7 @@ class SortedKeys:
         raise IndexError(f"there is no key {offset} keys after the first at or after {start!r}")
 
     def _rank(self, key: bytes) -> int:
-        """Return how many keys come before ``key``, which may be absent."""
+        """Return the number of keys before ``key``, which may be absent."""
         place = bisect_left(self._lasts, key)
         before = sum(len(run.keys) for run in self._runs[:place])
         return before + (bisect_left(self._runs[place].keys, key) if place < len(self._runs) else 0)

@@ -130,7 +130,7 @@ class LocalTablestore:
 
     @property
     def access_key_secret(self) -> str:
-        """The secret with which clients must sign; it is also the bearer token of the admin surface."""
+        """The secret with which clients must sign. It is also the bearer token of the admin surface."""
         return self._credentials.access_key_secret
 
     def start(self) -> LocalTablestore:
@@ -235,7 +235,7 @@ class LocalTablestore:
         return client
 
     def create_table(self, name: str, key: KeyTypes) -> None:
-        """Create a table with a stream: ``create_table("orders", {"id": str})``; the types are int, str and bytes.
+        """Create a table with a stream: ``create_table("orders", {"id": str})``. The types are int, str and bytes.
 
         If the table exists with the same key, it stays unchanged. The table is made in this process, not over HTTP, as
         ``put`` does with a row.
@@ -261,12 +261,12 @@ class LocalTablestore:
     def update(self, table: str, /, *, remove: Sequence[str] = (), **columns: ColumnValue) -> None:
         """Update a row: set the attribute columns of ``columns`` and remove the columns ``remove``, all versions.
 
-        ``columns`` also contains the key. Errors are those of ``put``. An update that changes nothing is refused.
+        ``columns`` also contains the key. Errors as in ``put``. An update that changes nothing is refused.
         """
         self._running_tables.update(table, columns, remove)
 
     def delete(self, table: str, /, **key: KeyValue) -> None:
-        """Delete a row: ``delete("orders", id="a")``. The row may be absent. Errors are those of ``put``."""
+        """Delete a row: ``delete("orders", id="a")``. The row may be absent. Errors as in ``put``."""
         self._running_tables.delete(table, key)
 
     @property

@@ -42,7 +42,7 @@ BAD_REQUEST = 400
 
 
 def new_tables(tables: Mapping[str, KeyTypes] | None) -> dict[str, Any]:
-    """Return the CreateTable request of each table of ``tables``; each has a stream.
+    """Return the CreateTable request of each table of ``tables``. Each has a stream.
 
     Raises:
         ConfigurationError: such a table is impossible.
@@ -76,7 +76,7 @@ def _new_table(name: str, key: KeyTypes) -> Any:
 class LocalTables:
     """The tables of one engine. Thread-safe.
 
-    All methods raise ``ConfigurationError`` for arguments that cannot work. Other refusals are those of the service.
+    All methods raise ``ConfigurationError`` for invalid arguments. Other refusals are the service's own.
     """
 
     def __init__(self, engine: Engine) -> None:

@@ -12,7 +12,7 @@ from attrs import frozen
 from streamclient.wire import schema
 
 MOST_HEADS = 500
-"""The number of requests that a ring remembers: a few screens, and about a hundred kilobytes."""
+"""The largest number of requests that a ring remembers: a few screens, and about a hundred kilobytes."""
 
 MOST_NAME_CHARACTERS = 255
 """The characters of a caller or a table that a head keeps: as many as a table's name may have."""

@@ -59,7 +59,7 @@ class ServedOperation:
     """One operation of the server."""
 
     messages: schema.Operation
-    """The messages and the name of the operation; the name is the request path without the first slash."""
+    """The messages and the name of the operation. The name is the request path without the first slash."""
     act: Callable[[ServerState, Any], Any]
     """Executes a validated request under the engine's lock. It returns the response message, or the message's bytes if
     building the message would cost more. Both may be ``Counted``."""

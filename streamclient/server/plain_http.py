@@ -64,7 +64,7 @@ class PlainHttp:
 
     @property
     def is_open(self) -> bool:
-        """Whether requests can be answered without waiting; an injected fault may make a request wait."""
+        """Whether requests can be answered without waiting. An injected fault may make a request wait."""
         return self._service.faults.is_empty
 
     def head_of(self, data: bytes) -> RequestHead | None:

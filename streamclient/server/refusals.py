@@ -133,7 +133,7 @@ NOT_A_NUMBER: Final = _invalid("NaN can't be set to double value.", DOCUMENTED)
 INFINITE: Final = _invalid("Infinity can't be set to double value.", DOCUMENTED)
 TIMESTAMP: Final = _invalid("Timestamp must be in range [0, INT64_MAX/1000).", SUITE)
 CELL_DATA: Final = _invalid("Cell data broken, {error}.", DOCUMENTED)
-"""The first words are the service's; the reason is this package's."""
+"""The first words are the service's. The reason is this package's."""
 
 # --- tables --------------------------------------------------------------------------------------------------------
 
@@ -293,7 +293,7 @@ TRANSACTIONS_OFF: Final = _invalid(
 )
 TRANSACTION_ID: Final = _invalid("TransactionID is invalid.", SUITE)
 TRANSACTION_OVER: Final = ServiceRefusal(404, "OTSSessionNotExist", "Session not exist or may be timeout.", SUITE)
-"""The test suite expects this code and these words; the status is this package's choice."""
+"""The test suite expects this code and these words. The status is this package's choice."""
 TRANSACTION_SCOPE: Final = ServiceRefusal(
     400,
     "OTSDataOutOfRange",
@@ -343,7 +343,7 @@ TUNNEL_TYPE: Final = _invalid("Invalid tunnel type: {given}.", CODE)
 TUNNELS_FULL: Final = _full("Number of tunnels exceeds the max: {limit}.", OWN)
 TUNNEL_EXISTS: Final = ServiceRefusal(409, "OTSTunnelExist", "The tunnel '{name}' already exists.", CODE)
 TUNNEL_MISSING: Final = _invalid("tunnel not exist: '{name}'.", SEEN)
-"""The provider of Terraform looks for the first three words; the rest is this package's."""
+"""The provider of Terraform looks for the first three words. The rest is this package's."""
 TUNNEL_TABLE_MISSING: Final = _invalid("The table '{name}' does not exist.", CODE)
 TUNNEL_EXPIRED: Final = ServiceRefusal(
     400, "OTSTunnelExpired", "The incremental log of tunnel '{tunnel}' is expired.", CODE

@@ -22,12 +22,13 @@ from streamclient.server.table_views import ChangeView
 from streamclient.wire.plainbuffer import KeyBound
 
 MOST_VALUE_BYTES = 4_096
-"""The bytes of a value that are shown; a document stays small, however large the values are."""
+"""The largest number of bytes of a value that are shown. So a document stays small, however large the values are."""
 
 INTEGERS = range(-(2**63), 2**63)
 
 MOST_STREAMS_LOOKED_UP = 20
-"""The most streams of a status table that are named: a local server seldom has more fleets, and each costs a look."""
+"""The largest number of streams of a status table that are named: a local server seldom has more fleets, and each costs
+a look."""
 
 STATUS_KEY = (("StreamId", "STRING"), ("StatusType", "STRING"), ("StatusValue", "STRING"))
 """The key columns of a status table, in which the workers of a fleet keep their leases."""
@@ -56,7 +57,8 @@ def tables_document(control: Control) -> Document:
 def fleets_document(control: Control) -> list[Document]:
     """Return the tables whose streams have rows in a status table: a table with the key columns ``STATUS_KEY``.
 
-    The first key column of such a row is the id of a stream, which the service makes of the table's name and a number.
+    The first key column of a lease's row is the id of a stream, which the service makes of the table's name and a
+    number.
     """
     views = control.tables()
     names = {view.name for view in views}
@@ -76,7 +78,7 @@ def fleets_document(control: Control) -> list[Document]:
 
 
 def rows_document(control: Control, table: str, after: bytes | None, limit: int) -> Document:
-    """Return at most ``limit`` rows of a table, after the encoded key ``after``; the ids of rows are encoded keys.
+    """Return at most ``limit`` rows of a table, after the encoded key ``after``. The ids of rows are encoded keys.
 
     Raises:
         ServiceError: the table does not exist.

@@ -21,7 +21,7 @@ objects."""
 
 @frozen
 class Limits:
-    """Limits that the server enforces. The defaults are those of the product documentation and the SDKs' tests."""
+    """Limits that the server enforces. The defaults come from the product documentation and the SDKs' tests."""
 
     tables: int = 64
     name_bytes: int = 255
@@ -73,7 +73,7 @@ class Limits:
     open_transaction_bytes: int = 256 * MEGABYTE
     """The largest size of the data of all open transactions together."""
     tunnel_base_channel_bytes: int = 16 * MEGABYTE
-    """The approximate size of one channel of a tunnel's full data; the size at the service is not documented."""
+    """The approximate size of one channel of a tunnel's full data. The size at the service is not documented."""
     tunnel_page_records: int = 1000
     """The largest number of records of incremental data in one answer: above 500, because from 500 records on clients
     read again without a pause."""

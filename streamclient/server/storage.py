@@ -12,7 +12,7 @@ __all__ = ["Storage", "open_storage"]
 
 
 def open_storage(data_dir: str | Path | None) -> Storage:
-    """Open the storage in a directory, which is made if it is missing; without a directory, only in memory.
+    """Open the storage in a directory, which is made if it is missing. Without a directory, keep everything in memory.
 
     Raises:
         DataDirectoryError: another server holds the directory, or it cannot be used.

@@ -131,7 +131,7 @@ class StoredRow:
 
 
 def row_of_put(put: Put, now_millis: int) -> StoredRow:
-    """Return the row after a put, whatever was stored before."""
+    """Return the row after a put. The former row does not matter."""
     oldest = put.versions(now_millis)[0] if put.dated else now_millis
     return StoredRow(
         put,
@@ -165,7 +165,10 @@ def changed_row(
 
 
 def _in_common(some: tuple[Version, ...], others: tuple[Version, ...]) -> int:
-    """Return how many leading versions two tuples share. The function compares the objects, and reads no values."""
+    """Return the number of leading versions that two tuples share.
+
+    The function compares the objects, and reads no values.
+    """
     return next(compress(count(), map(is_not, some, others)), min(len(some), len(others)))
 
 
@@ -211,7 +214,7 @@ class Versions:
         self._newest: list[int] = []
 
     def put(self, timestamp_millis: int, value: ColumnValue) -> None:
-        """Put a version; it replaces a version with the same timestamp.
+        """Put a version. It replaces a version with the same timestamp.
 
         Drop the oldest version if there are too many.
         """
@@ -225,7 +228,7 @@ class Versions:
             heappush(self._newest, -timestamp_millis)
         self._values[timestamp_millis] = value
         while self._max_versions is not None and len(self._values) > self._max_versions:
-            self._values.pop(heappop(self._oldest), None)  # This version is absent if it was deleted before.
+            self._values.pop(heappop(self._oldest), None)  # This version is absent if it was already deleted.
 
     def delete(self, timestamp_millis: int) -> None:
         """Delete the version with that timestamp, if it exists."""
@@ -349,7 +352,7 @@ class RowStore:
         return ((key, self._rows[key]) for key in self._keys.descending(start, end))
 
     def count(self, start: bytes, end: bytes | None) -> int:
-        """Return how many rows have start <= key < end; without an end, count all rows from ``start`` on."""
+        """Return the number of rows with start <= key < end. Without an end, count all rows from ``start`` on."""
         return self._keys.count(start, end)
 
     def key_at(self, start: bytes, offset: int) -> bytes:

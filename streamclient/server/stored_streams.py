@@ -233,7 +233,7 @@ class ShardLog:
         return count
 
     def is_listed(self, cutoff_micros: int) -> bool:
-        """Return whether DescribeStream shows the shard: a closed shard disappears with its last record.
+        """Return whether DescribeStream shows the shard. A closed shard disappears with its last record.
 
         A shard without any record is shown until its closing is past retention.
         """

@@ -182,7 +182,7 @@ class Table:
         return bisect_right(self.definition.boundaries, key)
 
     def partition_range(self, partition: int) -> tuple[bytes, bytes | None]:
-        """Return the encoded begin and the exclusive end of a partition; the last partition's end is ``None``."""
+        """Return the encoded begin and the exclusive end of a partition. The last partition's end is ``None``."""
         boundaries = self.definition.boundaries
         begin = boundaries[partition - 1] if partition else b""
         return begin, boundaries[partition] if partition < len(boundaries) else None
@@ -219,7 +219,7 @@ def check_key(definition: ServedTable, key: Key) -> None:
 
 
 def check_leading_key(definition: ServedTable, key: Key) -> None:
-    """Raise ``OTSInvalidPK`` unless names and types of the leading columns are those of the table."""
+    """Raise ``OTSInvalidPK`` unless names and types of the leading columns are as in the table."""
     for column, (name, _) in zip(definition.key, key, strict=False):
         if name != column.name:
             raise refusals.KEY_NAME(given=name, expected=column.name)

@@ -215,7 +215,7 @@ def check_write(definition: ServedTable, write: AnyWrite, now_micros: int) -> No
 def plan_write(
     table: Table, rows: Rows, last_generated: int, write: AnyWrite, now_micros: int, *, ahead_micros: int = 0
 ) -> WritePlan:
-    """Decide which effect a write has on these rows. The write must fit the table.
+    """Decide which effect a write has on ``rows``. The write must fit the table.
 
     A wrong clock may have dated versions up to ``ahead_micros``; a new version is newer than they are.
 

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 _KEY_BESIDE = PASSING[2]
-"""The column for key values that their own columns do not hold exactly: rows that differ only in these values are
+"""The column for key values that their own columns do not hold exactly. Rows that differ only in these values are
 different rows."""
 
 
@@ -68,9 +68,9 @@ def fold_changes(changes: DataFrame, primary_key: Sequence[str], *, max_versions
 def row_history(changes: DataFrame, primary_key: Sequence[str], *, max_versions: int = 1) -> DataFrame:
     """Return every state that rows have had, with its validity: a slowly changing dimension of type 2.
 
-    The columns are those of ``fold_changes``, with the change that led to the state, then ``_valid_from``, the time of
-    that change, and ``_valid_to``, the time of the row's next change; null for the present state. A deleted row has no
-    state until it is created again.
+    The columns are the same as in ``fold_changes``, with the change that led to the state, then ``_valid_from``, the
+    time of that change, and ``_valid_to``, the time of the row's next change; null for the present state. A deleted row
+    has no state until it is created again.
 
     Args:
         changes: as for ``fold_changes``, from the beginning of the stream.
@@ -92,7 +92,7 @@ _versions = checks.whole(1, 2**31 - 1)
 
 
 def _check(changes: DataFrame, primary_key: Sequence[str], max_versions: int) -> None:
-    """Refuse a missing key, which would make all rows one row, and a key column that the changes lack."""
+    """Refuse a missing key, with which all rows would be one row, and a key column that the changes lack."""
     require_extra("spark", "the folding of a frame")
     _versions.require("max_versions", max_versions)
     _key.require("primary_key", primary_key)

@@ -8,20 +8,20 @@ from streamclient.base.extras import load
 
 
 def pyspark(module: str = "") -> Any:
-    """Return the module ``pyspark``, or the one of that name below it."""
+    """Import ``pyspark``, or the module ``module`` below it. If that fails, the error says which extra to install."""
     return load(f"pyspark.{module}" if module else "pyspark", "spark")
 
 
 def pyarrow() -> Any:
-    """Return the module ``pyarrow``."""
+    """Import ``pyarrow``, or raise an error that says which extra to install."""
     return load("pyarrow", "spark")
 
 
 def spark_sql() -> Any:
-    """Return the module ``pyspark.sql``."""
+    """Import ``pyspark.sql``, or raise an error that says which extra to install."""
     return pyspark("sql")
 
 
 def spark_types() -> Any:
-    """Return the module ``pyspark.sql.types``."""
+    """Import ``pyspark.sql.types``, or raise an error that says which extra to install."""
     return pyspark("sql.types")

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _LOOPBACK = "127.0.0.1"
 
 _PYTHON_SETTING = "spark.pyspark.python"
-"""The setting for the workers' Python, which only spark-submit reads; a session reads the variable below when it
+"""The setting for the workers' Python. Only spark-submit reads it; a session reads the variable below when it
 starts."""
 
 _PYTHON_VARIABLE = "PYSPARK_PYTHON"
@@ -62,11 +62,11 @@ def local_session(app_name: str = "streamclient", *, cores: int = 2, **conf: str
     Args:
         app_name: name shown by Spark.
         cores: the number of tasks that run at the same time.
-        conf: Spark settings that replace or extend these, such as ``**{"spark.driver.memory": "4g"}``; those of Hadoop
-            begin with ``spark.hadoop.``.
+        conf: Spark settings that replace or extend these, such as ``**{"spark.driver.memory": "4g"}``; settings of
+            Hadoop begin with ``spark.hadoop.``.
 
     Raises:
-        ConfigurationError: an argument cannot work; or pyspark, pyarrow or a Java is missing, and the message says what
+        ConfigurationError: an argument is invalid; or pyspark, pyarrow or a Java is missing, and the message says what
             to install.
     """
     checks.text.require("app_name", app_name)
@@ -201,7 +201,7 @@ class SharedSession:
 
 
 SHARED_SESSION = SharedSession()
-"""One instance for the process, as Spark has one context per process."""
+"""The only instance in the process, because Spark has one context per process."""
 
 
 def is_session(value: object) -> bool:
@@ -210,7 +210,10 @@ def is_session(value: object) -> bool:
 
 
 def is_connect(session: SparkSession) -> bool:
-    """Return whether the session uses Spark Connect: Spark runs elsewhere, without a context and Java objects here."""
+    """Return whether the session uses Spark Connect.
+
+    If so, Spark runs elsewhere, without a context and Java objects here.
+    """
     return type(session).__module__.startswith("pyspark.sql.connect.")
 
 
@@ -219,7 +222,7 @@ _COPYING = threading.Lock()
 
 
 def private_copy(session: SparkSession) -> SparkSession:
-    """Return a session with the same settings, views and tables; changes of its settings affect no other session.
+    """Return a session with the same settings, views and tables. Changes of its settings affect no other session.
 
     Spark itself binds the frame given to the function of ``foreachBatch`` to such a copy, too.
     """

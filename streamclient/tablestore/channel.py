@@ -128,7 +128,7 @@ class HttpChannel:
         return answer
 
     def close(self) -> None:
-        """Close the socket; a second call is harmless."""
+        """Close the socket. A second call is harmless."""
         self._channel.close()
 
     def _hurry(self) -> None:

@@ -24,8 +24,8 @@ HEADS_BYTES_MAX = 65_536
 trailer. The service's heads have 400 bytes."""
 
 CHUNK_HEADS_BYTES_MAX = MEBIBYTE
-"""The largest number of bytes between the chunks of a body, which also limits the number of chunks. The longest body in
-chunks of 4 KB, the smallest that gateways make, needs half of these bytes."""
+"""The largest number of bytes in one body's chunk framing: the lengths and line ends around the data. It also limits
+the number of chunks. The longest body, in chunks of 4 KB (the smallest that gateways make), needs half of it."""
 
 INTERIM_ANSWERS_MAX = 10
 """The largest number of interim answers before the real answer. A gateway sends one or two."""
@@ -37,7 +37,7 @@ answer that arrives slowly has at least one whole time-out."""
 FORGOTTEN_SECONDS = 240.0
 """The shortest time after which a device on the way is known to forget an idle connection silently: Azure's load
 balancer and its outbound NAT, by default (learn.microsoft.com, "Load Balancer TCP Reset and Idle Timeout"). The devices
-of AWS wait 350 s; those of Alibaba Cloud wait up to 900 s and send a reset."""
+of AWS wait 350 s. The devices of Alibaba Cloud wait up to 900 s and send a reset."""
 
 REST_SECONDS = FORGOTTEN_SECONDS / 3
 """The rest after which a connection is not used again: a third of ``FORGOTTEN_SECONDS``, because devices may be

@@ -40,8 +40,8 @@ LONGEST_DOUBT_SECONDS = 20.0
 ``IDLE_SECONDS``."""
 
 QUIET_DOUBTS = 4
-"""The number of consecutive doubtful pages after which they are reported. They are reported again at each doubling;
-most shards recover before the first report."""
+"""The number of consecutive doubtful pages after which they are reported. They are reported again at each doubling.
+Most shards recover before the first report."""
 
 RECORDS_PER_READ = 100
 

@@ -50,7 +50,7 @@ Only commands and ``connect`` also have a default for the endpoint, that of the 
 
 
 def chosen(setting: Setting, given: str | None, environment: Mapping[str, str] = os.environ) -> str:
-    """Return the given value; without it, the value in the environment; without that, the default."""
+    """Return the given value. Without it, return the value in the environment or, if that is missing, the default."""
     value = given if given is not None else environment.get(setting.variable, setting.default)
     if value is None or (not value and setting.default != ""):
         option = setting.name.replace("_", "-")

@@ -31,7 +31,7 @@ from streamclient.tablestore.connection_limits import ATTEMPT_WAITS, REST_SECOND
 __all__ = ["HttpAnswer", "KeptConnections", "tell_of_forks"]
 
 KEEPALIVE_SECONDS = 30
-"""The silence after which the kernel probes the peer; later probes follow in thirds of this time. So devices on the way
+"""The silence after which the kernel probes the peer. Later probes follow in thirds of this time. So devices on the way
 remember the connection, and a dead connection ends after a minute, even during the wait for an answer."""
 
 
@@ -63,7 +63,7 @@ class KeptConnections:
     """Connections to one host, each used by one exchange at a time and kept for the next. Thread-safe.
 
     Exchanges that run at the same time have a connection each; afterwards at most ``most_idle`` connections are kept.
-    If no connection can be made, nothing was sent, and the error is one of ``urllib3``. Other errors are those of
+    If no connection can be made, nothing was sent, and the error is one of ``urllib3``. Other errors come from
     ``http.client`` and ``socket``.
     """
 

@@ -23,7 +23,7 @@ KEEPS_FOR_EVER = -1
 """The time to live of this package's tables. With any other value, rows disappear that are still needed."""
 
 ONE_VERSION = 1
-"""The number of versions kept per cell. No reader needs an older version."""
+"""The largest number of versions that are kept per cell. No reader needs an older version."""
 
 UNKNOWN_SECONDS = 60.0
 """The time after this package's CreateTable for which the service may not know the table yet. According to the service,
@@ -39,7 +39,7 @@ class TablePurpose:
     """The purpose of a table, with the words that messages use for it."""
 
     noun: str
-    """The word for such a table."""
+    """The word for a table of this kind."""
     role: str
     """The verb after 'cannot' in a message: the use of the table, which a table with another key cannot serve."""
     content: str
@@ -75,7 +75,7 @@ class TablePurpose:
 
 @define(eq=False)
 class OwnTable:
-    """One table with its purpose; other code reads and writes the rows. Thread-safe. No call is repeated."""
+    """One table with its purpose. Other code reads and writes the rows. Thread-safe. No call is repeated."""
 
     client: OTSClient
     name: str
@@ -152,7 +152,7 @@ class OwnTable:
     def wait_until_ready(self, probe: Sequence[tuple[str, object]]) -> StreamClientError | None:
         """Read the row ``probe``, which never exists, until the table answers.
 
-        Return the last error if the time is over before. The log names a table that keeps the caller waiting.
+        Return the last error if the time is over first. The log names a table that keeps the caller waiting.
         """
         began = self.clock()
         longest = self.ready_millis / 1000

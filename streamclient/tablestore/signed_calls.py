@@ -1,7 +1,7 @@
 """One signed call with a user's own ``OTSClient``: its endpoint, credentials, signature and time-out.
 
-The client is never changed. The rules for headers and signatures are those of the Python SDK 6.4 (``protocol.py``,
-``auth.py``). This module also makes the SDK's checks of an answer, in the same order.
+The client is never changed. The rules for headers and signatures are the same as in the Python SDK 6.4
+(``protocol.py``, ``auth.py``). This module also makes the SDK's checks of an answer, in the same order.
 """
 
 from __future__ import annotations
@@ -50,7 +50,8 @@ MOST_SKEW_SECONDS = 15 * 60
 """The largest difference between an answer's date and this machine's clock, as in the SDK."""
 
 CACHED_DATES = 8
-"""The number of parsed dates that are kept. Dates are whole seconds, and many calls are made within one second."""
+"""The largest number of parsed dates that are kept. Dates are whole seconds, and many calls are made within one
+second."""
 
 CACHED_ENVELOPES = 16
 """The number of request heads that are kept: about as many as two clients need for their operations in a second."""
@@ -64,7 +65,7 @@ SUCCESS = 200
 _ALL_NEEDED = frozenset(NEEDED_HEADERS)
 _DIGEST_HEADER = "x-ots-contentmd5"
 _DIGEST = "\x00"
-"""The placeholder for the digest of a body; no header can contain it."""
+"""The placeholder for the digest of a body. No header can contain it."""
 
 _SECONDS = len("2026-01-31T23:59:59")
 
@@ -186,7 +187,7 @@ class SignedCalls:
     def send(self, path: str, body: bytes, *, is_repeatable: bool) -> HttpAnswer:
         """Send ``body``; return the answer unchecked.
 
-        This is for endpoints with other headers, such as those of tunnels.
+        This is for endpoints with other headers, such as the tunnel endpoints.
         """
         lines, _ = self._signed(path, body, credentials_of(self.client.credentials_provider))
         return self._exchange(path, lines, body, is_repeatable)
@@ -229,7 +230,7 @@ class OwnConnection:
     """Replaces the SDK's pool in a copy of a client, so that the SDK's own calls also use this package's connections.
 
     With the SDK's pool, urllib3 tries a refused connection four times in a row and logs each attempt, so an outage
-    fills thousands of lines. Errors are those of urllib3, as with the pool. Thread-safe.
+    fills thousands of lines. Errors come from urllib3, as with the pool. Thread-safe.
     """
 
     def __init__(self, exchange: Exchange) -> None:

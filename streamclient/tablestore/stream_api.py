@@ -91,7 +91,7 @@ class StreamSpecification:
 
 @frozen
 class StreamDetails:
-    """The stream part of DescribeTable; only ``enable_stream`` is set for a table whose stream is off."""
+    """The stream part of DescribeTable. Only ``enable_stream`` is set for a table whose stream is off."""
 
     enable_stream: bool
     stream_id: str | None = None

@@ -160,7 +160,7 @@ class TablestoreStreamApi:
         stream: StreamSpecification | None = None,
         split_points: Sequence[Any] | None = None,
     ) -> None:
-        """Create a table, with a stream if ``stream`` enables it; the other arguments are those of the SDK.
+        """Create a table, with a stream if ``stream`` enables it. The other arguments are the SDK's.
 
         ``split_points`` are values of the first key column that divide the table into partitions. On the real service a
         new table accepts reads and writes after up to a minute.

@@ -31,7 +31,7 @@ _COLUMN_TYPES: Mapping[int, ColumnType] = {
 
 @frozen
 class TableOptionsInForce:
-    """The options of a table; ``None`` for an option that the service did not name."""
+    """The options of a table, as the service described them. An option that it did not name is ``None``."""
 
     time_to_live_seconds: int | None = None
     """The time to live of data; -1 keeps it forever."""

@@ -91,7 +91,7 @@ def delete(key: RecordKey, /, *, before: Mapping[str, ColumnValue] | None = None
 
 
 def in_places(records: Iterable[StreamRecord]) -> list[StreamRecord]:
-    """Return ``records``, those without a place at the places after their predecessors: 1, 2, 3 and so on.
+    """Return ``records`` with places. A record without a place gets the place after its predecessor: 1, 2, 3 and so on.
 
     Raises:
         ConfigurationError: one of ``records`` is not a record, or has a place that is not after its predecessor's.

@@ -26,7 +26,8 @@ from streamclient.testing.history import LOST, ORDER, PARENTS, Delivered, Fact, 
 from streamclient.worker.handing_over import shut_down
 
 LONGEST_SHARD_PAGES = 100_000
-"""The most pages in the replay of one shard: at a page per millisecond a minute and a half, far beyond any test."""
+"""The largest number of pages in the replay of one shard. At a page per millisecond they take a minute and a half, far
+more than any test."""
 
 
 def key_text(primary_key: Sequence[tuple[str, KeyValue]]) -> str:
@@ -41,7 +42,7 @@ class Delivery:
     worker: str
     shard_id: str
     life: str
-    """The name of one processor object; the records that it is given only go forward."""
+    """The name of one processor object. The records that it is given only go forward."""
     at_nanos: int
     """The time of the batch in monotonic nanoseconds, comparable between processes of one machine."""
     records: tuple[tuple[str, SequenceInfo], ...]
@@ -51,7 +52,10 @@ class Delivery:
 
 
 class DeliveryRecorder(IRecordProcessor):
-    """Writes down every batch, then passes it to the wrapped processor; without such a processor, checkpoints it."""
+    """Writes down every batch, then passes it to the wrapped processor.
+
+    Without a wrapped processor, checkpoints the batch.
+    """
 
     def __init__(self, worker: str, lines: IO[str], wrapped: IRecordProcessor | None = None) -> None:
         self._worker = worker
@@ -86,7 +90,7 @@ class DeliveryRecorder(IRecordProcessor):
             process_records_input.checkpointer.checkpoint()
 
     def shutdown(self, shutdown_input: ShutdownInput) -> None:
-        """Pass the call on; without a wrapped processor, checkpoint the end of an ended shard."""
+        """Pass the call on. Without a wrapped processor, checkpoint the end of an ended shard."""
         if self._wrapped is not None:
             shut_down(self._wrapped, shutdown_input)
         elif shutdown_input.shutdown_reason.value == "TERMINATE":
@@ -138,7 +142,7 @@ def read_history(stream_api: StreamApi, stream_id: str) -> list[ShardHistory]:
 
 
 def unread(stream_api: StreamApi, stream_id: str, leases: Sequence[Lease]) -> list[str]:
-    """Return the reads and checkpoints that the fleet still owes, one line per shard; empty if it owes none."""
+    """Return the reads and checkpoints that the fleet still has to make, one line per shard."""
     by_shard = {lease.lease_key: lease for lease in leases}
     found = []
     for shard in stream_api.describe_stream(stream_id).shards:
@@ -172,7 +176,7 @@ def _shard_records(stream_api: StreamApi, stream_id: str, shard_id: str) -> Iter
 
 @frozen
 class Verdict:
-    """The judgement of a fleet's deliveries; the lists hold readable descriptions."""
+    """The result of judging a fleet's deliveries. The lists hold readable descriptions."""
 
     changes: int
     delivered: int
@@ -223,7 +227,10 @@ def judge(history: Sequence[ShardHistory], deliveries: Sequence[Delivery]) -> Ve
 
 
 def as_history(history: Sequence[ShardHistory], deliveries: Sequence[Delivery]) -> History:
-    """Return the history as facts. It numbers a key's changes along its shards, whose sequences do not compare."""
+    """Return the history as facts.
+
+    Changes of a key are numbered along its shards, because their sequences do not compare.
+    """
     parents = {shard.shard.shard_id: shard.shard.parent_shard_ids for shard in history}
     last: Counter[str] = Counter()
     numbers: dict[tuple[str, str, SequenceInfo], int] = {}

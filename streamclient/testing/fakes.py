@@ -46,7 +46,7 @@ class FakeStream:
         self.reads = 0
         """The number of pages that were requested."""
         self.before_read: Callable[[str], None] | None = None
-        """A function that is called with the shard id in the reading thread before each page; it may wait or raise."""
+        """A function that is called with the shard id in the reading thread before each page. It may wait or raise."""
         self._failures: dict[str, deque[Exception]] = {}
         self._lock = threading.Lock()
         self._shards: dict[str, _FakeShard] = {name: _FakeShard(Shard(name)) for name in shard_ids}
@@ -105,7 +105,7 @@ class FakeStream:
     # --- StreamApi -----------------------------------------------------------------------------------------------
 
     def list_stream(self, table_name: str | None = None) -> Sequence[StreamSummary]:
-        """Return a list with the stream; an empty list if another table is asked for."""
+        """Return a list with the stream. It is empty if another table is asked for."""
         summary = StreamSummary(self.stream_id, self.table_name, 1_500_000_000_000_000)
         return (summary,) if table_name in (None, self.table_name) else ()
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from streamclient.errors import ConfigurationError
 
 STOP_SECONDS = 60.0
-"""The longest wait for a process that was asked to stop: twice the default limit of a worker's own shutdown."""
+"""The longest wait for a process that was asked to stop. It is twice the default limit of a worker's own shutdown."""
 
 
 class WorkerProcess:
@@ -64,7 +64,7 @@ class WorkerProcess:
         self.is_frozen = True
 
     def thaw(self) -> None:
-        """Continue a frozen process where it stopped (SIGCONT); its leases may have been lost meanwhile."""
+        """Continue a frozen process where it stopped (SIGCONT). Its leases may have been lost meanwhile."""
         self._signal_group(signal.SIGCONT)
         self.is_frozen = False
 
@@ -105,7 +105,7 @@ class Fleet:
             process.kill()
 
     def start(self, name: str, command: Sequence[str], environment: Mapping[str, str] | None = None) -> WorkerProcess:
-        """Start a process under a name; it replaces a dead process of the same name."""
+        """Start a process under a name. It replaces a dead process of the same name."""
         present = self.processes.get(name)
         if present is not None and present.is_running:
             raise ValueError(f"a process named {name} is still running")

@@ -77,7 +77,7 @@ class Delivered:
     """For each change, its number among the changes of its key, counted from 1; 0 for a change that was never
     written."""
     is_judged: bool = True
-    """Whether the laws apply to the deliverer; otherwise its changes only count as delivered."""
+    """Whether the laws apply to the deliverer. If not, its changes only count as delivered."""
 
 
 Fact = ReaderBegan | ReaderOver | Called | Returned | Delivered
@@ -105,7 +105,7 @@ def nothing(*_: object) -> bool:
 class KeysInOrder:
     """The changes of a key come in order and without a gap, through all splits and merges. Repeats are allowed.
 
-    With a fence, repeats are allowed only within one shard: after a child's change, no change of its parents may come.
+    With a fence, repeats are allowed only within one shard. After a child's change, no change of its parents may come.
     """
 
     def __init__(
@@ -114,7 +114,10 @@ class KeysInOrder:
         may_be_missing: Callable[[Hashable, int], bool] = nothing,
         is_fenced: Callable[[str, str], bool] = nothing,
     ) -> None:
-        """For two shards, ``is_fenced`` returns whether readers of the first are refused once the second goes on."""
+        """Make the law.
+
+        ``is_fenced`` returns whether readers of a first shard are refused once a second shard goes on.
+        """
         self.furthest: dict[Hashable, int] = {}
         """The number of the last delivered change of each key."""
         self._shards: dict[Hashable, str] = {}
@@ -122,7 +125,7 @@ class KeysInOrder:
         self._may_be_missing, self._is_fenced = may_be_missing, is_fenced
 
     def see(self, fact: Fact) -> Iterator[LawBroken]:
-        """See ``Judge``."""
+        """See ``Judge.see``."""
         if not isinstance(fact, Delivered):
             return
         furthest, shards, shard = self.furthest, self._shards, fact.shard
@@ -150,7 +153,7 @@ class ReadersGoForward:
         self._furthest: dict[tuple[object, Hashable], int] = {}
 
     def see(self, fact: Fact) -> Iterator[LawBroken]:
-        """See ``Judge``."""
+        """See ``Judge.see``."""
         if not isinstance(fact, Delivered):
             return
         for key, number in zip(fact.keys, fact.numbers, strict=True):
@@ -168,7 +171,7 @@ class ParentsBeforeChildren:
         self._ancestors, self._is_over = ancestors, is_over
 
     def see(self, fact: Fact) -> Iterator[LawBroken]:
-        """See ``Judge``."""
+        """See ``Judge.see``."""
         if isinstance(fact, ReaderBegan):
             for ancestor in sorted(self._ancestors(fact.shard)):
                 if not self._is_over(ancestor):
@@ -176,9 +179,10 @@ class ParentsBeforeChildren:
 
 
 class CallsOneByOne:
-    """One call of a reader at a time: ``initialize``, then others, then ``shutdown``, once for each processor.
+    """The calls of a reader never overlap.
 
-    A reader is over, or begins another processor, only when its former processor was shut down or was never made.
+    Each processor gets ``initialize``, then others, then ``shutdown``, each once. A reader is over, or begins another
+    processor, only when its former processor was shut down or was never made.
     """
 
     def __init__(self) -> None:
@@ -187,7 +191,7 @@ class CallsOneByOne:
         """Readers with a processor that must be shut down."""
 
     def see(self, fact: Fact) -> Iterator[LawBroken]:
-        """See ``Judge``."""
+        """See ``Judge.see``."""
         match fact:
             case Called(reader, shard, call):
                 if reader in self._calling:
@@ -220,7 +224,7 @@ class OneReliesOnIt:
         """By shard, the readers that are not over, with their processes."""
 
     def see(self, fact: Fact) -> Iterator[LawBroken]:
-        """See ``Judge``."""
+        """See ``Judge.see``."""
         match fact:
             case ReaderBegan(reader, process, shard):
                 yield from self._rivals(shard, reader, process, is_judged=not self._begins_late or self._relies(reader))
@@ -247,7 +251,7 @@ class EpochsHaveOneOwner:
         self._owners: dict[tuple[str, int], object] = {}
 
     def see(self, fact: Fact) -> Iterator[LawBroken]:
-        """See ``Judge``."""
+        """See ``Judge.see``."""
         if isinstance(fact, ReaderBegan) and fact.epoch:
             owner = self._owners.setdefault((fact.shard, fact.epoch), fact.process)
             if owner != fact.process:

@@ -34,7 +34,7 @@ from streamclient.worker.lease.lease_rows import (
 )
 
 NOBODY = ""
-"""The holder of a lease that is free, handed over and not yet picked up, or gone."""
+"""The holder of a lease that is free, gone, or handed over and not yet picked up."""
 
 _SINGLE_WRITES = {
     "PutRow": (OperationType.PUT, "row"),
@@ -66,7 +66,10 @@ class LeaseWriting:
 
     @property
     def is_mark(self) -> bool:
-        """Whether the write only requests the lease: it does not change the counter, and any worker may send it."""
+        """Whether the write only requests the lease.
+
+        Such a write leaves the counter unchanged, and any worker may send it.
+        """
         return COUNTER not in self.columns and self.operation is not OperationType.DELETE
 
     @property
@@ -150,10 +153,10 @@ def _code(row: Any) -> str:
 
 @define
 class LeaseHistory:
-    """The judgement of a journal."""
+    """The result of judging a journal."""
 
     fenced_writes: list[str] = field(factory=list)
-    """Accepted writes of a caller that did not hold the lease; correct fencing leaves this list empty."""
+    """The accepted writes of a caller that did not hold the lease. Correct fencing leaves this list empty."""
     refused_writes: list[str] = field(factory=list)
     """Writes of a caller that had lost the lease, refused by their condition."""
     takes: list[LeaseWriting] = field(factory=list)
@@ -167,7 +170,7 @@ class LeaseHistory:
 def judge_leases(
     writings: Iterable[LeaseWriting], *, worker_of: Callable[[str], str] = lambda caller: caller
 ) -> LeaseHistory:
-    """Replay the writes of a journal, and find those of workers that did not hold the lease.
+    """Replay the writes of a journal, and find the writes of workers that did not hold the lease.
 
     Two laws decide that:
 
@@ -253,7 +256,7 @@ def _counter(writing: LeaseWriting) -> int | None:
 
 
 def recoveries(writings: Sequence[LeaseWriting], caller: str, lost_at_nanos: int) -> dict[str, float]:
-    """Return, by lease key, for how many seconds each lease of a caller stayed without an owner.
+    """Return, by lease key, the seconds for which each lease of a caller stayed without an owner.
 
     ``caller`` died or froze at ``lost_at_nanos``, and held these leases at that time. A lease that was never taken
     afterwards is left out: its shard had ended, or its holder woke up in time.

@@ -1,7 +1,7 @@
 """``run``: a processor, a list of records, and the consumer of production between them, in the calling thread.
 
-Reads, calls, pauses and checkpoints are those of a worker. The stream and the stored checkpoint are in memory, and time
-is simulated: it moves only when nothing else is left to do, so pauses cost nothing.
+Reads, calls, pauses and checkpoints are the same as in a worker. The stream and the stored checkpoint are in memory,
+and time is simulated: it moves only when nothing else is left to do, so pauses cost nothing.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ from streamclient.worker.statuses import StreamFacts
 from streamclient.worker.usercode import UserCode, checked_processor
 
 MOST_RESTARTS = 10
-"""The most new processors in a row that start at the same stored checkpoint. A worker would go on for ever; a run ends,
-because a processor that has failed this often under equal conditions will fail again."""
+"""The largest number of new processors in a row that start at the same stored checkpoint. A worker would go on for
+ever; a run ends, because a processor that has failed this often under equal conditions will fail again."""
 
 TABLE = "orders"
 SHARD = "shard-1"
@@ -80,12 +80,12 @@ class ProcessorRun:
     parked: tuple[StreamRecord, ...]
     """The records that are parked at the end, in the order of the shard."""
     reasons: tuple[str, ...]
-    """For each record of ``parked``, why it is parked: the type and text of the exception, or that it was not tried
-    because an earlier record of its key is parked. In a replay, why the replay of its key ended."""
+    """The reason for each record of ``parked``: the type and text of the exception, or that it was not tried because an
+    earlier record of its key is parked. In a replay, the reason why the replay of its key ended."""
 
 
 class RunFailed(StreamClientException):
-    """The run came to no end: new processors start without end and store no new checkpoint.
+    """The run does not end, because new processors start again and again and store no new checkpoint.
 
     The cause is the last exception of the processor, if it raised one. ``run`` is the result up to then.
     """
@@ -122,18 +122,18 @@ def run(
 
     Args:
         processor: the maker of processors, as for ``Worker``.
-        records: the records in the order of the shard. Those without a place, as ``put`` makes them, get the places 1,
-            2, 3 and so on.
-        batch: the most records of one call.
-        policy: the treatment of failures; the default is that of ``ClientConfig``, which starts a new processor. Its
-            parking store is not used: records are parked in memory.
+        records: the records in the order of the shard. Records without a place, as ``put`` makes them, get the places
+            1, 2, 3 and so on.
+        batch: the largest number of records of one call.
+        policy: the treatment of failures; the default is the same as in ``ClientConfig``, which starts a new processor.
+            Its parking store is not used: records are parked in memory.
         ends: whether the shard ends after the records. The processor then gets ``shutdown(TERMINATE)`` and must store
             the end there.
         is_replay: whether the records are delivered as ``replay_parked`` delivers parked ones: one in each call, and
             key by key with a processor for each key. There is no policy, and the first failure ends a key.
 
     Raises:
-        ConfigurationError: an argument cannot work; the processor was not called.
+        ConfigurationError: an argument is invalid; the processor was not called.
         RunFailed: 10 restarts in a row stored no new checkpoint, as when a record always fails and the policy restarts,
             or when ``shutdown(TERMINATE)`` does not store the end.
         BaseException: the processor raised an error that is not an ``Exception``, such as ``KeyboardInterrupt``.
@@ -176,7 +176,10 @@ class _RecordedCalls:
         """The number of processors since the last new checkpoint, with the one that stored it."""
 
     def make(self) -> IRecordProcessor:
-        """Make a processor whose calls are recorded; one whose calls end elsewhere would be wrapped here too."""
+        """Make a processor whose calls are recorded.
+
+        A processor whose calls end elsewhere would be wrapped here, too.
+        """
         self.processors += 1
         with self.recorded():
             return _RecordedProcessor(checked_processor(self._make()), self)
@@ -194,7 +197,7 @@ class _RecordedCalls:
             raise
 
     def result(self, checkpoints: Sequence[int], parked: Sequence[tuple[StreamRecord, str]]) -> ProcessorRun:
-        """Return the result of the run; ``parked`` has the records that are parked at the end, each with the reason."""
+        """Return the result of the run. ``parked`` has the records that are parked at the end, each with the reason."""
         return ProcessorRun(
             checkpoints=tuple(checkpoints),
             given=tuple(self.given),
@@ -226,7 +229,7 @@ class _RecordedProcessor(IRecordProcessor):
 
 
 class _QueuedCalls(Executor):
-    """Keeps calls until the run takes them, one at a time: user code never runs in a turn of the owner."""
+    """Keeps calls until the run takes them one at a time. So user code never runs in a turn of the owner."""
 
     def __init__(self) -> None:
         self.waiting: deque[Callable[[], object]] = deque()
@@ -238,7 +241,7 @@ class _QueuedCalls(Executor):
 
 
 class _OneShard:
-    """A shard in memory with its consumer: what a worker is around it, on a simulated clock."""
+    """A shard in memory with its consumer, and the parts of a worker around it, on a simulated clock."""
 
     def __init__(
         self, calls: _RecordedCalls, config: ClientConfig, records: Sequence[StreamRecord], batch: int, *, ends: bool
@@ -250,7 +253,7 @@ class _OneShard:
         self._now = STARTED_AT_SECONDS
         self._loop = OwnerLoop(lambda: self._now)
         self._turns = threading.RLock()
-        """Guards the turns of the owner: threads of user code take them too, to wait for their checkpoints."""
+        """Guards the turns of the owner. Threads of user code take turns, too, to wait for their checkpoints."""
         self._queue = _QueuedCalls()
         self._has_ended = False
         self._trouble = ""
@@ -285,7 +288,7 @@ class _OneShard:
         )
 
     def drive(self) -> str:
-        """Run the consumer to its end; return why it never comes to one, or ``""``."""
+        """Run the consumer to its end; return why it never ends, or ``""``."""
         self._consumer.begin()
         try:
             while not self._has_ended and self._consumer.machine.phase is not Phase.HALTED:
@@ -297,7 +300,7 @@ class _OneShard:
         return self._trouble
 
     def _step(self) -> None:
-        """Carry out one call, or else one turn of the owner, before which time leaps if nothing is due."""
+        """Carry out one call or, without one, a turn of the owner. Before that turn, time leaps if nothing is due."""
         if self._queue.waiting:
             self._queue.waiting.popleft()()
             if self._calls.interrupt is not None:

@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
 
 class HistoryHooks:
-    """The hooks by which other plugins get the history of a failed simulation: this room knows no page."""
+    """The hooks by which other plugins get the history of a failed simulation. This room knows no page."""
 
     @pytest.hookspec(firstresult=True)
     def pytest_streamclient_history(self, config: pytest.Config, test: str, history: HistoryDocument) -> str | None:
-        """Keep a history; return a line for the failure that says where it is kept, or ``None``."""
+        """Keep a history. Return a line for the failure that says where the history is kept, or ``None``."""
 
 
 def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
@@ -59,7 +59,7 @@ def _session_tablestore() -> Iterator[LocalTablestore]:
 
 @pytest.fixture
 def local_tablestore(_session_tablestore: LocalTablestore) -> Iterator[LocalTablestore]:
-    """Lend the local Tablestore of this session, empty: after each test ``clear`` deletes everything in it.
+    """Lend the local Tablestore of this session, empty. After each test, ``clear`` deletes everything in it.
 
     The server runs in memory, on a free port of this machine. A clock that a test advanced stays advanced.
     """

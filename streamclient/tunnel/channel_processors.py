@@ -69,7 +69,7 @@ class IChannelProcessorFactory(ABC):
 
 
 ChannelCallback = Callable[[Sequence[StreamRecord]], None] | Callable[[Sequence[StreamRecord], str], None]
-"""The smallest processor: a function of the records of one batch, or of these and the id of their channel. The function
+"""The smallest processor: a function of a batch's records, or of the records and the id of their channel. The function
 receives the id if its second parameter is positional and has no default."""
 
 TunnelProcessor = (
@@ -102,11 +102,14 @@ class CallbackProcessor(IChannelProcessor):
         checks.done("the callback", answer)
 
     def shutdown(self) -> None:
-        """Do nothing: a function needs no shutdown."""
+        """Do nothing, because a function needs no shutdown."""
 
 
 def _takes_channel(callback: Callable[..., None]) -> bool:
-    """Return whether a second positional parameter is required; one with a default is meant to keep its default."""
+    """Return whether a second positional parameter is required.
+
+    A parameter with a default is meant to keep its default.
+    """
     try:
         parameters = list(inspect.signature(callback).parameters.values())
     except ValueError:  # some built-in functions have no signature
@@ -126,7 +129,10 @@ class ChannelRecordProcessor(IRecordProcessor):
         *,
         is_shared: bool,
     ) -> None:
-        """Raise ``ConfigurationError`` for a processor, for example of a factory, whose methods defer their work."""
+        """Make it.
+
+        Raise ``ConfigurationError`` for a processor, for example of a factory, whose methods defer their work.
+        """
         why = checks.deferring_method(IChannelProcessor, checks.done("the processor factory", processor))
         if why:
             raise ConfigurationError(f"the processor factory made {checks.shown(processor)}, which does no work: {why}")
@@ -143,7 +149,10 @@ class ChannelRecordProcessor(IRecordProcessor):
         self._stored_at = self._monotonic()
 
     def process_records(self, process_records_input: ProcessRecordsInput) -> None:
-        """Process the records, and store progress if it is due, also for an idle channel, whose log goes on."""
+        """Process the records, and store progress if it is due.
+
+        Do so also for an idle channel, because its log goes on.
+        """
         if process_records_input.records:
             given = ChannelRecordsInput(process_records_input.records, self._channel_id)
             checks.done("process", self._processor.process(given))
@@ -167,13 +176,13 @@ class ChannelRecordProcessor(IRecordProcessor):
 
 
 def stores_by_itself(processor: object) -> bool:
-    """Return whether the processor stores its own progress, as record processors do; the worker does it for others."""
+    """Return whether the processor stores its own progress. Record processors do; for others the worker stores it."""
     is_class = isinstance(processor, type) and issubclass(processor, IRecordProcessor)
     return is_class or isinstance(processor, IRecordProcessorFactory) or processor_kind(processor) in _ASYNC
 
 
 def _deferring(processor: object) -> str:
-    """Return why calls of a user's processor would do no work; empty if they do it."""
+    """Return why calls of a user's processor would do no work; empty if they do work."""
     if isinstance(processor, IChannelProcessorFactory | IRecordProcessorFactory):
         return checks.deferring(processor.create_processor)
     if isinstance(processor, IChannelProcessor):
@@ -186,7 +195,7 @@ def _deferring(processor: object) -> str:
 def record_processor_maker(
     processor: object, checkpoint_interval_millis: int, monotonic: Callable[[], float] = time.monotonic
 ) -> Callable[[], IRecordProcessor] | ReceiverFactory:
-    """Return what makes a record processor, or a receiver, for each channel from the user's processor.
+    """Return the maker of a record processor or receiver for each channel, from the user's processor.
 
     Raises:
         ConfigurationError: ``processor`` cannot process records.

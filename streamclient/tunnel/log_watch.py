@@ -1,10 +1,10 @@
-"""Looks for records that the service may have skipped: a channel that lags beyond the retention may go on silently.
+"""Looks for records that the service may have skipped. A channel that lags beyond the retention may go on silently.
 
 The service promises no error for a channel whose position is past the table's retention. It may go on with the records
-that are left. So a reader compares times itself: the position with which a channel is opened, and the first record of
-each page with the position before it, both with the end of the retention.
+that are left. So a reader itself compares times with the end of the retention: the position with which a channel is
+opened, and the first record of each page with the position before it.
 
-The watch finds suspicions, no proofs: perhaps nothing was written in between. Rows of full data have no times and are
+The watch finds suspicions, not proofs: perhaps nothing was written in between. Rows of full data have no times and are
 never suspected. One thread at a time, except for the two functions, which block and may be called from any thread.
 """
 
@@ -25,11 +25,11 @@ _log = logs.logger(__name__)
 
 LOOK_SECONDS = 60.0
 """The shortest time between two looks at the tunnel's description. A channel that is opened in between is judged by the
-answer before, or at its first page."""
+earlier answer, or at its first page."""
 
 
 class Suspicion(Enum):
-    """Why records may have been skipped; the values of the metric's label ``cause``."""
+    """The reason why records may have been skipped. The metric's label ``cause`` has these values."""
 
     POSITION = "position"
     """The position of a channel was past the retention when the channel was opened."""
@@ -42,13 +42,13 @@ class LogFacts:
     """The service's statements about the log of a tunnel."""
 
     retention_micros: int | None = None
-    """How long the table's stream keeps records, in microseconds; ``None`` if that is not known."""
+    """The time for which the table's stream keeps records, in microseconds; ``None`` if it is not known."""
     consumed_micros: Mapping[str, int] = field(factory=dict)
     """The consume point of each channel of changes that has one, in microseconds since 1970."""
 
 
 def facts_of_log(client: TunnelClient, tunnel_id: str) -> LogFacts:
-    """Ask the service about the log of a tunnel; without an answer nothing is known."""
+    """Ask the service about the log of a tunnel. Without an answer nothing is known."""
     try:
         info = next((info for info in client.list_tunnel() if info.tunnel_id == tunnel_id), None)
         if info is None:
@@ -61,7 +61,7 @@ def facts_of_log(client: TunnelClient, tunnel_id: str) -> LogFacts:
 
 
 def facts_of_description(client: TunnelClient, described: TunnelDescription) -> LogFacts:
-    """Ask the service for the retention of a tunnel that was just described; without an answer nothing is known."""
+    """Ask the service for the retention of a tunnel that was just described. Without an answer nothing is known."""
     info = described.info
     try:
         retention_micros = client.retention_micros(info.table_name)
@@ -79,13 +79,14 @@ class LogWatch:
     service_micros: Callable[[], int]
     """Returns an estimate of the service's time."""
     told: Callable[[Suspicion, str], None]
-    """Called with each new suspicion, in words."""
+    """Called with each new suspicion as a text."""
     facts: LogFacts = field(factory=LogFacts)
     _opened: set[str] = field(factory=set, init=False)
-    """The channels of changes that the reader reads now; those of other clients are theirs to watch."""
+    """The channels of changes that the reader reads now. Other clients watch their own channels."""
     _suspected: set[tuple[str, Suspicion]] = field(factory=set, init=False)
     _unjudged: dict[str, tuple[int, int]] = field(factory=dict, init=False)
-    """By channel whose position was not known, the first record's time, and when its page came."""
+    """The channels whose position was not known. Each has the time of its first record, and the time at which its page
+    came."""
 
     def opened(self, channel_id: str) -> None:
         """Watch a channel of changes from now on, which was just opened."""
@@ -104,7 +105,7 @@ class LogWatch:
             self._judge_position(channel_id)
 
     def page_came(self, channel_id: str, position_micros: int | None, first_micros: int) -> None:
-        """Judge a page: its first record's time, and that of the position before it, if that is known."""
+        """Judge a page by the time of its first record and the time of the position before it, if that is known."""
         if not first_micros:
             return
         now_micros = max(self.service_micros(), first_micros)  # no record is of the future

@@ -1,4 +1,4 @@
-"""The turns in which the consumers of channels read; these consumers are those of the lease workers."""
+"""The turns in which the consumers of channels read. The consumers are the same as in lease workers."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ class ReaderTurns:
         self._going: dict[str, Callable[[], None]] = {}
 
     def ask(self, reader: str, go: Callable[[], None]) -> None:
-        """Call ``go`` in the reader's turn: at once if it has the turn, else once, unless ``end`` is called before."""
+        """Call ``go`` once in the reader's turn, which may be now. If ``end`` is called first, ``go`` is not called."""
         self._going[reader] = go
         if self.turns.ask(reader):
             self._go(reader)
 
     def end(self, reader: str) -> None:
-        """End the reader's turn or its wait; readers that get a turn now are called from the loop, not from here."""
+        """End the reader's turn or its wait. Readers that get a turn now are called from the loop, not from here."""
         self._going.pop(reader, None)
         for following in self.turns.end(reader):
             self._loop.call_later(0.0, partial(self._go, following))
@@ -39,7 +39,7 @@ class ReaderTurns:
 
 
 class ChannelTurn:
-    """The turns of one channel's reader: its consumer reads and processes only in them.
+    """The turns of one channel's reader. Only in them its consumer reads and processes.
 
     The consumer waits for a turn without holding a page, unless its call failed. Waiting is a pause or a read that has
     not begun: a stop ends it at once, and no watch counts it as a slow read.

@@ -25,8 +25,8 @@ from streamclient.wire.service_errors import AUTH_FAILED, NO_PERMISSION
 from streamclient.worker.owner_loop import OwnerLoop
 
 STORE_TRIES = 5
-"""How many times at most a checkpoint is sent and, after an unclear answer, looked up; then its outcome counts as
-unknown."""
+"""The largest number of times that a checkpoint is sent and, after an unclear answer, looked up. Then its outcome
+counts as unknown."""
 
 
 _WRONG_FROM_THE_START = frozenset({AUTH_FAILED, NO_PERMISSION, None})
@@ -36,12 +36,15 @@ key or a policy was changed."""
 
 
 _OF_CHANNELS = frozenset({"getcheckpoint", "readrecords", "checkpoint"})
-"""Calls that name a channel. If such a call is refused for its parameters, or by an answer without a code, that may
-concern only the channel; the next heartbeat tells whether the tunnel still exists."""
+"""Calls that name a channel. If one is refused for its parameters, or by an answer without a code, that may concern
+only the channel. The next heartbeat tells whether the tunnel still exists."""
 
 
 def verdict_on(error: Exception, *, call: str = "", has_worked: bool = True) -> CallVerdict:
-    """Return what a failed call means for the session; ``has_worked`` says whether one of its kind ever succeeded."""
+    """Return the meaning of a failed call for the session.
+
+    ``has_worked`` says whether one of its kind ever succeeded.
+    """
     if isinstance(error, TunnelSessionGoneError):
         return CallVerdict.GONE
     of_channel = call in _OF_CHANNELS
@@ -56,11 +59,12 @@ class Stored(Enum):
 
     YES = "yes"
     LOST = "lost"
-    """Another consumer stored a checkpoint, or the session is over: this client does not have the channel any more."""
+    """This client does not have the channel any more, because another consumer stored a checkpoint or the session is
+    over."""
     REFUSED = "refused"
     """The checkpoint is certainly not stored, although this client still has the channel."""
     NEVER = "never"
-    """As REFUSED, and no other checkpoint can be stored either: consuming ends."""
+    """As REFUSED. No other checkpoint can be stored either, so consuming ends."""
     UNKNOWN = "unknown"
 
 
@@ -101,11 +105,14 @@ class TunnelCalls:
         self._do(partial(self._find_checkpoint, command))
 
     def end_session(self, command: tunnel_events.EndSession) -> None:
-        """Tell the service that the session is over; if that fails, the session runs out by itself."""
+        """Tell the service that the session is over. If that fails, the session runs out by itself."""
         self._do(partial(self._end_session, command))
 
     def look_at_log(self, done: Callable[[LogFacts], None]) -> None:
-        """Ask how long the log is kept and how far it was read; ``done`` follows in the owner thread."""
+        """Ask for the retention of the log and for the positions up to which it was read.
+
+        ``done`` follows in the owner thread.
+        """
 
         def work() -> None:
             facts = facts_of_log(self.client, self.tunnel_id)
@@ -176,7 +183,7 @@ class TunnelCalls:
         return tunnel_events.SessionEnded()
 
     def _store(self, slot: ChannelSlot, token: str) -> tuple[Stored, Exception | None]:
-        """Send a checkpoint; after any unclear answer, look up the stored one before sending it again."""
+        """Send a checkpoint. After any unclear answer, look up the stored one before sending it again."""
         number = slot.sequence_number + 1
         problem: Exception | None = None
         for _ in range(STORE_TRIES):

@@ -44,8 +44,8 @@ tunnel_name_check = checks.Check(
 """The check for the name of a new tunnel, by the service's rule."""
 
 LARGEST_NUMBER = 2**62
-"""Upper bound of versions and checkpoint numbers, which count state changes of a channel. No channel reaches it,
-and a client that counts on from the end of 64 bits could not send its next number."""
+"""The upper bound of versions and checkpoint numbers, which count state changes of a channel. No channel reaches it. A
+client that counts on from the end of 64 bits could not send its next number."""
 
 MANAGEMENT_RETRY = ReadRetry(retries=20, shortest_pause_millis=100, longest_pause_millis=2_000, total_millis=35_000)
 """The retries of all calls but those for data, as in the Go client: pauses from 100 ms to 2 s, 35 s in all."""
@@ -94,7 +94,7 @@ class TunnelClient:
         """Make a tunnel and return its id. A tunnel with incremental data switches the table's stream on if it is off.
 
         Raises:
-            ConfigurationError: an argument cannot work; nothing was sent.
+            ConfigurationError: an argument is invalid; nothing was sent.
             TunnelExistsError: the table has a tunnel of that name.
             TunnelParameterInvalidError: the table does not exist, or the start is outside of the log.
         """
@@ -127,7 +127,7 @@ class TunnelClient:
         )
 
     def retention_micros(self, table_name: str) -> int | None:
-        """Return how long the table's stream keeps records, in microseconds; ``None`` without a stream.
+        """Return the time for which the table's stream keeps records, in microseconds; ``None`` without a stream.
 
         It is read from the table's description, which needs the permission to describe the table. Sent once.
 
@@ -144,7 +144,7 @@ class TunnelClient:
         self._change("delete", request, schema.DeleteTunnelResponse)
 
     def schedule(self, tunnel_id: str, channels: Iterable[tuple[str, ChannelStatus | str]]) -> None:
-        """Suspend (CLOSING), resume (OPEN) or end (TERMINATED) channels by hand; a status may be given by its name.
+        """Suspend (CLOSING), resume (OPEN) or end (TERMINATED) channels by hand. A status may be given by its name.
 
         Raises:
             ConfigurationError: a status is unknown, or a channel is not a pair of id and status; nothing was sent.
@@ -188,7 +188,7 @@ class TunnelClient:
         return tuple(_heard_channels(answer.channels, strange))
 
     def shutdown(self, tunnel_id: str, client_id: str) -> None:
-        """End a session; its channels are free at once."""
+        """End a session. Its channels are free at once."""
         request = schema.ShutdownRequest(tunnel_id=tunnel_id, client_id=client_id)
         self._change("shutdown", request, schema.ShutdownResponse)
 
@@ -264,7 +264,7 @@ class TunnelClient:
         return _repeated(self._calls, verb, attempt, raises_at_once=raises_at_once)
 
     def _change(self, verb: str, request: Any, response_class: Any) -> Any:
-        """Repeat the call only while the service says that it did nothing: a lost answer ends the repetition."""
+        """Repeat the call only while the service says that it did nothing. A lost answer ends the repetition."""
 
         def attempt() -> Any:
             try:

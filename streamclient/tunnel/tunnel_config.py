@@ -1,4 +1,4 @@
-"""Settings of a tunnel worker. Names and defaults are those of the Java client's ``TunnelWorkerConfig``."""
+"""Settings of a tunnel worker. Names and defaults are the same as in the Java client's ``TunnelWorkerConfig``."""
 
 from __future__ import annotations
 
@@ -35,22 +35,24 @@ class TunnelWorkerConfig:
     heartbeat_timeout_seconds: int = field(default=300, validator=checks.positive)
     """Seconds without a heartbeat after which the service gives the channels to other clients."""
     heartbeat_interval_seconds: int = field(default=30, validator=checks.positive)
-    """The time between heartbeats; the service's documentation requires at least 5. The worker reports a change of
+    """The time between heartbeats. The service's documentation requires at least 5. The worker reports a change of
     channels at once, with any interval. It notices channels that others release after at most this time."""
     client_tag: str = field(factory=_host_name, validator=checks.identifier)
     """Prefix of the client's id, for people."""
     checkpoint_interval_millis: int = field(default=5_000, validator=checks.positive)
-    """Interval at which progress of callbacks and channel processors is stored; a record processor stores its own."""
+    """The interval at which progress of callbacks and channel processors is stored. A record processor stores its
+    own."""
     max_retry_interval_millis: int = field(default=2_000, validator=checks.positive)
-    """Longest pause before an idle channel is read again."""
+    """The longest pause before an idle channel is read again."""
     max_channel_parallel: int = field(default=UNLIMITED, validator=_limit)
-    """Number of channels that are read and processed at once, in turns of one call of the processor, first come first
-    served; -1 for no limit. With a limit nothing is read ahead. A channel that pauses, because it is idle or its
-    processor failed, has no turn; only a batch that the failure policy delivers again stays in memory meanwhile."""
+    """The largest number of channels that are read and processed at once; -1 for no limit. Channels take turns of one
+    call of the processor, first come first served. With a limit nothing is read ahead. A channel that pauses, because
+    it is idle or its processor failed, has no turn; only a batch that the failure policy delivers again stays in memory
+    meanwhile."""
     read_max_times_per_round: int = field(default=1, validator=checks.positive)
-    """Number of pages that are joined into one call of the processor."""
+    """The largest number of pages that are joined into one call of the processor."""
     read_max_bytes_per_round: int = field(default=4 * 1024 * 1024, validator=checks.positive)
-    """Bytes beyond which no further page is joined."""
+    """The number of bytes beyond which no further page is joined."""
     enable_closing_channel_detect: bool = field(default=True, validator=checks.flag)
     """Whether a channel whose processor does not return is given up after three heartbeats."""
     read_records_executor: Executor | None = field(default=None, validator=checks.optional(checks.executor))

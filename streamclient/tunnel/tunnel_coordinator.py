@@ -1,7 +1,8 @@
-"""The owner of a tunnel worker's state: takes events to ``TunnelSession``, and has its commands carried out.
+"""The owner of a tunnel worker's state.
 
-The consumers are those of the lease workers: a channel is read, processed, retried, parked and watched like a shard.
-``Turns`` decides how many of them read and process at once.
+It gives events to ``TunnelSession``, and passes the commands on to be carried out. The consumers are the same as in
+lease workers: a channel is read, processed, retried, parked and watched like a shard. ``Turns`` decides how many of
+them read and process at once.
 """
 
 from __future__ import annotations
@@ -47,17 +48,21 @@ _OUTCOMES = {
 }
 
 DECLINED_SECONDS = 30.0
-"""The service keeps re-offering a channel that its processor is done with; it is declined at most this often."""
+"""The shortest time between two refusals of a channel that its processor is done with. The service keeps offering
+it."""
 
 MOST_NAMED = 3
-"""Number of troubled channels that health names; the statuses name each."""
+"""The largest number of troubled channels that the health names. The statuses name each."""
 
 DECLINED_REMEMBERED_SECONDS = 3_600.0
-"""A channel that was not offered for this time is finished, or has gone to another client."""
+"""The time without an offer after which a channel counts as finished, or as held by another client."""
 
 
 class TunnelCoordinator:
-    """The owner, which runs until it was stopped and every channel was released, or the time for that is up."""
+    """The owner of a tunnel worker's state.
+
+    It runs until it was stopped and every channel was released, or has no time left for that.
+    """
 
     def __init__(
         self,
@@ -88,7 +93,7 @@ class TunnelCoordinator:
         self._consumers: dict[str, ShardConsumer] = {}
         self._slots: dict[str, ChannelSlot] = {}
         self._declined: dict[str, float] = {}
-        """Channels that their processors are done with, and the time at which each was last offered."""
+        """The channels that their processors are done with, each with the time of its last offer."""
         self._waiting: dict[CheckpointTicket, str] = {}
         self._deadline: Deadline | None = None
         self._health_limit_seconds = health_limit_seconds
@@ -157,7 +162,10 @@ class TunnelCoordinator:
 
     @property
     def health(self) -> WorkerHealth:
-        """Health now, even while the owner is blocked; after the end, the last health. Usable from any thread."""
+        """The present health, even while the owner is blocked. After the end it stays as it was last.
+
+        Usable from any thread.
+        """
         if self._loop.is_closed:
             return self._judged
         now, limit = self._loop.now(), self._health_limit_seconds
@@ -178,7 +186,7 @@ class TunnelCoordinator:
         self._watch()
 
     def next_deadline(self) -> float:
-        """Return when a step is due even if nothing happens (monotonic seconds)."""
+        """Return the time, in monotonic seconds, at which a step is due even if nothing happens."""
         moments = [self._next_watch, self._loop.next_timer, self._session.next_deadline()]
         return min(moment for moment in moments if moment is not None)
 
@@ -266,7 +274,7 @@ class TunnelCoordinator:
             self._look_at_log()
 
     def _look_at_log(self) -> None:
-        """Ask for the retention and for consume points, unless that was done a short time ago."""
+        """Ask for the retention and for consume points, unless that was done recently."""
         now = self._loop.now()
         if self._looked_at is None or now - self._looked_at >= LOOK_SECONDS:
             self._looked_at = now
@@ -371,7 +379,7 @@ class TunnelCoordinator:
                 yield consumer.shard_id, ChannelTrouble(why, since, failures, machine.resume_at or now, now)
 
     def _sample(self) -> None:
-        """Show the instruments the state of every channel, now and regularly."""
+        """Report the state of every channel to the instruments now, and again at regular intervals."""
         of_worker = WorkerSample(
             ahead_bytes=sum(consumer.ahead_bytes for consumer in self._consumers.values()),
             clock_slow_seconds=self._around.facts.clock_slow_seconds(self._loop.now()),

@@ -23,12 +23,13 @@ from streamclient.worker.running import EndedBySigterm, Running, wait_awake
 
 SHORTEST_RESTART_MILLIS = 1_000
 LONGEST_RESTART_MILLIS = 10_000
-"""Pauses of the daemon before it makes a new worker; the Go client waits a random time of up to ten seconds."""
+"""The longest pause of the daemon before it makes a new worker. The Go client waits a random time of up to ten
+seconds."""
 
 
 @checks.explains_names
 class TunnelDaemon(Running):
-    """Consumes a tunnel for ever (Go: ``TunnelDaemon``): a worker that ends by a fault is replaced by a new one.
+    """Consumes a tunnel for ever (Go: ``TunnelDaemon``). A worker that ends by a fault is replaced by a new one.
 
     ``run()`` blocks, and returns after ``close()``. The run ends with an error if the service says that consuming can
     never work. As a context manager it runs in a thread, and ``wait()`` waits meanwhile.
@@ -41,7 +42,7 @@ class TunnelDaemon(Running):
         processor: TunnelProcessor,
         config: TunnelWorkerConfig | None = None,
     ) -> None:
-        """Make a daemon; arguments and errors are those of ``TunnelWorker``, in the same order."""
+        """Make a daemon. Arguments and errors are the same as for ``TunnelWorker``, in the same order."""
         self._make_worker = partial(TunnelWorker, tunnel_id, client, processor, config)
         self._lock = threading.Lock()
         self._worker = self._make_worker()  # reports wrong arguments here
@@ -78,7 +79,10 @@ class TunnelDaemon(Running):
 
     @property
     def work_health(self) -> WorkerHealth:
-        """Health of the present worker; unhealthy also from a worker's fault until the next worker has connected."""
+        """The health of the present worker.
+
+        After a worker's fault it is unhealthy until the next worker has connected.
+        """
         self._require_here()
         with self._lock:
             worker, fault, failure = self._worker, self._last_fault, self._failure

@@ -1,6 +1,6 @@
 """The errors of the Tunnel Service, as exceptions.
 
-Every one is a ``DependencyException``: ``code``, ``kind``, ``http_status`` and ``request_id`` are those of the answer.
+Every one is a ``DependencyException``, with ``code``, ``kind``, ``http_status`` and ``request_id`` from the answer.
 Codes and their handling: product documentation of the Tunnel Service and the retry rules of its Java and Go clients.
 """
 
@@ -18,7 +18,7 @@ LOST_LOG = "OTSTrimmedDataAccess"
 """Code of the table service, which the tunnel service calls: the records are past retention."""
 
 FIRST_SERVER_ERROR = 500
-"""Smallest HTTP status that denotes an outage, with any text."""
+"""The smallest HTTP status that denotes an outage, with any text."""
 
 _INNER_ERROR = re.compile(r"(OTS[A-Za-z]+)\b[\s:]*(.*?)(?:\s+[0-9a-fA-F-]{36})?\s*", re.DOTALL)
 """An error of the table service written out as a text: its code, its text, and the id of the inner request."""
@@ -29,9 +29,9 @@ class TunnelError(DependencyException):
 
 
 class TunnelParameterInvalidError(TunnelError):
-    """A parameter cannot work, or the table or tunnel does not exist (``OTSParameterInvalid``). Consuming ends.
+    """A parameter is invalid, or the table or tunnel does not exist (``OTSParameterInvalid``). Consuming ends.
 
-    For a call that names a channel, the error may concern only the channel, which is then given up and tried again.
+    A call that names a channel may get this error for the channel alone. The channel is then given up and tried again.
     """
 
 

@@ -33,7 +33,7 @@ class TunnelType(Enum):
     STREAM = "Stream"
     """Changes from the start offset on."""
     BASE_AND_STREAM = "BaseAndStream"
-    """The rows, then changes since the tunnel was made; a row written in between may come twice."""
+    """The rows, then changes since the tunnel was made. A row written in between may come twice."""
 
 
 class TunnelStage(Enum):
@@ -68,10 +68,10 @@ def _start(given: object) -> StartOffset:
 @checks.explains_names
 @frozen
 class StreamTunnelConfig:
-    """The part of the log that a tunnel delivers; a start time replaces ``start``."""
+    """The part of the log that a tunnel delivers. A start time replaces ``start``."""
 
     start: StartOffset = field(default=StartOffset.LATEST, converter=_start)
-    """The start of the changes; a string is accepted too."""
+    """The start of the changes. A string is accepted too."""
     start_micros: int | None = field(default=None, validator=_micros)
     end_micros: int | None = field(default=None, validator=_micros)
 
@@ -130,4 +130,4 @@ class ChannelCheckpoint:
     token: str
     """The token of the next page; ``finished`` once everything was consumed."""
     sequence_number: int
-    """Sequence number of the last stored checkpoint; the next one is greater by one."""
+    """Sequence number of the last stored checkpoint. The next one is greater by one."""

@@ -2,8 +2,8 @@
 
 A channel has full data or the log, as its tokens say, and its records are of the same kind.
 
-A service or a gateway that breaks a law is out of order: an old answer came again, or one of another channel. No part
-of such a page is used, so no record is delivered twice because of it.
+If a page breaks a law, the service or a gateway is out of order: an old answer came again, or an answer for another
+channel. No part of the page is used, so no record is delivered twice because of it.
 """
 
 from __future__ import annotations
@@ -25,12 +25,15 @@ _OF_FULL_DATA = SequenceInfo(0, 0, 0)
 
 
 def is_token(text: str) -> bool:
-    """Return whether a text can be a token: the names of the first and the last position of a shard cannot."""
+    """Return whether a text can be a token. The names of the first and the last position of a shard cannot."""
     return bool(text) and Position(text).is_iterator
 
 
 def delivers_changes(token: str) -> bool:
-    """Return whether a token is one of a channel of changes; one in another format may be of any channel."""
+    """Return whether a token may belong to a channel of changes.
+
+    A token in an unknown format may belong to any channel.
+    """
     try:
         return decode_token(token).is_stream
     except CodecError:
@@ -48,7 +51,8 @@ def key_of_token(token: str) -> tuple[Any, ...]:
 
 
 MOST_TOKENS = 8
-"""Number of tokens per channel whose preceding record is known: the present token, and those of pages read ahead."""
+"""The largest number of tokens per channel whose preceding record is remembered: the present token, and the tokens of
+pages read ahead."""
 
 
 class ChannelOrder:

@@ -1,4 +1,4 @@
-"""One channel as a stream: pages at tokens, so that the lease workers' consumer reads it unchanged."""
+"""One channel as a stream, with pages at tokens, so that the consumer of lease workers reads it unchanged."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from streamclient.wire.page_parts import FINISHED, TunnelPage
 
 @frozen(kw_only=True)
 class ChannelPages:
-    """Reads one channel; its iterators are tokens. A ``StreamApi`` as far as a consumer needs one. Thread-safe."""
+    """Reads one channel. Its iterators are tokens. A ``StreamApi`` as far as a consumer needs one. Thread-safe."""
 
     client: TunnelClient
     tunnel_id: str
@@ -52,7 +52,7 @@ class ChannelPages:
         return RecordPage(records, position_of(token), page.may_more_record, size)
 
     def _read(self, token: str, order: ChannelOrder) -> TunnelPage:
-        """Read one page. A page that cannot be believed raises at once: the consumer names it, and reads again."""
+        """Read one page. A page that cannot be believed raises at once. The consumer names it, and reads again."""
         names = (self.tunnel_id, self.client_id, self.channel_id)
         try:
             page = self.client.read_records(*names, token, order=order, raises_at_once=True)

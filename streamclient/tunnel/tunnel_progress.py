@@ -61,10 +61,10 @@ def are_changes_finished(described: TunnelDescription) -> bool:
 
 
 def tunnel_lag_seconds(described: TunnelDescription, now_micros: int) -> float | None:
-    """Return the age of the tunnel's consume point, that of the slowest channel of changes.
+    """Return the age of the tunnel's consume point, which is the consume point of the slowest channel of changes.
 
-    ``None`` if the service tells no point, as before the first checkpoint of each such channel, and once all of these
-    channels are finished.
+    ``None`` if the service tells no point, which is so before the first checkpoint of each channel of changes, and when
+    all of these channels are finished.
     """
     return None if are_changes_finished(described) else _age_seconds(described.consume_point_micros, now_micros)
 
@@ -76,9 +76,9 @@ def channel_lag_seconds(channel: ChannelInfo, now_micros: int) -> float | None:
 
 
 def time_to_loss_seconds(lag_seconds: float | None, retention_micros: int | None) -> float | None:
-    """Return how long the table still keeps the records after a consume point with this lag; below 0, it may not.
+    """Return the time for which the table still keeps the records after a consume point with the lag ``lag_seconds``.
 
-    ``None`` if the lag or the retention is not known.
+    Below 0, it may not keep them. ``None`` if the lag or the retention is not known.
     """
     if lag_seconds is None or retention_micros is None:
         return None
@@ -86,7 +86,7 @@ def time_to_loss_seconds(lag_seconds: float | None, retention_micros: int | None
 
 
 def holders(described: TunnelDescription) -> Mapping[str, int]:
-    """Return the clients that hold channels, with the number of their channels; the service names no others."""
+    """Return the clients that hold channels, with the number of their channels. The service names no other clients."""
     return dict(sorted(Counter(each.client_id for each in described.channels if each.client_id).items()))
 
 
@@ -111,7 +111,7 @@ def tunnel_document(info: TunnelInfo) -> Document:
 def description_document(
     described: TunnelDescription, now_micros: int, retention_micros: int | None = None
 ) -> Document:
-    """Return a tunnel with its channels, how far they were read, and how long the table keeps what follows."""
+    """Return the document of a tunnel with its channels, as ``channel_document`` describes them."""
     lag_seconds = tunnel_lag_seconds(described, now_micros)
     return {
         **tunnel_document(described.info),
@@ -127,7 +127,7 @@ def description_document(
 
 
 def channel_document(channel: ChannelInfo, now_micros: int, retention_micros: int | None = None) -> Document:
-    """Return a channel, how far it was read, and how long the table keeps what follows."""
+    """Return the document of a channel: how far it was read, and how long the table keeps the later records."""
     lag_seconds = channel_lag_seconds(channel, now_micros)
     return {
         "channel": channel.channel_id,

@@ -20,7 +20,8 @@ from streamclient.wire import schema
 from streamclient.wire.service_errors import AnswerError, classify, unreadable
 
 SUCCESS = 200
-"""The only status of a success: the Java client reads a body from every success, so the service sends no other."""
+"""The only status of a success. The Java client reads a body from every success, so the service sends no other
+status."""
 
 _DIGEST = "x-ots-contentmd5"
 
@@ -53,7 +54,11 @@ class TunnelTransport:
         return self._answer(verb, request, write=write, checks_digest=True).body
 
     def ask(self, verb: str, request: Any, response_class: Any, *, write: bool) -> Any:
-        """Return the answer as a message; raise as ``send``, and ``TunnelAnswerError`` for an unreadable answer."""
+        """Return the answer as a message.
+
+        Raises:
+            TunnelAnswerError: also if the answer is unreadable. All others as in ``send``.
+        """
         body = self.send(verb, request, write=write)
         try:
             return schema.parse(response_class, body)
@@ -96,7 +101,7 @@ def _damaged() -> DependencyException:
 
 
 def _require_whole(answer: HttpAnswer) -> None:
-    """Require an answer that is known to be complete: a list or page that was cut is well formed, so it looks whole.
+    """Require an answer that is known to be complete. A list or page that was cut is well formed, so it looks whole.
 
     Raises:
         TunnelAnswerError: the answer may be only a part, or may not come from the service.
@@ -123,7 +128,7 @@ def _refusal(verb: str, answer: HttpAnswer) -> Exception:
 
 
 def _error_message(body: bytes) -> tuple[str, str] | None:
-    """Return code and text of an error, also from JSON, in which gateways answer."""
+    """Return code and text of an error. The body may also be JSON, in which gateways answer."""
     try:
         message = schema.parse(schema.TunnelError, body)
     except CodecError:

@@ -40,7 +40,8 @@ from streamclient.worker.usercode import UserCode
 _log = logs.logger(__name__)
 
 CALL_THREADS = 16
-"""Number of session calls under way at once: a heartbeat, and checkpoints of channels, each with one at a time."""
+"""The largest number of session calls under way at once: a heartbeat, and checkpoints of channels, each with one at a
+time."""
 
 JOIN_SECONDS = 1.0
 """Time that a worker that has ended waits for its own idle threads."""
@@ -52,7 +53,7 @@ QUIET_BEATS = 2
 """Number of heartbeat intervals that must pass before a session is called silent."""
 
 STATUS_SECONDS = 10.0
-"""Longest wait for the owner thread, which answers in milliseconds; more means that the process gets no processor
+"""The longest wait for the owner thread, which answers in milliseconds; more means that the process gets no processor
 time."""
 
 
@@ -79,7 +80,7 @@ class TunnelWorker(Running):
         runtime: clocks and threads, for tests.
 
     Raises:
-        ConfigurationError: an argument cannot work; nothing has happened yet.
+        ConfigurationError: an argument is invalid; nothing has happened yet.
     """
 
     def __init__(
@@ -124,7 +125,7 @@ class TunnelWorker(Running):
         Raises:
             WorkerFailedError: the service said that it cannot go on, or this package has a fault; the message is the
                 text in the log.
-            StreamClientException: the worker was run or shut down before.
+            StreamClientException: the worker has already run, or was shut down.
         """
         with EndedBySigterm(self._ends_on_sigterm) as sigterm:
             self._check_that_it_is_new()
@@ -146,7 +147,7 @@ class TunnelWorker(Running):
 
         Raises:
             WorkerFailedError: the system refused a thread.
-            StreamClientException: the worker was run or shut down before.
+            StreamClientException: the worker has already run, or was shut down.
         """
         self._check_that_it_is_new()
         self._start(daemon=False)
@@ -253,7 +254,7 @@ class TunnelWorker(Running):
         return WorkerStatus.NOT_RUNNING if not self._is_begun else WorkerStatus.RUNNING
 
     def use_processors(self, make: ProcessorMaker, executor: Executor | None = None) -> None:
-        """Replace what makes the processors of all channels and, if given, what runs them; only before ``run``.
+        """Replace the maker of processors of all channels and, if given, their executor; only before ``run``.
 
         They store their own progress, as record processors do.
         """
@@ -268,9 +269,9 @@ class TunnelWorker(Running):
 
     @property
     def work_health(self) -> WorkerHealth:
-        """Whether the session lives and channels are read, as ``health`` says while it runs. Usable from any thread.
+        """The health: whether the session lives and channels are read. ``health`` is the same in a run.
 
-        Unhealthy if no call of the session, no read or no checkpoint has succeeded for
+        Usable from any thread. Unhealthy if no call of the session, no read or no checkpoint has succeeded for
         ``ClientConfig.max_duration_before_last_successful_renew_or_take_lease``, whether it was ever connected or not.
         The worker goes on trying; only a failed worker does not come back.
         """
@@ -308,7 +309,7 @@ class TunnelWorker(Running):
 
     @staticmethod
     def _has_program_ended() -> bool:
-        """Return whether the program's main thread has ended; the thread of ``connect_and_working`` delays the exit."""
+        """Return whether the program's main thread has ended. The thread of ``connect_and_working`` delays the exit."""
         return not threading.main_thread().is_alive()
 
     def _is_own_thread(self, parts: _TunnelParts | None) -> bool:
@@ -442,7 +443,7 @@ class _TunnelParts:
 def _client_config(config: TunnelWorkerConfig, stores_by_itself: bool) -> ClientConfig:
     """Return the consumers' settings, with the settings that the tunnel's configuration decides.
 
-    If the worker stores progress, empty pages are delivered too, because an idle channel's progress is that of the log.
+    If the worker stores progress, empty pages are delivered too, because an idle channel's progress follows the log.
     With a limit of channels at once, nothing is read ahead, because the limit is also one of memory.
     """
     given = config.client_config

@@ -1,4 +1,4 @@
-"""The cells of a page by column, as an Arrow record batch: what the compiled codec also makes, in readable Python.
+"""The cells of a page by column, as an Arrow record batch. This is the compiled codec's result in readable Python.
 
 The layout, with ``T`` the type of a column:
 
@@ -17,8 +17,8 @@ cell. The other cells are in ``other_cells``. If a value has another type than i
 ``other_cells``, too, and the column shows null with the operation PUT.
 
 Without a schema, a column has the type of its first value in the page, and columns are in order of appearance. With a
-schema, the columns are those of the schema, and cells of other columns are in ``other_cells``. So are cells of columns
-whose name contains a NUL, because Arrow's interface cannot carry such a name.
+schema, its columns are the columns of the batch, and cells of other columns are in ``other_cells``. So are cells of
+columns whose name contains a NUL, because Arrow's interface cannot carry such a name.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def record_batch(records: Sequence[StreamRecord], schema: Mapping[str, ColumnTyp
 
 
 def value_batch(records: Sequence[StreamRecord], schema: Mapping[str, ColumnType]) -> Any | None:
-    """Return only the values of these columns, as a ``pyarrow.RecordBatch``: see ``DecodedPage.values``.
+    """Return only the values of the columns of ``schema``, as a ``pyarrow.RecordBatch``: see ``DecodedPage.values``.
 
     Raises:
         ConfigurationError: the schema holds a type that Arrow cannot hold, or pyarrow is not installed.

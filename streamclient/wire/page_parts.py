@@ -30,22 +30,22 @@ class PageContent(Protocol):
         """Return one record: the existing object if it is still in use, otherwise a new one."""
 
     def records(self, rows: Rows, /) -> Iterator[StreamRecord]:
-        """Return these records, each as ``record`` returns it."""
+        """Return the records ``rows``, each as ``record`` returns it."""
 
     def sequence(self, row: int, /) -> SequenceInfo:
         """Return the position of a record."""
 
     def size(self, rows: Rows, /) -> int:
-        """Return the number of bytes of these records on the wire."""
+        """Return the number of bytes of the records ``rows`` on the wire."""
 
     def writes(self, rows: Rows, /) -> list[RowWrite]:
-        """Return these records as writes: each write repeats the effect of its record."""
+        """Return the records as writes: each write repeats the effect of its record."""
 
     def arrow(self, schema: Mapping[str, ColumnType] | None, rows: Rows) -> Any:
-        """Return the cells of these records by column."""
+        """Return the cells of the records ``rows`` by column."""
 
     def values(self, schema: Mapping[str, ColumnType], rows: Rows) -> Any | None:
-        """Return only the values of these columns; ``None`` if they would be incomplete."""
+        """Return only the values of the columns of ``schema``; ``None`` if they would be incomplete."""
 
 
 Rows = range | tuple[int, ...]
@@ -55,7 +55,7 @@ class PageRecords(Sequence[StreamRecord]):
     """Records of one page, oldest first: a tuple whose items are made on access.
 
     A slice is also of this class, and makes no records. The methods that a tuple lacks make no records, either.
-    Equality, hash, ``repr`` and sums are those of the tuple of the same records. A copy or a pickle is that tuple.
+    Equality, hash, ``repr`` and sums are the same as for the tuple of the records. A copy or a pickle is that tuple.
 
     Each part of a page keeps the whole page in memory, as bytes. With the compiled codec it keeps no records: a record
     that is no longer in use is made again at its next access. So make a list if you read a page more than once. A
@@ -86,11 +86,11 @@ class PageRecords(Sequence[StreamRecord]):
         return self._content.records(self._rows)
 
     def select(self, indices: Iterable[int]) -> PageRecords:
-        """Return the records at these indices of this sequence, in this order; ``IndexError`` for an invalid index."""
+        """Return the records at ``indices``, in the order of ``indices``. Raise ``IndexError`` for an invalid index."""
         return PageRecords(self._content, tuple([self._rows[index] for index in indices]))
 
     def sequence_info(self, index: int) -> SequenceInfo:
-        """Return the position of the record at this index, which may be negative.
+        """Return the position of the record at ``index``, which may be negative.
 
         Raise ``IndexError`` for an invalid index.
         """
@@ -98,7 +98,7 @@ class PageRecords(Sequence[StreamRecord]):
 
     @property
     def size_bytes(self) -> int:
-        """The number of bytes of these records on the wire: their rows and the rows of their previous cells."""
+        """The number of bytes of the records on the wire: their rows and the rows of their previous cells."""
         return self._content.size(self._rows)
 
     def require_order(self) -> None:
@@ -116,15 +116,15 @@ class PageRecords(Sequence[StreamRecord]):
             )
 
     def writes(self) -> list[RowWrite]:
-        """Return these records as writes: each write repeats the effect of its record."""
+        """Return the records as writes: each write repeats the effect of its record."""
         return self._content.writes(self._rows)
 
     def arrow(self, schema: Mapping[str, ColumnType] | None = None) -> Any:
-        """Return these records by column, as ``DecodedPage.arrow`` does: an object with ``__arrow_c_array__``."""
+        """Return the records by column, as ``DecodedPage.arrow`` does: an object with ``__arrow_c_array__``."""
         return self._content.arrow(schema, self._rows)
 
     def values(self, schema: Mapping[str, ColumnType]) -> Any | None:
-        """Return only the values of these columns, as ``DecodedPage.values`` does."""
+        """Return only the values of the columns of ``schema``, as ``DecodedPage.values`` does."""
         return self._content.values(schema, self._rows)
 
     def __eq__(self, other: object) -> bool:
@@ -175,7 +175,9 @@ class _Page:
         return self.records.arrow(schema)
 
     def values(self, schema: Mapping[str, ColumnType]) -> Any | None:
-        """Return only the values of these columns, which may be key columns: the cheapest way to read values.
+        """Return only the values of the columns of ``schema``.
+
+        They may be key columns. This is the cheapest way to read values.
 
         The result is an object like that of ``arrow``, with the same fields ``record_type`` and ``sequence_info``. Its
         field ``columns`` is a struct with one value per column, null where the record puts no value. The result is

@@ -64,7 +64,7 @@ def encode_row(row: Row) -> bytes:
 def encode_rows(rows: Iterable[Row]) -> bytes:
     """Encode rows one after the other, after one header, as in GetRange.
 
-    No rows give no bytes, which every SDK accepts.
+    Without rows, return empty bytes, which every SDK accepts.
     """
     parts = [HEADER]
     for row in rows:

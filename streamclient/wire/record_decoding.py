@@ -290,12 +290,12 @@ def decode_record(action_type: int, data: bytes, origin: bytes, needs_sequence: 
     if sequence is None and needs_sequence:
         raise CodecError("a record without sequence information, expected the extension 0b before the checksum")
     originals = _decode_origin(origin, key) if origin else None
-    plain_key: Any = key  # no value is a bound, which was checked before
+    plain_key: Any = key  # no value is a bound, which was already checked
     return record_of_cells(record_type, plain_key, cells, sequence or _NO_SEQUENCE, originals, make=_columns)
 
 
 def _decode_origin(data: bytes, key: tuple[tuple[str, KeyValue | KeyBound], ...]) -> tuple[RecordColumn, ...]:
-    """Decode the previous cells. The key cells may be left out; if present, they must be those of the record."""
+    """Decode the previous cells. The key cells may be left out. If present, they must equal the record's key."""
     origin_key, cells, deleted, _, _, _ = _read_only_row(data, "the origin record")
     _check_cells(cells, _check_put)
     if deleted or origin_key not in ((), key):

@@ -18,7 +18,7 @@ class KeyBound(Enum):
 
 
 class CellOperation(IntEnum):
-    """The operation of a cell on its column. The numbers are those of tag 06, which is absent for ``PUT``."""
+    """The operation of a cell on its column. The numbers are the values of tag 06, which is absent for ``PUT``."""
 
     PUT = 0
     DELETE_ALL_VERSIONS = 1

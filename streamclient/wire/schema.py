@@ -339,7 +339,7 @@ def _missing(message: Any, path: str) -> Iterator[str]:
 
 
 MISSING_SHOWN = 3
-"""The number of missing fields that an error names. A message can lack millions of fields."""
+"""The largest number of missing fields that an error names. A message can lack millions of fields."""
 
 
 def _holds_text(descriptor: Any, seen: frozenset[str] = frozenset()) -> bool:

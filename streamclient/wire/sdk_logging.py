@@ -17,6 +17,6 @@ SILENT = logging.Logger("streamclient.sdk", level=logging.CRITICAL + 1)
 
 
 def silence(client_copy: Any) -> None:
-    """Give a copy of a client a protocol of its own that logs nothing; the original client keeps its protocol."""
+    """Give a copy of a client a protocol of its own that logs nothing. The original client keeps its protocol."""
     client_copy.protocol = copy(client_copy.protocol)
     client_copy.protocol.logger = SILENT

@@ -51,7 +51,7 @@ FLOW_CONTROL = "OTSFlowControl"
 """Requests were throttled. HTTP status 429 means the same, whatever the code is."""
 
 SERVICE_HEADERS = "x-ots-"
-"""The prefix of the service's own headers; no gateway uses such a header in a page that it makes itself."""
+"""The prefix of the service's own headers. No gateway uses such a header in a page that it makes itself."""
 
 _THROTTLED_CODES = frozenset(
     {
@@ -148,7 +148,7 @@ def _machine_time() -> str:
 
 
 def is_services(headers: Iterable[str]) -> bool:
-    """Return whether one of these names is that of a header that only the service sends."""
+    """Return whether ``headers`` has the name of a header that only the service sends."""
     return any(name.startswith(SERVICE_HEADERS) for name in headers)
 
 

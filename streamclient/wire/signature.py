@@ -1,7 +1,7 @@
 """Signatures, digests and headers of HTTP requests and answers, as pure functions.
 
-The rules are those of the Tablestore Java SDK 5.17 and Python SDK 6.4, which agree byte for byte. Names of headers are
-compared in lower case.
+The rules are the same as in the Tablestore Java SDK 5.17 and Python SDK 6.4, which agree byte for byte. Names of
+headers are compared in lower case.
 """
 
 from __future__ import annotations

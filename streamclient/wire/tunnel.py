@@ -32,7 +32,7 @@ class Token:
     primary_key: bytes = b""
     """The PlainBuffer row of the next start key; empty before the first page."""
     timestamp: int = 0
-    """The channel's progress in time, by the service's clock; only the service knows the unit."""
+    """The channel's progress in time, by the service's clock. Only the service knows the unit."""
     total_count: int = 0
     """The number of records read so far."""
 

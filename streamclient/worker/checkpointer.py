@@ -23,8 +23,8 @@ from streamclient.model import PendingCheckpoint, Progress
 from streamclient.records import SequenceInfo
 
 MOST_STATE_BYTES = 64 * 1024
-"""Most bytes that a sink may store with a prepared checkpoint: enough for a name, not for the data. Every scan of the
-table reads them."""
+"""The largest number of bytes that a sink may store with a prepared checkpoint: enough for a name, not for the data.
+Every scan of the table reads them."""
 
 Then = Callable[[Exception | None], None]
 """Called once with the error of a checkpoint, or with ``None`` once it is stored."""
@@ -109,7 +109,7 @@ class RecordProcessorCheckpointer(IRecordProcessorCheckpointer):
         self._positions = positions
         self._stored: str | None = None
         self._batches = self._stored_batches = 0
-        """Batches that were given to the processor, and those of them before a stored checkpoint."""
+        """The batches that were given to the processor, and how many of them a stored checkpoint covers."""
         self._latest = 0
         """By how much the latest batch has raised the number of batches."""
         self._closed_because = ""
@@ -118,7 +118,10 @@ class RecordProcessorCheckpointer(IRecordProcessorCheckpointer):
 
     @property
     def largest_permitted_checkpoint_value(self) -> str:
-        """The position after the last batch that was handed out; if that batch failed, the position before it."""
+        """The position after the last batch that was handed out.
+
+        If that batch failed, it is the position before the batch.
+        """
         with self._lock:
             return self._positions.permitted
 
@@ -207,7 +210,7 @@ class RecordProcessorCheckpointer(IRecordProcessorCheckpointer):
             return is_after and self._stored_batches >= self._batches
 
     def _requested(self, value: str | None) -> tuple[Place, int]:
-        """Return the position to store, and how many batches are dealt with once it is stored."""
+        """Return the position to store, and the number of batches that are dealt with when it is stored."""
         with self._lock:
             place = self._resolve(value)
             if place.text != self._stored:
@@ -303,6 +306,6 @@ class RecordProcessorCheckpointer(IRecordProcessorCheckpointer):
             self._positions.retract()
 
     def close(self, because: str) -> None:
-        """Refuse all checkpoints from now on; the first reason stays. Only for the owner thread."""
+        """Refuse all checkpoints from now on. The first reason stays. Only for the owner thread."""
         with self._lock:
             self._closed_because = self._closed_because or because

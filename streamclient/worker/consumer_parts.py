@@ -62,31 +62,31 @@ class ConsumerParts:
     wait: Callable[[threading.Event, float], bool]
     send_checkpoint: Callable[[ShardInfo, CheckpointTicket, float], bool]
     confirm_end: Callable[[ShardInfo, float], bool]
-    """Returns whether a consumer's shard has certainly ended, after a page whose read began at a time; if not,
-    ``end_judged`` is called later."""
+    """Returns whether a consumer's shard has certainly ended. The arguments are the consumer's and the time at which
+    the read of its last page began. If the end is not certain, ``end_judged`` is called later."""
     ended: Callable[[ShardInfo, ConsumerEnd], None]
     stalled: Callable[[ShardInfo, str], None]
-    """Called when a consumer makes no progress; the text says why."""
+    """Called when a consumer makes no progress. The text says why."""
     instruments: Instruments
     page_came: Callable[[str, int | None, int], None] = lambda shard_id, position_micros, first_micros: None
-    """Called with each page of records, before the shard's position moves: the shard's id, the time of its position as
-    far as that is known, and the time of the first record."""
+    """Called with each page of records, before the shard's position moves. The arguments are the shard's id, the time
+    of its position if that is known, and the time of the first record."""
     store_of: Callable[[RecordOrder], IParkingStore] = field(factory=lambda: partial(ordered_store, None))
     """Returns the parking store that an operator's order names. It is called where user code runs."""
     ended_order: Callable[[ShardInfo, OrderEnded], None] = lambda shard, ended: None
     """Called when a consumer has obeyed an operator's order, or the order was withdrawn."""
     outages: OutageLog = field(factory=lambda: OutageLog(_log))
-    """Shared, because one outage strikes all shards of a worker."""
+    """The outages of the service. They are shared, because one outage strikes all shards of a worker."""
 
 
 class ReadingTurn(Protocol):
     """The times at which a consumer may read and process."""
 
     def ask(self, go: Callable[[], None]) -> None:
-        """Call ``go`` in the consumer's turn: now, or later unless ``end`` is called before."""
+        """Call ``go`` in the consumer's turn: now or later. If ``end`` is called first, ``go`` is not called."""
 
     def end(self) -> None:
-        """End the turn or the wait for it: the page is dealt with, or no page is in work. A repetition is harmless."""
+        """End the turn, or the wait for it, because no page is in work any more. A second call is harmless."""
 
     def hold_up(self) -> Reason | None:
         """Return the reason that the consumer waits for its turn; ``None`` if it does not wait."""
@@ -103,7 +103,7 @@ class AlwaysInTurn:
         """Do nothing: this consumer needs no turns."""
 
     def hold_up(self) -> Reason | None:
-        """Return ``None``: nothing waits for a turn."""
+        """Return ``None``, because this consumer needs no turns."""
         return None
 
 

@@ -1,4 +1,4 @@
-"""The owner of a worker's state: takes events to ``Holdings``, and has its commands carried out.
+"""The owner of a worker's state. It gives events to ``Holdings``, and passes the commands on to be carried out.
 
 All methods run in the thread of ``Worker.run``, except those that say otherwise. That thread never waits for the
 service or for a processor, so a slow call never delays a heartbeat. It calls only user code that must return at once:
@@ -38,7 +38,10 @@ SHORTEST_TICK_SECONDS = 0.01
 
 
 class Coordinator:
-    """The owner, which runs until it was stopped and has handed everything over, or the time for that is up."""
+    """The owner of a worker's state.
+
+    It runs until it was stopped and has handed everything over, or has no time left for that.
+    """
 
     def __init__(
         self,
@@ -113,7 +116,7 @@ class Coordinator:
             ended()
 
     def accept_loss(self, shard_id: str, reply: Callable[[TrimmedRange | None], None]) -> None:
-        """Let a shard that stopped for lost records go on; call ``reply`` with the loss that is accepted.
+        """Let a shard that stopped for lost records go on; call ``reply`` with the accepted loss.
 
         Usable from any thread.
         """
@@ -147,7 +150,10 @@ class Coordinator:
 
     @property
     def health(self) -> WorkerHealth:
-        """Health now, even while the owner is blocked; after the end, the last health. Usable from any thread."""
+        """The present health, even while the owner is blocked. After the end it stays as it was last.
+
+        Usable from any thread.
+        """
         if self._loop.is_closed:
             return self._judged
         trouble = text_of(self._over) if self._has_failed and self._over is not None else self._holdings.trouble
@@ -159,7 +165,7 @@ class Coordinator:
         self._loop.turn(min(longest_wait_seconds, self._seconds_to_deadline()), self._look_around)
 
     def next_deadline(self) -> float:
-        """Return when a step is due even if nothing happens (monotonic seconds)."""
+        """Return the time, in monotonic seconds, at which a step is due even if nothing happens."""
         timer, due = self._loop.next_timer, self._next_look(self._expiry(self._loop.now()))
         return due if timer is None else min(timer, due)
 
@@ -258,7 +264,7 @@ class Coordinator:
         return consumers[0].accept_loss() if consumers else None
 
     def confirm_end(self, shard: ShardInfo, read_at: float) -> bool:
-        """Have the list of shards read; the consumer receives the result later."""
+        """Request a read of the list of shards. The consumer receives the result later."""
         self.emit(events.EndRead(shard.shard_id, shard.lease_identifier, read_at))
         return False
 
@@ -336,7 +342,7 @@ class Coordinator:
         return None if self._has_failed else self._holdings.next_deadline(now)
 
     def _next_look(self, expiry: float | None) -> float:
-        """Return when to look around although no message came and no timer is due."""
+        """Return the time at which to look around although no message came and no timer is due."""
         return self._next_slow_check if expiry is None else min(self._next_slow_check, expiry)
 
     def _seconds_to_deadline(self) -> float:
@@ -389,7 +395,7 @@ class Coordinator:
         return {key: over_status(status, self._over) for key, status in sorted(statuses.items())}
 
     def _sample(self) -> None:
-        """Show the instruments the state of every shard, now and regularly."""
+        """Report the state of every shard to the instruments now, and again at regular intervals."""
         of_worker = WorkerSample(
             ahead_bytes=sum(consumer.ahead_bytes for consumer in self._consumers.values()),
             clock_slow_seconds=self._around.facts.clock_slow_seconds(self._loop.now()),

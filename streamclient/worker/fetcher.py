@@ -1,4 +1,4 @@
-"""Reads one shard in order, and ahead while a page is processed. No policy: no retries, pauses or checkpoints."""
+"""Reads one shard in order, and reads ahead while a page is processed. No policy: no retries, pauses or checkpoints."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from streamclient.worker.owner_loop import OwnerLoop
 from streamclient.worker.read_calls import Claim, OwnerReads, PrefetchBudget
 
 PAGES_IN_A_ROW = 4
-"""Largest number of pages that one visit to the fetch pool reads ahead. Each visit wakes a thread, and its last page
-wakes the owner. Successive pages of one visit share that cost, and no other shard waits long for the thread."""
+"""The largest number of pages that one visit to the fetch pool reads ahead. Each visit wakes a thread, and its last
+page wakes the owner. Successive pages of one visit share that cost, and no other shard waits long for the thread."""
 
 LEAST_RECORD_BYTES = 64
-"""The least number of bytes that one record counts; a user's stream implementation may not state the size of its
-pages."""
+"""The smallest number of bytes that is counted for one record, because a user's stream implementation may not state the
+size of its pages."""
 
 
 def _read(read: Callable[[], RecordPage]) -> RecordPage:
@@ -150,8 +150,8 @@ class DataFetcher:
     ) -> None:
         """Call ``came`` with the page at a position, or ``failed`` with the error that ``StreamApi`` raised.
 
-        The call comes at once if the page was read ahead, and not at all if ``discard`` is called before. A patient
-        read shares a thread and turns of the owner with others, see ``ReadQueue``.
+        The call comes at once if the page was read ahead, and not at all if ``discard`` is called first. A patient read
+        shares a thread and turns of the owner with other reads, see ``ReadQueue``.
         """
         if self._pages and self._pages[0].start == position:
             ahead = self._pages.popleft()
@@ -217,7 +217,7 @@ class DataFetcher:
     def _work(self, reading: Reading, position: Position, sizes: Sequence[int]) -> None:
         """Read one page, or one page ahead for each of ``sizes``. Runs in the fetch pool.
 
-        The visit ends after the last page of the shard, and once the result is not wanted any more. It also ends after
+        The visit ends after the last page of the shard, and when the result is not wanted any more. It also ends after
         a page larger than the size set aside for it, because the owner then calculates anew.
 
         The last page and an awaited page wake the owner. Whether a page is awaited is checked after it was posted: an

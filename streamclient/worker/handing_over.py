@@ -45,7 +45,10 @@ class Receiver(ABC):
 
     @abstractmethod
     def closed(self) -> None:
-        """Learn that nothing more can be stored: the lease is lost while a call may be out, or all calls are over."""
+        """Learn that nothing more can be stored: the lease is lost, or all calls are over.
+
+        After the loss of the lease, a call may still be out.
+        """
 
 
 class ReceiverFactory(IRecordProcessorFactory):
@@ -59,7 +62,7 @@ class ReceiverFactory(IRecordProcessorFactory):
         """Make a receiver, in the owner thread: return soon, raise nothing, run no user code."""
 
     def close(self) -> None:  # most have started nothing
-        """End what the factory has started; the worker calls this when no shard is left. By default nothing."""
+        """End what the factory has started. The worker calls this when no shard is left. The default does nothing."""
 
 
 ProcessorMaker = Callable[[], IRecordProcessor] | ReceiverFactory
@@ -140,7 +143,7 @@ class ReceiverSession:
 
 
 def shut_down(processor: IRecordProcessor, given: ShutdownInput) -> None:
-    """Call ``shutdown``; where the processor has none of its own, store the end of the shard as that method promises.
+    """Call the processor's ``shutdown``. If it has none, store the end of the shard as that method promises.
 
     Code that wraps a processor of the user calls this function, not ``shutdown`` itself.
     """
@@ -163,7 +166,7 @@ def session_of(
     make: ProcessorMaker,
     checkpointer: RecordProcessorCheckpointer,
 ) -> ProcessorSession | ReceiverSession:
-    """Return the session for what the user's factory makes."""
+    """Return the session of a processor or receiver, whichever the user's factory makes."""
     if isinstance(make, ReceiverFactory):
         return ReceiverSession(given, make.make_receiver(checkpointer), checkpointer)
     return ProcessorSession(given, make, checkpointer)

@@ -50,7 +50,7 @@ def logged_change(before: WorkerHealth, now: WorkerHealth, who: str) -> WorkerHe
 
 
 class CallWatchdog:
-    """Time since a kind of call last succeeded. One thread writes, any thread may read.
+    """Measures the time since a kind of call last succeeded. One thread writes, any thread may read.
 
     A regular call is due from a first moment on, whether it fails or gets no answer at all. An occasional call is
     judged from its request, or from its first failure, to its next success.
@@ -68,7 +68,7 @@ class CallWatchdog:
         return self._without[1] is not None
 
     def asked(self, now: float) -> None:
-        """Record that an answer is due from now on, unless it was due before."""
+        """Record that an answer is due from now on, unless one is already due."""
         if self._without[0] is None:
             self._without = (now, None)
 
@@ -105,10 +105,10 @@ class WatchedConsumer(Protocol):
 
 
 LONG_READ_SECONDS = 5.0
-"""Duration after which a read counts as unanswered; a page takes milliseconds."""
+"""Duration after which a read counts as unanswered. A page takes milliseconds."""
 
 MOST_FAULTS_TOLD = 3
-"""Number of shards named in the health of a worker; further ones are counted."""
+"""The largest number of shards that the health of a worker names. Further ones are counted."""
 
 LEAST_FAILURES = 2
 """Consecutive failures from which on a processor fails again and again."""
@@ -124,7 +124,7 @@ NOT_BELIEVED = (Cause.END_NOT_SHOWN, Cause.NO_PROGRESS)
 
 
 def watch_reads(reads: CallWatchdog, consumers: Iterable[WatchedConsumer], now: float) -> None:
-    """Record whether reads fail or have long been unanswered: a client may repeat one read for minutes by itself."""
+    """Record whether reads fail or have long been unanswered. A client may repeat one read for minutes by itself."""
     watched = list(consumers)
     if any(consumer.reads_for(now) > LONG_READ_SECONDS for consumer in watched):
         reads.failed(None, now)
@@ -150,7 +150,7 @@ class FaultWatch:
         self._faults = {key: (before[key][0] if key in before else now, text) for key, text in told.items()}
 
     def trouble(self, now: float, limit_seconds: float) -> str:
-        """Return the shards that have stood still for longer than the limit, in words; empty without one."""
+        """Return in words which shards have stood still for longer than the limit; empty if none has."""
         late = [(key, since, text) for key, (since, text) in self._faults.items() if now - since > limit_seconds]
         return _first_few([f"shard {key} has not moved for {now - since:.0f} s: {text}" for key, since, text in late])
 
@@ -159,7 +159,7 @@ class FailingShards:
     """Time since the processor of each shard has failed. Written by one thread, read by any."""
 
     def __init__(self, limit_millis: int, wall_micros: Callable[[], int]) -> None:
-        """``limit_millis``: how long a processor may fail before the worker counts as unhealthy; 0 for no limit."""
+        """Watch processors. The worker is unhealthy if one fails for longer than ``limit_millis``; 0 for no limit."""
         self._limit_seconds = limit_millis / 1_000
         self._wall_micros = wall_micros
         self._shards: Mapping[str, tuple[float, FailingShard]] = {}
@@ -178,7 +178,7 @@ class FailingShards:
         self._shards = failing
 
     def trouble(self, now: float) -> str:
-        """Return the shards whose processors have failed for longer than the limit, in words; empty without one."""
+        """Return in words which shards' processors have failed for longer than the limit; empty if none has."""
         if not self._limit_seconds:
             return ""
         late = [(key, now - since, shard.reason) for key, (since, shard) in self._in_order()]
@@ -195,13 +195,19 @@ class FailingShards:
 
 
 def with_failing_shards(health: WorkerHealth, shards: Mapping[str, FailingShard], more: int = 0) -> WorkerHealth:
-    """Return the health with the first few of ``shards``; it counts the rest, and ``more`` that are not among them."""
+    """Return the health with the first few of ``shards``.
+
+    The others are counted, together with ``more`` further shards.
+    """
     named = dict(itertools.islice(shards.items(), MOST_FAULTS_TOLD))
     return evolve(health, failing_shards=named, more_failing_shards=len(shards) - len(named) + more)
 
 
 def joined_health(streams: Mapping[str, WorkerHealth]) -> WorkerHealth:
-    """Return the health of a worker of these streams, by name; of several, it names the stream of each reason."""
+    """Return the health of a worker, from the health of its ``streams``, by name.
+
+    With several, each reason names its stream.
+    """
     if len(streams) == 1:
         return next(iter(streams.values()))
     reasons = [f"stream {name}: {health.reason}" for name, health in streams.items() if not health.is_healthy]
@@ -294,7 +300,7 @@ class HealthWatch:
                 _note_write(self._writes, answer, now)
 
     def _creation_answered(self, lease_key: str, answer: Answered[WriteOutcome], now: float) -> None:
-        """Process the answer to a creation; a late one is ignored, because a scan has already shown the lease."""
+        """Process the answer to a creation. A late one is ignored, because a scan has already shown the lease."""
         if answer.value is not WriteOutcome.UNCERTAIN:
             self._created({lease_key}, now)
         elif lease_key in self._uncreated:
@@ -361,7 +367,7 @@ NOTABLE_QUEUEING_SECONDS = 1.0
 """Wait for a thread after which a call is named in the shard's status."""
 
 MOST_STACK_LINES = 60
-"""How many lines of a stack are logged, counted from its innermost call."""
+"""The largest number of lines of a stack that are logged, counted from the innermost call."""
 
 
 class CallUnderway(Protocol):
@@ -373,11 +379,11 @@ class CallUnderway(Protocol):
 
     @property
     def queued_cause(self) -> Cause:
-        """The cause that is told while the call waits to begin."""
+        """The cause that the shard's status shows while the call waits to begin."""
 
     @property
     def runs_cause(self) -> Cause:
-        """The cause that is told while the call runs."""
+        """The cause that the shard's status shows while the call runs."""
 
     @property
     def queued_at(self) -> float:
@@ -398,7 +404,7 @@ class CallWatch:
     def look(self, call: CallUnderway | None, name: str, now: float) -> str:
         """Log the call if it takes long, again at each doubling; return why it is given up, once it exceeds the limit.
 
-        The reason is returned once per call; at any other time the result is empty.
+        The reason is returned once for each call. At any other time the result is empty.
         """
         if call is not self._call:
             self._call, self._next_warning, self._is_given_up = call, self._warn_after_seconds, False
@@ -415,7 +421,7 @@ class CallWatch:
         return f"{text_of(self._reason(call, name, elapsed))}, over the limit of {self._limit_seconds:.0f} s"
 
     def delay_reason(self, call: CallUnderway | None, name: str, now: float) -> Reason | None:
-        """Return the reason that the shard waits for this call, if the wait is long; else ``None``."""
+        """Return the reason that the shard waits for this call, or ``None`` if the wait is not long."""
         if call is None:
             return None
         notable = NOTABLE_QUEUEING_SECONDS if call.started_at is None else self._warn_after_seconds

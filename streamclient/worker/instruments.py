@@ -30,25 +30,26 @@ LINGER_SECONDS: Final = 120.0
 scrapes, so that its last records are seen. Gauges are removed at once, because a stale gauge is wrong."""
 
 LEASE_STATES: Final = ("running", "waiting", "finished")
-"""Values of the label ``state`` of ``streamclient_leases``; each lease is in exactly one of them."""
+"""Values of the label ``state`` of ``streamclient_leases``. Each lease is in exactly one of them."""
 
 
 NO_CAUSE: Final = "none"
 """Value of the label ``cause`` for a shard without a reason."""
 
 FROM_ZERO: Final = (metric_table.RECORDS_PARKED, metric_table.STALLS)
-"""Counters that are 0 from the beginning: of a series that begins with its first event, Prometheus sees no increase."""
+"""The counters that are shown as 0 from the beginning. If a series begins with its first event, Prometheus sees no
+increase."""
 
 
 @frozen(kw_only=True)
 class WorkerSample:
-    """The facts of a sample that are not of one shard."""
+    """The facts of a sample that concern the whole worker."""
 
     ahead_bytes: int
     """The size of all pages read ahead."""
     clock_slow_seconds: float
     unowned: int | None = None
-    """The number of unfinished shards that no worker holds; ``None`` for workers that share no leases."""
+    """The number of unfinished shards that no worker holds; ``None`` for workers that do not share leases."""
 
 
 class Gauges:
@@ -135,13 +136,14 @@ def _lease_state(status: ShardStatus) -> str:
 
 
 SAMPLE_SECONDS = 1.0
-"""Interval of setting gauges. A shard takes some ten microseconds, so a thousand shards cost a hundredth of a core."""
+"""The interval at which gauges are set. A shard takes some ten microseconds, so a thousand shards cost a hundredth of a
+core."""
 
 END_NOT_STORED = "end_not_stored"
 """The failure of a processor that let a shard end without storing the end, although it raised nothing."""
 
 MEANT_TO_WAIT = frozenset({ReasonKind.PARENTS, ReasonKind.PAUSED})
-"""Kinds of reasons of shards that are not to be read yet, so that waiting is not a gap in reading."""
+"""The kinds of reasons for which a shard is not to be read yet. Such a wait is not a gap in reading."""
 
 
 @frozen
@@ -345,7 +347,7 @@ class Instruments:
     # --- leases that come and go -------------------------------------------------------------------------------------
 
     def _note_moves(self, event: Event, commands: Sequence[Command]) -> None:
-        """Count leases that come and go, which they do only by events and commands that name them."""
+        """Count leases that come and go. They do so only by events and commands that name them."""
         for key in {_key_of(fact) for fact in (event, *commands)} - {""}:
             is_held = key in self._held
             if is_held and key not in self._known:

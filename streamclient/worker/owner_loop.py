@@ -19,17 +19,19 @@ from streamclient.base.processes import Birthplace
 from streamclient.errors import StreamClientException, is_refused_thread
 
 INBOX_SIZE = 100_000
-"""Most messages that wait for the owner. Each lease has at most a read, a user call, a write and a checkpoint under
-way, so this limit is reached only far beyond ten thousand leases. Then posting threads wait, which slows them down."""
+"""The largest number of messages that wait for the owner. Each lease has at most a read, a user call, a write and a
+checkpoint under way, so this limit is reached only far beyond ten thousand leases. Then posting threads wait, which
+slows them down."""
 
 MESSAGES_PER_TURN = 256
-"""Most messages of one turn: enough that one request carries the writes of a burst, while timers stay punctual."""
+"""The largest number of messages in one turn. One request can carry the writes of a burst of that size, and timers stay
+punctual."""
 
 LEAST_SLACK_SECONDS = 0.001
 """The smallest slack for which a timer is moved so that it runs in one turn with others."""
 
 LONGEST_WAIT_SECONDS = 1.0
-"""Longest wait of the owner, so that a wait can never outlast a condition that was not announced."""
+"""The longest wait of the owner. It limits how long the owner misses a condition that was not announced."""
 
 
 THREAD_PAUSE_SECONDS = 0.2
@@ -50,9 +52,10 @@ class Timer:
 
 
 class Question:
-    """A message whose sender waits for an answer: exactly one of the two functions runs, if it was posted at all.
+    """A message whose sender waits for an answer.
 
-    ``answer`` runs in a turn of the owner; ``refuse`` runs in the thread that closes the loop before that turn.
+    Exactly one of the two functions runs, if the message was posted at all. ``answer`` runs in a turn of the owner;
+    ``refuse`` runs in the thread that closes the loop before that turn.
     """
 
     def __init__(self, answer: Callable[[], None], refuse: Callable[[], None]) -> None:
@@ -90,7 +93,7 @@ class OwnerLoop:
     def post(
         self, message: Callable[[], None], timeout_seconds: float | None = None, *, is_urgent: bool = True
     ) -> bool:
-        """Have the owner run ``message``, and wake the owner if that is urgent. Usable from any thread.
+        """Let the owner run ``message``, and wake the owner if that is urgent. Usable from any thread.
 
         Waits while the inbox is full. Returns ``False`` if the loop is closed or the time ran out; then the message
         will not run.
@@ -113,7 +116,7 @@ class OwnerLoop:
             return True
 
     def wake(self) -> None:
-        """Have the owner run the messages that were posted as not urgent. Usable from any thread."""
+        """Let the owner run the messages that were posted as not urgent. Usable from any thread."""
         with self._lock:
             self._ring()
 
@@ -151,7 +154,10 @@ class OwnerLoop:
 
     @property
     def thread_trouble(self) -> str:
-        """Why calls do not begin, if the system refuses threads for them; else empty. Usable from any thread."""
+        """The reason why calls do not begin, if the system refuses threads for them; otherwise empty.
+
+        Usable from any thread.
+        """
         refusal = self._refusal
         return "" if refusal is None else f"{refusal[1]} (for {max(0.0, self.now() - refusal[0]):.0f} s)"
 
@@ -171,7 +177,7 @@ class OwnerLoop:
         return self._unstarted.setdefault(pool, deque())
 
     def _try_again(self) -> None:
-        """Try each pool up to its first refusal: a system that refuses one thread refuses the next one too."""
+        """Try each pool up to its first refusal, because a system that refuses one thread refuses the next one too."""
         for pool, waiting in list(self._unstarted.items()):
             while waiting and self._begins(waiting[0]):
                 waiting.popleft()
@@ -194,10 +200,10 @@ class OwnerLoop:
             self._last.append(function)
 
     def call_every(self, seconds: float, function: Callable[[], None]) -> None:
-        """Run ``function`` now and at a fixed rate until the loop closes. Owner thread only, or before that exists.
+        """Run ``function`` now and at a fixed rate until the loop closes.
 
-        The rate does not drift: each run is due whole intervals after the first. Only one of the missed runs is made up
-        for.
+        Owner thread only, or before that thread exists. The rate does not drift: each run is due whole intervals after
+        the first. Only one of the missed runs is made up for.
         """
         first = self.now()
 
@@ -282,7 +288,7 @@ class OwnerLoop:
                 self._is_asleep = False
 
     def _ring(self) -> None:
-        """Wake the owner; the lock is held. The bell is a lock, because a condition costs far more."""
+        """Wake the owner. The lock is held. The bell is a lock, because a condition costs far more."""
         if self._is_asleep:
             self._is_asleep = False
             self._bell.release()
@@ -314,7 +320,7 @@ class OwnerLoop:
                 function()
 
     def _run_last(self) -> None:
-        """Run the functions of ``at_end``, also those added meanwhile; if one raises, the rest run in the next turn."""
+        """Run the functions of ``at_end``, also those added meanwhile. If one raises, the rest run in the next turn."""
         while self._last:
             self._last.pop(0)()
 

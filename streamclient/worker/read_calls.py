@@ -1,4 +1,4 @@
-"""The shared resources of all shards' reads: threads, most urgent read first, and bytes for reading ahead."""
+"""The shared resources of all shards' reads: threads for the most urgent reads first, and bytes for reading ahead."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from streamclient.base.pools import once, start_call
 from streamclient.worker.owner_loop import OwnerLoop
 
 FAIR_TURN = 4
-"""Every fourth read is the one that has waited longest, so that shards with a large lag never starve the others."""
+"""One read in this many is the read that has waited longest. So shards with a large lag never starve the others."""
 
 PATIENT_SECONDS = 0.05
 """Time for which a patient read is left to the threads at work. A thread does some dozens of reads of idle shards in
@@ -37,10 +37,10 @@ class ReadQueue:
         """Waiting reads, in the order of arrival."""
         self._by_loss: list[tuple[float, int]] = []
         self._patient: deque[tuple[float, int]] = deque()
-        """Deadlines of patient reads that wait for a thread at work. Here, as in ``_by_loss``, some reads may be
-        done."""
+        """The deadlines of patient reads that wait for a thread at work. As in ``_by_loss``, some of these reads may
+        already be done."""
         self._coming = 0
-        """Number of tasks that no thread has begun; the same number of waiting reads have a thread coming."""
+        """The number of tasks that no thread has begun. For the same number of waiting reads, a thread is coming."""
         self._at_work = 0
         self._numbers = itertools.count()
         self._turns = itertools.count(1)
@@ -51,9 +51,10 @@ class ReadQueue:
         return bool(self._waiting)
 
     def submit(self, loss_micros: float, call: Callable[[], object], patient_until: float | None = None) -> None:
-        """Have a read done by its own thread or, if it is patient, by any thread that is free before ``patient_until``.
+        """Queue a read.
 
-        If the pool refuses, its error is raised and the read is forgotten.
+        Its own thread does it; a patient read is left to any thread that is free before ``patient_until``. If the pool
+        refuses, its error is raised and the read is forgotten.
         """
         with self._lock:
             number = next(self._numbers)
@@ -100,7 +101,7 @@ class ReadQueue:
                 raise
 
     def _work(self) -> None:
-        """Do one read in a thread, and then those for which no other thread comes."""
+        """Do one read in a thread, and then the reads for which no other thread comes."""
         with self._lock:
             self._coming -= 1
             self._at_work += 1
@@ -206,7 +207,7 @@ class PrefetchBudget:
         """Request bytes.
 
         The returned claim says whether they are granted at once. If not, ``granted`` is called once, in a thread that
-        gives bytes back, unless the claim is released before.
+        gives bytes back, unless the claim is released first.
 
         The request with the smallest ``own_bytes`` comes first; among equals, the oldest. A page larger than the whole
         budget is granted when nothing else is set aside.

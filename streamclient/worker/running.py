@@ -22,11 +22,12 @@ if TYPE_CHECKING:
 Self = TypeVar("Self", bound="Running")
 
 LOOK_SECONDS = 0.05
-"""Interval at which ``wait`` calls its ``until``: too short for a person to notice, and long enough to cost little."""
+"""The interval at which ``wait`` calls its ``until``: too short for a person to notice, and long enough to cost
+little."""
 
 AWAKE_SECONDS = 0.2
-"""Longest single wait of the main thread. A signal that the system gives to another thread, or that comes just before a
-wait begins, does not interrupt that wait; its handler runs when the wait returns."""
+"""The longest single wait of the main thread. A signal that the system gives to another thread, or that comes just
+before a wait begins, does not interrupt that wait; its handler runs when the wait returns."""
 
 
 def wait_awake(event: threading.Event, timeout: float | None = None) -> bool:
@@ -49,11 +50,11 @@ EXIT_CODE_OF_SIGTERM = 128 + signal.SIGTERM
 
 
 class EndedBySigterm:
-    """While the main thread is inside, SIGTERM raises ``SystemExit(143)`` there, once; further signals change nothing.
+    """A block of the main thread in which SIGTERM raises ``SystemExit(143)``, once. Further signals change nothing.
 
-    It changes nothing in other threads, which get no signals, and nothing if the program has its own handler or ignores
-    the signal. Objects may be left in any order; the oldest one that is inside handles the signal. A child of the
-    process has none.
+    Other threads get no signals, so the object changes nothing there. Nor does it if the program has its own handler or
+    ignores the signal. Objects may be left in any order; the oldest one that is inside handles the signal. A child of
+    the process has none.
     """
 
     _inside: ClassVar[list[EndedBySigterm]] = []
@@ -73,7 +74,7 @@ class EndedBySigterm:
         return self
 
     def defer(self) -> None:
-        """Record that the block is about to end: a signal that comes now is raised when the block has ended."""
+        """Record that the block is about to end. A signal that comes now is raised when the block has ended."""
         self._is_deferred = True
 
     def leave(self) -> None:
@@ -113,7 +114,7 @@ class EndedBySigterm:
 
     @classmethod
     def _settle(cls) -> None:
-        """Forget the blocks that were left; the oldest other one handles the signal, if the program does not."""
+        """Forget the blocks that were left. If the program does not handle the signal, the oldest other block does."""
         left = [each for each in cls._inside if each._is_left]
         # A collection of garbage may leave another block here, and come in here as well.
         cls._inside[:] = [each for each in cls._inside if not each._is_left]
@@ -155,12 +156,12 @@ class Running(Probed):
 
     @property
     def is_stopping(self) -> bool:
-        """Whether it was asked to end. Usable from any thread."""
+        """Whether the object was asked to end. Usable from any thread."""
         return self._stop.is_set()
 
     @property
     def liveness(self) -> WorkerHealth:
-        """Whether every owner thread has made a turn within 10 s; else only a restart of the process helps.
+        """Whether every owner thread has made a turn within 10 s. If not, only a restart of the process helps.
 
         Usable from any thread. An outage of the service changes nothing in that, nor does the end: a process that ends
         in order must not be killed for it.
@@ -185,18 +186,18 @@ class Running(Probed):
         )
 
     def wait(self, timeout: float | None = None, *, until: Callable[[], bool] | None = None) -> bool:
-        """Wait until this object has ended or ``until`` returns true; the object's own thread must not wait.
+        """Wait until this object has ended or ``until`` returns true. Do not call it in the object's own thread.
 
-        So a caller that waits for work of a worker is also woken if the worker dies before.
+        So a caller that waits for work of a worker is also woken if the worker dies first.
 
         Args:
-            timeout: most seconds to wait; ``None`` for no limit.
+            timeout: the longest wait in seconds; ``None`` for no limit.
             until: the condition to wait for, for example ``event.is_set``; called in this thread some twenty times a
                 second.
 
         Returns:
-            Whether ``until`` returned true, or without ``until`` whether it has ended. ``False`` after the time-out, or
-            if it was shut down before.
+            Whether ``until`` returned true. Without ``until``, whether the object has ended. ``False`` after the
+            time-out, or if the object was shut down before it ran.
 
         Raises:
             ConfigurationError: ``until`` is async or a generator.
@@ -223,7 +224,7 @@ class Running(Probed):
         """Run in a thread of its own.
 
         Raises:
-            StreamClientException: it was run or shut down before.
+            StreamClientException: the object has already run, or was shut down.
         """
         self._require_here()
         sigterm = EndedBySigterm(self._ends_on_sigterm).__enter__()

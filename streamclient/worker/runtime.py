@@ -18,12 +18,12 @@ from streamclient.core.consumer.reading_pace import WorkerPace
 from streamclient.worker.read_calls import PrefetchBudget, ReadQueue
 
 USER_THREADS = 256
-"""Threads of the default executor. A thread exists only while all others are inside user code, so the limit is reached
-only if this many processors block at once; further shards then wait for their turn."""
+"""The largest number of threads of the default executor. A thread is made only while all others are inside user code,
+so the limit is reached only if this many processors block at once; further shards then wait for their turn."""
 
 JOIN_SECONDS = 1.0
-"""Time that a worker that has ended waits for its own idle threads. Threads inside a hanging call are left: they are
-daemons and keep no process alive."""
+"""The time for which a worker that has ended waits for its own idle threads. Threads inside a hanging call are left:
+they are daemons and keep no process alive."""
 
 
 def wait(event: threading.Event, seconds: float) -> bool:
@@ -46,7 +46,7 @@ class Runtime:
     """Returns microseconds since 1970 by this machine's clock. It is never compared with the clock of another machine,
     except for the end of a pause, which an operator sets as a time."""
     wait: Callable[[threading.Event, float], bool] = wait
-    """Waits for an answer in a user thread; a simulated runtime lets time pass here."""
+    """Waits for an answer in a user thread. A simulated runtime lets time pass here."""
     new_identifier: Callable[[], str] = new_identifier
     dice: random.Random = field(factory=random.Random)
     make_pool: Callable[[str, int], Executor] = DaemonPool

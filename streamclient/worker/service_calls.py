@@ -47,17 +47,17 @@ from streamclient.worker.owner_loop import OwnerLoop
 Each = TypeVar("Each")
 
 RENEWALS_PER_REQUEST = 200
-"""Largest number of rows in one BatchWriteRow."""
+"""The largest number of rows in one BatchWriteRow."""
 
 HEARTBEATS = (WriteKind.RENEW, WorkerWriteKind.BEAT)
 """Writes that are sent together, before and apart from the others."""
 
 OTHER_WRITES_PER_REQUEST = 50
-"""Number of takes, checkpoints and hand-overs in one group. Groups are small and sent side by side: a lease manager
-that makes one request per write still answers each within a second or so."""
+"""The largest number of takes, checkpoints and hand-overs in one group. Groups are small and sent side by side, so that
+even a lease manager that makes one request per write answers each within a second or so."""
 
 DRAWS_PER_REQUEST = 100
-"""Largest number of rows in one BatchGetRow."""
+"""The largest number of rows in one BatchGetRow."""
 
 
 @frozen(kw_only=True)
@@ -147,7 +147,7 @@ class ServiceCalls:
         self._call(ReadRow(lease_key), partial(self._row, lease_key), self.scan_pool)
 
     def note_order(self, note: NoteOrder) -> None:
-        """Store the end of an operator's order; a store without audit rows has nothing to store."""
+        """Store the end of an operator's order. In a store without audit rows, do nothing."""
         self._call(note, partial(self._note, note), self.status_pool)
 
     def list_shards(self) -> None:
@@ -173,7 +173,7 @@ class ServiceCalls:
         self._start(self.status_pool, partial(self.store.forget_epochs, lease_keys))
 
     def resolve_and_create(self, command: ResolveAndCreate) -> None:
-        """Look the first checkpoint up, then create the row with it."""
+        """Look up the first checkpoint, then create the row with it."""
         self._start(self.fetch_pool, partial(self._resolve, command))
 
     def _scanned(self) -> Scan:
@@ -273,7 +273,7 @@ def _listed(call: str, answer: Iterable[Each]) -> Iterable[Each]:
 
 
 def _checked(call: str, kind: type[Each], answer: object) -> Each:
-    """Return a valid answer; an answer that breaks its promise counts as that call's failure, not as the owner's."""
+    """Return a valid answer. An answer that breaks its promise counts as that call's failure, not as the owner's."""
     if isinstance(answer, kind):
         return answer
     checks.done(call, answer)

@@ -79,7 +79,7 @@ class ShardConsumer:
         """Whether the next read follows a pause whose exact length does not matter."""
         self._call: UserCall | None = None
         self._answer: Any = None
-        """Result of the call under way; its thread sets it."""
+        """Result of the call under way. Its thread sets it."""
         self._timer: Timer | None = None
         warn_after = config.limits.slow_processor_warning_millis
         self._call_watch = CallWatch(self.shard_id, warn_after, config.limits.user_code_limit_millis)
@@ -92,7 +92,7 @@ class ShardConsumer:
         self._handle(consumer_events.Began())
 
     def stop(self, reason: ShutdownReason) -> None:
-        """End as soon as no user code runs; a stronger reason replaces a weaker one."""
+        """End as soon as no user code runs. A stronger reason replaces a weaker one."""
         self._handle(consumer_events.StopAsked(reason))
 
     def abandon(self) -> None:
@@ -116,7 +116,7 @@ class ShardConsumer:
         self._handle(consumer_events.CheckpointAnswered(outcome, ticket.value, ticket.progress, ticket.pending))
 
     def was_read_up_to(self, micros: int) -> None:
-        """Record the time of the position at which the shard was begun, unless more is known by now."""
+        """Record the time of the position at which the shard was begun, unless a later time is already known."""
         self._backlog.was_read_up_to(micros, self._around.loop.now())
 
     def accept_loss(self) -> TrimmedRange | None:
@@ -152,7 +152,7 @@ class ShardConsumer:
         return because(status, tuple(consumer_reasons(machine, self._hold_ups(now), now, is_reading=is_reading)))
 
     def watch(self, now: float) -> None:
-        """Log slow calls, and give up the lease if a call for the shard exceeds its limit."""
+        """Log slow calls; if a call for the shard exceeds its limit, give up the lease."""
         name = "" if self._call is None else self._call.name
         reasons = (
             self._call_watch.look(self._call, name, now),

@@ -55,12 +55,15 @@ class StreamFacts:
         return self._clock.micros(self._wall_micros(), now)
 
     def clock_slow_seconds(self, now: float) -> float:
-        """Return by how much records are newer than this machine's clock, at least; 0.0 if none is."""
+        """Return by how many seconds, at least, records are newer than this machine's clock; 0.0 if none is."""
         wall_micros = self._wall_micros()
         return max(0, self._clock.micros(wall_micros, now) - wall_micros) / MICROS_PER_SECOND
 
     def report(self, backlog: Backlog, now: float, poll_interval: float = 0.0) -> RetentionReport:
-        """Return lag and time to loss of a shard with that backlog, which is read every ``poll_interval`` seconds."""
+        """Return lag and time to loss of a shard with the backlog ``backlog``.
+
+        The shard is read every ``poll_interval`` seconds.
+        """
         return backlog.report(
             now,
             self.service_micros(now),
@@ -69,7 +72,10 @@ class StreamFacts:
         )
 
     def loss_micros(self, backlog: Backlog) -> float:
-        """Return when the shard's oldest unread record is deleted: smaller is more urgent. Unknown counts as now."""
+        """Return when the shard's oldest unread record will be deleted.
+
+        A smaller time is more urgent; an unknown one counts as now.
+        """
         unread_micros = backlog.unread_micros
         return 0.0 if unread_micros is None else float(unread_micros + (self.expiration_micros or 0))
 
@@ -114,7 +120,10 @@ def consumer_reasons(
 
 
 def _next_try(machine: ConsumerMachine, now: float, *, is_reading: bool) -> Reason | None:
-    """Return when a failure is followed by a new try: shown with the failure, so that neither is shown alone."""
+    """Return when a failure is followed by a new try.
+
+    Failure and time are shown together, so that neither is shown alone.
+    """
     phase, cause = machine.phase, None if machine.reason is None else machine.reason.cause
     if machine.is_asking:
         return Reason(Cause.STRATEGY_ASKED)
@@ -142,7 +151,10 @@ def because(status: ShardStatus, reasons: tuple[Reason, ...]) -> ShardStatus:
 
 
 def over_status(status: ShardStatus, over: Reason | None) -> ShardStatus:
-    """Return the status on a failed or ended worker, if ``over`` says so: nothing of the shard moves any more."""
+    """Return the status as it is on a failed or ended worker, if ``over`` says so.
+
+    Nothing of the shard moves any more.
+    """
     if over is None or status.state is ShardState.SHUTDOWN_COMPLETE:
         return status
     told = status.reasons if over.cause is Cause.WORKER_ENDED and status.reasons else (over, *status.reasons)
@@ -151,11 +163,12 @@ def over_status(status: ShardStatus, over: Reason | None) -> ShardStatus:
 
 
 STAND_IN_ROWS = frozenset({Cause.FINISHED, Cause.PARENT})
-"""Causes that the lease rows show anyway. Besides, the text about a parent changes with each heartbeat of its owner."""
+"""Causes that are not published, because the lease rows show them. Besides, the text about a parent changes with each
+heartbeat of its owner."""
 
 
 COST_SECONDS = 60.0
-"""The least time over which a worker states its cost: the information is written once in it, and not with each
+"""The shortest time over which a worker states its cost. The information is written once in that time, not with each
 heartbeat, and a burst of checkpoints is spread over it."""
 
 
@@ -233,14 +246,14 @@ class PublishedInfo:
         return self._cost
 
     def _latest_parked(self, parked: Mapping[str, int], now: float) -> Mapping[str, int]:
-        """Return the numbers of parked records: the first at once, later ones as seldom as the cost."""
+        """Return the numbers of parked records: the first at once, later ones as rarely as the cost."""
         if parked != self._parked and (not self._parked or now - self._parked_at >= COST_SECONDS):
             self._parked, self._parked_at = dict(parked), now
         return self._parked
 
 
 def _is_told(status: ShardStatus) -> bool:
-    """Return whether a reason exists that the lease rows do not show anyway."""
+    """Return whether the status has a reason that the lease rows do not show."""
     return bool(status.reasons) and status.reasons[0].cause not in STAND_IN_ROWS
 
 

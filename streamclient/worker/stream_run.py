@@ -45,8 +45,8 @@ Result = TypeVar("Result")
 
 SHORTEST_PAUSE_MILLIS = 200
 LONGEST_PAUSE_MILLIS = 20_000
-"""Pauses of a worker that starts during an outage of the service; it tries without end, because it is started to
-run."""
+"""The longest pause between the tries of a worker that starts during an outage of the service. It tries without end,
+because it is started to run."""
 
 
 class StoppedEarly(Exception):  # not an error: a request that was granted
@@ -63,13 +63,14 @@ class Persistence:
         monotonic: Callable[[], float],
         limit_millis: int,
     ) -> None:
-        """``limit_millis``: how long one action may lack success before the worker counts as unhealthy."""
+        """Make it. The worker counts as unhealthy if one action lacks success for longer than ``limit_millis``."""
         self._stop = stop
         self._wait = wait
         self._monotonic = monotonic
         self._limit_seconds = limit_millis / 1_000
         self.what: str = ""
-        """The action that is under way or has failed; empty before the first one and after each that succeeded."""
+        """The action that is under way or has failed. It is empty before the first action, and after an action that
+        succeeded."""
         self._problem: Callable[[], Exception | None] = lambda: None
         self._watchdog = CallWatchdog("no call to the service was made", monotonic())
 
@@ -118,7 +119,9 @@ class Persistence:
         raise StoppedEarly(what)
 
     def sleep(self, seconds: float) -> None:
-        """Wait between the tries of a call. A stop ends the wait during an action; after the last action it does not.
+        """Wait between the tries of a call.
+
+        A stop during an action ends the wait; a stop after the last action does not.
 
         Raises:
             StoppedEarly: ``stop`` was set during an action.
@@ -168,7 +171,7 @@ def _be_ready(manager: ILeaseManager) -> None:
 
 
 def _problem_of(manager: ILeaseManager) -> Exception | None:
-    """Return the error that delays the manager; a user's manager need not name one. Usable from any thread."""
+    """Return the error that delays the manager. A user's manager need not name one. Usable from any thread."""
     try:
         problem = getattr(manager, "table_problem", None)
     except Exception as error:
@@ -235,7 +238,7 @@ class StreamRun:
 
     def show_health(self) -> None:
         """Measure the health while no owner does. Usable from any thread."""
-        with self._showing:  # so that an earlier judgement is never set later
+        with self._showing:  # so that an earlier health is never set later
             if self.coordinator is None or self.exception is not None:
                 self._metrics.set(UNHEALTHY, float(not self.health.is_healthy))
 
@@ -434,7 +437,7 @@ class StreamRun:
 
     @property
     def health(self) -> WorkerHealth:
-        """Whether the stream is read at all, and whether scans and heartbeats succeed."""
+        """The health: whether the stream is read at all, and whether scans and heartbeats succeed."""
         coordinator, persistence = self.coordinator, self._persistence
         if self.exception is not None:
             return WorkerHealth(is_healthy=False, reason=f"ended: {self._failed_call}{described(self.exception)}")

@@ -58,11 +58,11 @@ class UserCall:
 
 
 class HandedCall(UserCall):
-    """One call that user code takes out of a line, in a thread that is not the worker's, and ends at any later time.
+    """One call that user code takes out of a line, in another thread than the worker's, and ends at any later time.
 
     The token decides who has the call: user code takes it with ``claim``, the owner takes it back with ``cancel``. So a
-    call is given out or taken back, never both. ``claim``, ``finish`` and ``give_back`` may be called in any
-    thread. The first end counts: a signal may raise where a loop has just ended its batch, and then leaves it as well.
+    call is given out or taken back, never both. ``claim``, ``finish`` and ``give_back`` may be called in any thread.
+    The first end counts: a signal may raise where a loop has just ended its batch, and then leaves it as well.
     """
 
     queued_cause: Cause = Cause.BATCH_WAITS
@@ -75,11 +75,14 @@ class HandedCall(UserCall):
         self._done = done
         self._given_back = given_back
         self.last_taken_at: Callable[[], float] = lambda: 0.0
-        """Returns when a call was last taken out of the same line; a receiver sets it."""
+        """Returns when a call was last taken out of the same line. A receiver sets it."""
 
     @property
     def queued_at(self) -> float:
-        """The time of the claim; before it, the last time at which the line moved, or the call came to it."""
+        """The time of the claim.
+
+        Before the claim, it is the last time at which the line moved, or at which the call joined it.
+        """
         return max(self._queued_at, self.last_taken_at()) if self.started_at is None else self.started_at
 
     def claim(self) -> bool:
@@ -97,7 +100,10 @@ class HandedCall(UserCall):
         return self.is_taken_back
 
     def finish(self, error: BaseException | None = None) -> None:
-        """End the call, with the error that user code raised; a call that was taken back is over already."""
+        """End the call, with the error that user code raised.
+
+        If the owner took the call back, the call is already over.
+        """
         self._end(None if error is None else Raised.of(error), self._done)
 
     def give_back(self) -> None:
@@ -187,7 +193,7 @@ class UserCode:
         self._loop.start(self._executor, partial(self._hand_over, call, function, done))
 
     def _hand_over(self, call: UserCall, function: Callable[[], None], done: Done) -> None:
-        """Submit the call; raise only if the system refuses a thread: then the call has not failed and is retried."""
+        """Submit the call. Raise only if the system refuses a thread; the call has then not failed, and is retried."""
         if call.is_taken_back:
             return
         future: Future[None]
@@ -218,7 +224,7 @@ class UserCode:
         self.tell(call, done, raised)
 
     def _tell(self, call: UserCall, done: Done, raised: Raised | None) -> None:
-        """Report the end of a call once, in the owner thread; a repeated report of an executor is ignored."""
+        """Report the end of a call once, in the owner thread. A repeated report of an executor is ignored."""
         if call.is_over or call.is_taken_back:
             self._outages.log(
                 logging.WARNING,
@@ -282,10 +288,10 @@ def log_with(logger: logging.Logger, level: int, text: str, raised: Raised | Non
 
 
 def checked_keys(answer: Iterable[object]) -> list[ParkedKey]:
-    """Return the answer of a parking store, if the owner can look keys up by it.
+    """Return the answer of a parking store, if keys can be looked up in it.
 
     Raises:
-        ConfigurationError: the owner cannot.
+        ConfigurationError: keys cannot be looked up in it.
     """
     keys = checks.done("parked_keys", answer, may_yield=True)
     return [_parked_key.require("each of parked_keys", key) for key in keys]  # type: ignore[misc]  # checked

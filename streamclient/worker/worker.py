@@ -42,10 +42,11 @@ SHUTDOWN_GRACE_SECONDS = 5.0
 that is still under way."""
 
 LOOK_SECONDS = 1.0
-"""Interval at which the thread of ``run`` measures the health of streams that have not begun, and looks for a stop."""
+"""The interval at which the thread of ``run`` measures the health of streams that have not begun, and looks for a
+stop."""
 
 STATUS_SECONDS = 10.0
-"""Longest wait for the owner thread, which answers in milliseconds; more means that the process gets no processor
+"""The longest wait for the owner thread, which answers in milliseconds; more means that the process gets no processor
 time."""
 
 
@@ -77,7 +78,7 @@ class Worker(Running):
         runtime: clocks and threads, for tests.
 
     Raises:
-        ConfigurationError: an argument cannot work; nothing has happened yet.
+        ConfigurationError: an argument is invalid; nothing has happened yet.
     """
 
     def __init__(  # noqa: PLR0917  # in the order of the Java client's constructor
@@ -135,7 +136,7 @@ class Worker(Running):
 
         Raises:
             WorkerFailedError: at least one stream failed; the message is the text in the log.
-            StreamClientException: the worker was run or shut down before; that does not disturb a run under way.
+            StreamClientException: the worker has already run, or was shut down; that does not disturb a run under way.
         """
         self._begin()
         with EndedBySigterm(self._client_config.end_on_sigterm) as sigterm:
@@ -185,7 +186,7 @@ class Worker(Running):
     def resume(self, shard_id: str | None = None) -> None:
         """Undo ``pause`` with the same argument: read on from the stored checkpoint. Usable from any thread.
 
-        The call returns at once. An operator's pause in the lease's row stays. Errors are those of ``pause``.
+        The call returns at once. An operator's pause in the lease's row stays. Errors as in ``pause``.
         """
         from streamclient.core.events import ResumeRequested  # noqa: PLC0415
 
@@ -270,9 +271,10 @@ class Worker(Running):
 
     @property
     def work_health(self) -> WorkerHealth:
-        """Whether every stream is read and each kind of call for that succeeds, as ``health`` says while it runs.
+        """The health of the work: whether every stream is read and each kind of call succeeds.
 
-        Usable from any thread. An unhealthy worker goes on trying; only a stream that failed does not come back.
+        ``health`` is the same in a run. Usable from any thread. An unhealthy worker goes on trying; only a stream that
+        failed does not come back.
         """
         self._require_here()
         if self._failure is not None:
@@ -313,7 +315,7 @@ class Worker(Running):
         return SharedParts(self._identifier, self._client_config, self._executor, self._runtime)
 
     def use_processors(self, make: ProcessorMaker, executor: Executor | None = None) -> None:
-        """Replace what makes the processors of all streams and, if given, what runs them; only before ``run``."""
+        """Replace the maker of processors of all streams and, if given, their executor; only before ``run``."""
         for stream in self._streams.values():
             stream.make_processor = make
         self._executor = executor or self._executor

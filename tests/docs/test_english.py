@@ -23,6 +23,19 @@ FORBIDDEN = {
     'def f():\n    """Whether it is there."""': (2, "Whether"),
     'def f():\n    """Each row of a page."""': (2, "Each"),
     'class A:\n    def f(self):\n        """Until it is there."""': (3, "Until"),
+    '"""Errors are those of the page."""': (1, "are those of"),
+    "# The name must be that of the lease.": (1, "be that of"),
+    'raise ValueError("the worker was shut down before")': (1, "shut down before"),
+    'def f():\n    """Return names.\n\n    Raises:\n        E: it was closed before.\n    """': (5, "closed before"),
+    'def f():\n    """Return the keys of the rows, sorted."""': (2, ", sorted."),
+    'def f():\n    """Return the time that is left, in words."""': (2, ", in words."),
+    "# A judgement takes milliseconds.": (1, "judgement"),
+    'LIMIT = 1\n"""How often a page is read."""': (2, "How"),
+    'LIMIT = 1\n"""Most rows of a page."""': (2, "Most r"),
+    'def f():\n    """Have the row read."""': (2, "Have the"),
+    'def f():\n    """Have ``wake`` called at the end."""': (2, "Have ``wake``"),
+    'class A:\n    def f(self):\n        """See ``Store``."""': (3, "See ``Store``."),
+    'def f():\n    """Return the module ``pyarrow``."""': (2, "Return the module ``pyarrow``."),
 }
 
 ALLOWED = [
@@ -35,6 +48,10 @@ ALLOWED = [
     'LIMIT = 1\n"""Whether it is there."""',
     'class A:\n    @property\n    def f(self):\n        """The rows of a page."""',
     'def f():\n    """Return the rows of a page, where they are."""',
+    'def f():\n    """Read what was closed before the end, as in that of ``g``.\n\n    See ``Store.f``.\n    """',
+    'LIMIT = 1\n"""Most important is the sorted page: it shows in words how often it was read."""',
+    '"""The rows are sorted. Have you read these? How?"""',
+    'def f():\n    """Return the class ``Page`` of a row that has no name."""',
 ]
 
 

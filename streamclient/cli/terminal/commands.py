@@ -33,8 +33,8 @@ HANGUP = (signal.SIGHUP,) if hasattr(signal, "SIGHUP") else ()
 """SIGHUP where the system has it; Windows has none."""
 
 READER_SECONDS = 0.2
-"""Seconds between two looks whether the output of a command is still read: a person notices no delay, and a look costs
-one call of the system."""
+"""The seconds between two checks whether the output of a command is still read. A person notices no delay, and a check
+costs one call of the system."""
 
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 """The errors of a full disk."""
@@ -43,7 +43,7 @@ Run = Callable[[argparse.Namespace], int]
 
 
 class CommandFailed(Exception):
-    """The end of a command, with a text for the user. The default exit code is that of wrong arguments."""
+    """The end of a command, with a text for the user. The default exit code is the one for wrong arguments."""
 
     def __init__(self, message: str, exit_code: int = EXIT_UNUSABLE) -> None:
         super().__init__(message)
@@ -73,7 +73,10 @@ class Parser(argparse.ArgumentParser):
         sys.exit(EXIT_UNUSABLE)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
-        """Parse arguments; refuse unknown ones here, where the command is known whose ``--help`` names the others."""
+        """Parse arguments.
+
+        Refuse unknown ones here, where the command is known, so that the error names its ``--help``.
+        """
         known, unknown = super().parse_known_args(args, namespace)
         if unknown:
             self.error(f"unrecognized arguments: {' '.join(unknown)}")
@@ -90,7 +93,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def runs(parser: argparse.ArgumentParser, run: Run) -> None:
-    """Have ``run`` carry out the parser's command and return the exit code.
+    """Let ``run`` carry out the parser's command and return the exit code.
 
     A command whose output is no longer read ends with 0. A command that does more than print sets another exit code as
     the parser's default for ``unread``. A command whose errors are not plain text sets its function for them as
@@ -167,7 +170,7 @@ def shown_until_ended() -> Iterator[None]:
 
 
 def _sentence(error: StreamClientError | RuntimeError) -> str:
-    """Return the sentence for an error; raise an error of Python's own again, unless the system refused a thread."""
+    """Return the sentence for an error. Raise an error of Python's own again, unless the system refused a thread."""
     if isinstance(error, StreamClientError):
         return str(error)
     if is_refused_thread(error):
@@ -187,7 +190,7 @@ def _end(arguments: argparse.Namespace, text: str, code: int) -> int:
 
 
 def _say_last(text: str, say: Callable[..., None] = complain) -> None:
-    """Print to standard error, if that is still possible: the exit code is the same either way."""
+    """Print to standard error, if that is still possible. The exit code is the same either way."""
     try:
         say(*text.split("\n"))  # an error may have several lines; quoted texts in them have none of their own
     except OSError:
@@ -195,7 +198,7 @@ def _say_last(text: str, say: Callable[..., None] = complain) -> None:
 
 
 def _flush() -> None:
-    """Write the buffered output now: at its exit, Python would complain that the reader is gone, and end with 120."""
+    """Write the buffered output now. At its exit, Python would complain that the reader is gone, and end with 120."""
     try:
         sys.stdout.flush()
     except BrokenPipeError:

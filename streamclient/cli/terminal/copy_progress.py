@@ -17,7 +17,7 @@ from streamclient.cli.terminal.output import complain, print_json_line, print_te
 Answer = TypeVar("Answer")
 
 SHOWN_DIFFERENCES = 100
-"""The most differences that ``--verify`` prints without ``--all``; further ones are only counted."""
+"""The largest number of differences that ``--verify`` prints without ``--all``. Further ones are only counted."""
 
 EXIT_DIFFERENT = 3
 """The comparison was carried out, and rows differ."""

@@ -1,4 +1,4 @@
-"""Log entries, and what a command says, as JSON: one document on one line of standard error each."""
+"""Log entries, and a command's own lines, as JSON: one document on one line of standard error each."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from streamclient.base.times import MICROS_PER_SECOND, now_micros, utc_text
 from streamclient.cli.terminal.output import json_text, without_last_words
 
 SPEAKER = "streamclient"
-"""The name of the logger in documents of what a command says by itself."""
+"""The name of the logger in documents of a command's own lines."""
 
 _PRINTING = threading.Lock()
 
@@ -65,7 +65,7 @@ def _message_of(record: logging.LogRecord) -> str:
 
 
 def _error_of(record: logging.LogRecord) -> Mapping[str, object]:
-    """Return the fields of an entry's error; only ``stack`` for a stack without an error."""
+    """Return the fields of an entry's error. A stack without an error has only ``stack``."""
     error = record.exc_info[1] if record.exc_info else None
     if error is None:
         return {"stack": record.stack_info}

@@ -21,7 +21,7 @@ GAP = "  "
 ELLIPSIS = "…"
 
 SHORTEST_ID = 8
-"""Least number of characters of a shortened id; ids that share their first characters keep more."""
+"""The smallest number of characters of a shortened id. Ids that share their first characters keep more."""
 
 _EMPTY_CELLS = frozenset({"", "-"})
 
@@ -32,7 +32,7 @@ class Column:
 
     title: str
     drop: int = 0
-    """The column with the highest number is dropped first; a column with 0 always stays."""
+    """The column with the highest number is dropped first. A column with 0 always stays."""
     least: int | None = None
     """The width in cells to which the column may be cut, with an ellipsis, before other columns are dropped; ``None``
     if it is never cut."""
@@ -52,7 +52,7 @@ def display_width(text: str) -> int:
 
 
 def cut(text: str, width: int) -> str:
-    """Return the text; if it is wider than ``width``, its beginning with an ellipsis."""
+    """Return the text. If it is wider than ``width``, return its beginning with an ellipsis."""
     if display_width(text) <= width:
         return text
     kept, used = "", 0
@@ -65,7 +65,7 @@ def cut(text: str, width: int) -> str:
 
 
 def cut_parts(text: str, width: int) -> str:
-    """Return as many parts of the text, two spaces apart, as fit; at least the beginning of the first part."""
+    """Return as many parts of the text as fit, two spaces apart. Return at least the beginning of the first part."""
     parts = one_line(text).split(GAP)
     while len(parts) > 1 and display_width(GAP.join(parts)) > width:
         parts.pop()
@@ -164,7 +164,7 @@ def _fold_line(line: str, width: int) -> str:
 
 
 def short_ids(ids: Iterable[str]) -> dict[str, str]:
-    """Return the beginning of each id: long enough to tell all ids apart, and at least ``SHORTEST_ID`` characters."""
+    """Return the beginning of each id. It tells all ids apart, and has at least ``SHORTEST_ID`` characters."""
     known = sorted(set(ids))
     length = SHORTEST_ID
     for full, following in pairwise(known):
@@ -189,7 +189,7 @@ def shortener(ids: Iterable[str], width: int | None, named: Collection[str] | No
 
 
 def matching_id(given: str, ids: Iterable[str], noun: str) -> str:
-    """Return the only id that begins with ``given``; ``given`` itself if no id does: its look-up will report that.
+    """Return the only id that begins with ``given``. If no id does, return ``given``: its look-up will report that.
 
     Raises:
         ConfigurationError: several ids begin with ``given``.

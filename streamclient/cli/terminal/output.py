@@ -21,10 +21,11 @@ from streamclient.base.logs import is_said_at_end
 from streamclient.cli.terminal.layout import Column, cut_parts, fit_table, fold, one_line, shortener
 
 NARROWEST = 40
-"""The least width that a terminal is assumed to have: no table fits into less."""
+"""The smallest width that a terminal is assumed to have. No table fits into less."""
 
 TELL_SECONDS = 1.0
-"""Seconds between two updates of a line that shows elapsed time: often enough that a person sees the line move."""
+"""The seconds between two updates of a line that shows elapsed time. They are so short that a person sees the line
+move."""
 
 
 def width_of(stream: TextIO) -> int | None:
@@ -58,7 +59,7 @@ def print_json_line(document: Any) -> None:
 
 
 def json_text(document: Any, stream: TextIO, indent: int | None = None) -> str:
-    """Return JSON for a stream; characters that its encoding lacks or that a terminal obeys are escaped."""
+    """Return JSON for a stream. Characters that its encoding lacks or that a terminal obeys are escaped."""
     is_unicode = (stream.encoding or "utf-8").lower().startswith("utf")
     text = json.dumps(document, ensure_ascii=not is_unicode, indent=indent)
     return "\n".join(line if line.isprintable() else _json_escaped(line) for line in text.split("\n"))
@@ -107,7 +108,10 @@ def log_to_terminal(level: str | int, text: str = "%(message)s") -> None:
 
 
 def without_last_words(handler: logging.Handler) -> logging.Handler:
-    """Return the handler, which leaves out the reason for which a worker ends: the command ends with it."""
+    """Make the handler leave out the reason for which a worker ends, and return it.
+
+    The command itself ends with that reason.
+    """
     handler.addFilter(lambda record: not is_said_at_end(record))
     return handler
 
@@ -130,12 +134,12 @@ def print_table(columns: Sequence[Column], rows: Sequence[Sequence[str]], empty:
 
 
 def id_shortener(ids: Iterable[str]) -> Callable[[str], str]:
-    """Return a function that shortens ids in a text, on a terminal; commands accept the short ids, too."""
+    """Return a function that, on a terminal, shortens ids in a text. Commands accept the short ids, too."""
     return shortener(ids, width_of(sys.stdout))
 
 
 class ProgressLine:
-    """A line of progress: overwritten on a terminal, elsewhere appended whenever its text changes. Thread-safe.
+    """A line of progress. It is overwritten on a terminal, elsewhere appended whenever its text changes. Thread-safe.
 
     ``close`` ends the line, so that the next output begins another one; so does ``say``. Text that this module prints
     meanwhile, from any thread and on either stream, appears above the line.
@@ -146,7 +150,7 @@ class ProgressLine:
         self._last = ""
 
     def show(self, text: str) -> None:
-        """Show ``text`` as the progress: on a terminal, only as many of its parts, two spaces apart, as fit."""
+        """Show ``text`` as the progress. On a terminal, show only as many of its parts, two spaces apart, as fit."""
         with _PRINTING:
             width = width_of(self._stream)
             if width is not None:

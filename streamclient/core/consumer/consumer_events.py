@@ -47,7 +47,7 @@ class ShardPage(Protocol):
 
 @frozen
 class Began:
-    """The consumer was made; the parents of its lease are finished."""
+    """The consumer was made. The parents of its lease are finished."""
 
 
 @frozen

@@ -1,4 +1,4 @@
-"""The positions that a processor may store: those that it was given, except positions before a stored position."""
+"""The positions that a processor may store: all that it was given, except positions before a stored position."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from streamclient.model import CheckpointPosition, Progress
 from streamclient.records import SequenceInfo
 
 MOST_POSITIONS = 10_000
-"""The number of positions that are remembered for a processor. When a position is stored, all earlier positions are
-forgotten. So only a processor that is ten thousand batches ahead of its checkpoints reaches this bound. Its oldest
+"""The largest number of positions that are remembered for a processor. When a position is stored, all earlier positions
+are forgotten. So only a processor that is ten thousand batches ahead of its checkpoints reaches this bound. Its oldest
 positions are then refused, with an error that says so."""
 
 END_NUMBER = 2**63
@@ -109,7 +109,7 @@ class HandedOutPositions:
             del self._places[position]
 
     def resolve(self, value: str | None) -> Place:
-        """Return the position to store: that of ``value``, or without a value the later of permitted and requested.
+        """Return the position to store: the one of ``value``, or without a value the later of permitted and requested.
 
         A requested position can be after the permitted one: an earlier processor prepared it, and the present processor
         requested it without an answer. The sink has committed that position, so requesting it again is right and going

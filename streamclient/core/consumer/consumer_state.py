@@ -148,7 +148,7 @@ class ConsumerState:
         self._beginnings[self.phase](self)
 
     def _close(self, outcome: Outcome, reason: ShutdownReason) -> None:
-        """Have ``shutdown`` called.
+        """Let the processor's ``shutdown`` be called.
 
         The processor gets the stronger of two reasons: ``reason``, or the reason of a requested stop.
         """
@@ -175,7 +175,7 @@ class ConsumerState:
             self._tell(consumer_events.OrderEnded(order, taken))
 
     def _tell_withdrawn_orders(self) -> None:
-        """Tell which operators' orders were withdrawn; wait with that while records are being parked by order."""
+        """Tell which operators' orders were withdrawn. Wait with that while records are being parked by order."""
         delivery = self._delivery
         if not self._orders.are_any:
             return

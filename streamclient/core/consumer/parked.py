@@ -1,9 +1,10 @@
 """The parked keys that one shard's consumer knows, and the number of records that it may park.
 
 Before its first batch, the consumer asks the parking store for all parked keys of the stream. It asks again when a
-record of such a key comes and the answer is older than a second, because the records of the key may have been replayed
-meanwhile. Keys move to child shards when a shard splits. The store answers by key and not by shard. A child starts only
-after every record of its parents was processed or parked, so the child sees all keys that its parents parked.
+record of a parked key comes and the answer is older than a second, because the records of the key may have been
+replayed meanwhile. Keys move to child shards when a shard splits. The store answers by key and not by shard. A child
+starts only after every record of its parents was processed or parked, so the child sees all keys that its parents
+parked.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from streamclient.records import PrimaryKey, StreamRecord
 
 TRUSTED_SECONDS = 1.0
 """The time for which the store's answer is used while records of parked keys arrive. One question per second is cheap.
-After a replay, the shard delivers records of such keys again within that time."""
+After a replay, the shard delivers records of the replayed keys again within that time."""
 
 KEY_IS_PARKED = "not tried: an earlier record of its key is parked"
 

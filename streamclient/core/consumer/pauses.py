@@ -187,7 +187,7 @@ class ConsumerBackoff:
     def may_follow(self, page: ShardPage, read_from: Position) -> bool:
         """Return whether records may follow an empty page.
 
-        The service's hint decides; without a hint, a position that moved.
+        The service's hint decides. Without a hint, they may follow if the position has moved.
         """
         moved = page.next_position != read_from and read_from.is_iterator
         return moved if page.may_more_record is None else page.may_more_record

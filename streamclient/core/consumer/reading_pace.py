@@ -97,7 +97,7 @@ class WorkerPace:
         return eager if interval <= self.shortest else max(interval * self.quiet_stretch, eager)
 
     def report(self) -> str:
-        """Return in words by how much polls are held back; return an empty text if they are not.
+        """Return in words by how much polls are held back; empty if they are not.
 
         Numbers have two digits, so that a published text seldom changes.
         """
@@ -139,7 +139,10 @@ class TablePace:
         return self._alive_at is None
 
     def silence(self, now: float) -> float:
-        """Return for how long no shard has had a record. A table counts as having traffic when it is first read."""
+        """Return the seconds for which no shard has had a record.
+
+        A table counts as having traffic when it is first read.
+        """
         return 0.0 if self._alive_at is None else now - self._alive_at
 
     def close(self) -> None:

@@ -131,7 +131,7 @@ class RecordOrders:
     def ended(self, stored: int, *, is_finished: bool) -> Iterator[tuple[RecordOrder, int]]:
         """Yield each order, only once, that is obeyed when the checkpoint is after ``stored`` records.
 
-        The yielded number is that of the records that this consumer took out.
+        With each order comes the number of records that this consumer took out.
         """
         for standing in self._standing.values():
             is_passed = standing.passed_at is not None and standing.passed_at <= stored

@@ -1,10 +1,10 @@
 """Lag, time to loss and pace of a shard. Arithmetic only.
 
-The times of records come from the service's clock, so the present time must be that of the service, too. It is
-estimated as the later of two times. One is the time of this machine's clock. The other is the newest record time seen
-anywhere in the stream, plus the time that has passed since then. So traffic corrects a machine clock that is slow. If
-the machine clock is some seconds fast, every lag is larger and every time to loss is smaller by these seconds: warnings
-come early. No lease depends on this estimate.
+The times of records come from the service's clock, so the present time must be the service's, too. It is estimated as
+the later of two times. One is the time of this machine's clock. The other is the newest record time seen anywhere in
+the stream, plus the time that has passed since then. So traffic corrects a machine clock that is slow. If the machine
+clock is some seconds fast, every lag is larger and every time to loss is smaller by these seconds: warnings come early.
+No lease depends on this estimate.
 
 Only a bound is known for the age of unread records. The oldest unread record is not older than the last processed
 record, nor than the time of a read that found no more records. So a report may show too much lag and too little time to

@@ -47,7 +47,7 @@ class Phase(Enum):
     """The parking store is asked for parked keys, or is given records."""
 
     CLOSING = "closing"
-    """``shutdown`` runs, or a checkpoint that was requested before is not answered yet."""
+    """``shutdown`` runs, or a checkpoint that was already requested is not answered yet."""
 
     BACKING_OFF = "backing_off"
     """No processor exists; a new processor starts after a pause."""
@@ -78,8 +78,8 @@ class Outcome(Enum):
     """The parking store must answer or store records before any other record is delivered."""
 
     CAUGHT_UP = "caught_up"
-    """No record was read, or all records read are done. In addition, the service says that no more records wait, or
-    immediate reads have found no record lately."""
+    """All records that were read are done, and the next read need not begin at once. Either the service says that no
+    more records wait, or immediate reads have lately found none."""
 
     READ_FAILED = "read_failed"
     NOT_BELIEVED = "not_believed"

@@ -161,7 +161,7 @@ class _Held:
 
 
 def _fill(bases: Mapping[str, int], held: _Held, burdens: Mapping[str, int] | None = None) -> dict[str, int]:
-    """Return each worker's number of leases of one kind, so that the sums of ``base`` and these numbers are most even.
+    """Return each worker's number of leases of one kind, so that the sums of ``bases`` and these numbers are most even.
 
     If only some of several equal workers get one more lease, it goes first to a worker that has one more already, so
     that fewer leases move. After that it goes to a worker with fewer ``burdens``, then to the first worker by name.

@@ -1,10 +1,10 @@
 """The balance of leases beside workers without sessions, such as Java workers.
 
-The numbers are those of the Java stream client (``LeaseTaker``), so that both clients can share a table without pulling
-leases to and fro. All rows count, including finished ones, and the target is the number of rows divided by the number
-of workers, rounded up. Four rules differ, and none of them can make Java steal more. Leases in transit count for their
-stealer. Several leases may be marked in one pass. Only leases that are worth moving are marked. Finished leases are
-exchanged for unfinished leases.
+The numbers are the same as in the Java stream client (``LeaseTaker``), so that both clients can share a table without
+pulling leases to and fro. All rows count, including finished ones, and the target is the number of rows divided by the
+number of workers, rounded up. Four rules differ, and none of them can make Java steal more. Leases in transit count for
+their stealer. Several leases may be marked in one pass. Only leases that are worth moving are marked. Finished leases
+are exchanged for unfinished leases.
 
 The exchange is needed because, of two workers with equal numbers of rows, one may do all the work. A *swap* changes
 that and leaves the counts unchanged: a worker marks an unfinished lease of a worker that has at least two unfinished
@@ -145,10 +145,14 @@ def _givable(view: LeaseView, worker_id: str, keys: Collection[str]) -> list[Lea
 def _may_lose_one(numbers: Numbers, owner: str) -> bool:
     """Return whether this worker may ask ``owner`` for an unfinished lease.
 
-    Java's rule decides, with the owner's leases counted as Java does, so that a Java owner need not steal in turn.
-    Finished leases count, but are not requested. So an owner that has no more unfinished leases than this worker is not
-    asked; it gives finished leases away itself. A Java owner never does that. If a Java owner keeps so many leases that
-    no other worker reaches the target, the workers below the target even out their leases among themselves.
+    It may not if the owner has no more unfinished leases than this worker. (Workers of this package give finished
+    leases away without being asked; Java workers do not.) If the owner has more of them, one of two conditions is
+    enough:
+
+    * Java's rule permits the move. It compares all leases of the two workers, finished ones included. The owner's
+      leases are counted as Java counts them, so that a Java owner need not steal in turn;
+    * the owner has at least two leases more, of all leases and of unfinished ones. So the workers below the target even
+      out their leases among themselves if a Java owner keeps too many for any of them to reach the target.
     """
     me = numbers.worker_id
     more_leases = numbers.settled.get(owner, 0) - numbers.counts[me]
@@ -345,7 +349,7 @@ class Numbers:
     """The number of all leases, by worker; leases in transit count for their receiver. The keys are all workers that
     have leases, and the planning worker."""
     unfinished: dict[str, int] = field(factory=dict)
-    """The number of unfinished leases among those of ``counts``, by worker."""
+    """The number of unfinished leases among the leases in ``counts``, by worker."""
     settled: dict[str, int] = field(factory=dict)
     """The number of leases as the Java stream client counts them, by worker: a lease in transit counts for no
     worker."""
@@ -444,7 +448,7 @@ def _await(numbers: Numbers, row: Lease) -> None:
 
 
 def missing_moves(numbers: Iterable[int]) -> int:
-    """Return how many single moves make the numbers even, so that no two of them differ by more than one."""
+    """Return the number of single moves after which no two of ``numbers`` differ by more than one."""
     values = list(numbers)
     low, high = sum(values) // len(values), -(-sum(values) // len(values))
     return max(sum(max(value - high, 0) for value in values), sum(max(low - value, 0) for value in values))

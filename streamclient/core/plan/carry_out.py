@@ -28,8 +28,8 @@ MOVES = (WriteKind.TAKE, WriteKind.STEAL, WriteKind.TRANSFER)
 """The writes after which a lease belongs to another worker, or soon will."""
 
 GRACE_SECONDS = 0.1
-"""Seconds that are added to the moment at which a lease expires. The lease must have stood still for longer than its
-duration."""
+"""The seconds that are added to the moment at which a lease expires. The lease must have stood still for longer than
+its duration."""
 
 
 def plan_and_follow(state: WorkerState) -> None:
@@ -96,7 +96,10 @@ def prepare_departure(state: WorkerState) -> None:
 
 
 def choose_heirs(state: WorkerState) -> None:
-    """Choose the receiver of each lease for this worker's stop, from the rows last seen."""
+    """Decide which worker receives each lease when this worker stops. The rows last seen decide.
+
+    In a fleet in which some worker has no session, nothing is decided here.
+    """
     was_awaited, state.awaits_heirs = state.awaits_heirs, False
     if state.is_stopping and state.signals.is_uniform:
         state.heirs = _fleet(state).assignment()
@@ -162,7 +165,7 @@ def _pass_on(state: WorkerState, rows: list[Lease]) -> None:
 
 
 def _carry_out(state: WorkerState, plan: Moves) -> None:
-    """Carry out the plan, beginning with hand-overs of leases that are not read, because they make up for the takes."""
+    """Carry out the plan. Begin with hand-overs of leases that are not read, because they make up for the takes."""
     held = {key: state.held[key] for move in plan.transfers if (key := move.row.lease_key) in state.held}
     to_be_read = [key for key, lease in held.items() if not lease.lease.is_finished]
     for move in plan.transfers:
@@ -188,7 +191,8 @@ def _carry_out(state: WorkerState, plan: Moves) -> None:
 def _pass(state: WorkerState, move: Move) -> None:
     """Hand a lease on without reading it. Among workers with sessions, do so at most once per lease duration.
 
-    Otherwise a shard with which every worker's processor is done would go round for ever.
+    Without this limit, workers would pass a lease round for ever once the processors of all of them are done with it. A
+    stopping worker has no limit.
     """
     key, now, duration = move.row.lease_key, state.now, state.duration_seconds
     if state.signals.is_uniform:
@@ -200,7 +204,7 @@ def _pass(state: WorkerState, move: Move) -> None:
 
 
 def hand_on_stuck(state: WorkerState) -> None:
-    """Hand on leases that ran out while their consumers still run on this worker: it may not take them back.
+    """Hand on leases that ran out while their consumers still run on this worker, because it may not take them back.
 
     Every other worker may take them, but a worker with enough leases does not. The row stood still for a whole lease
     duration, so a hand-over is as safe as any take.

@@ -27,7 +27,7 @@ class Moves:
     transfers: tuple[Move, ...] = ()
     """Leases to hand to another worker. If this worker reads such a lease, its consumer is stopped first."""
     wakes: tuple[str, ...] = ()
-    """Other workers that must act, sorted."""
+    """The sorted names of other workers that must act."""
     contested: tuple[Lease, ...] = ()
     """Leases in this worker's name that it does not hold, and that move. Another process uses the name, or a write was
     applied late."""

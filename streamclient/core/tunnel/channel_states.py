@@ -2,7 +2,7 @@
 
 Laws (Java and Go SDK, tunnel packages):
 
-* if two states of one channel differ in version, the one with the higher version is newer; if the versions are equal,
+* if two states of one channel differ in version, the state with the higher version is newer; if the versions are equal,
   the service's state counts;
 * the answer to a heartbeat is the complete list of channels that the client holds. The client drops all other channels,
   and does not report them;

@@ -15,12 +15,12 @@ from streamclient.base.backoff import doubling_millis, with_jitter
 
 SHORTEST_CHANNEL_PAUSE_MILLIS = 200
 LONGEST_CHANNEL_PAUSE_MILLIS = 30_000
-"""The pauses before the checkpoint of a channel is looked up again. The first is that after a failed connection; the
-longest is one regular interval between heartbeats."""
+"""The pauses before the checkpoint of a channel is looked up again. The first is the pause after a failed connection;
+the longest is one regular interval between heartbeats."""
 
 REMEMBERED_SECONDS = 120.0
-"""If a channel was not listed for this time, it begins with the shortest pause again: another client has read it
-meanwhile, or its new trouble is a different one."""
+"""The time without a listing of a channel after which its pauses begin with the shortest one again. By then another
+client has read it, or its new trouble is a different one."""
 
 
 @frozen

@@ -128,7 +128,10 @@ class TunnelSession:
         return self._state.client_id
 
     def next_deadline(self) -> float | None:
-        """Return when to send ``SessionTick`` if no event comes before (monotonic seconds); ``None`` for never."""
+        """Return the time at which to send ``SessionTick`` if no event comes first.
+
+        It is in monotonic seconds; ``None`` for never.
+        """
         state = self._state
         if state.is_finished or state.is_ending:
             return None
@@ -432,7 +435,7 @@ class TunnelSession:
         self._state.commands.append(tunnel_events.SessionReport(Severity.WARNING, f"{text}: {error}", outage))
 
     def _tick(self, event: tunnel_events.SessionTick) -> None:
-        """Do nothing: work that is due is done after every event."""
+        """Do nothing, because work that is due is done after every event."""
 
 
 _HANDLERS: Mapping[type, Callable[[TunnelSession, Any], None]] = {

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from pyarrow import Schema, Table
 
 _PAUSES = (0.0, 0.05, 0.1, 0.2, 0.4, 0.8)
-"""Seconds before a further try; the last pause is repeated until ``answer_seconds`` are over. The second try follows
+"""Seconds before a further try. The last pause is repeated until ``answer_seconds`` are over. The second try follows
 immediately, because most refusals mean that another writer was quicker."""
 
 _REFUSALS_MAX = 2
@@ -156,18 +156,18 @@ class DeltaDestination:
 
     @raises_own
     def last_commits(self, shards: Sequence[str]) -> dict[str, Commit | None]:
-        """See ``Destination``."""
+        """See ``Destination.last_commits``."""
         return self._view(shards)[1]
 
     @raises_own
     def commit(self, rows: Table, commits: Sequence[Commit]) -> None:
-        """See ``Destination``."""
+        """See ``Destination.commit``."""
         self._store(
             commits, lambda: rows, lambda handle, commits: self._append(handle, self._fitted(rows, handle), commits)
         )
 
     def key_by(self, columns: Sequence[str]) -> None:
-        """See ``MergingDestination``."""
+        """See ``MergingDestination.key_by``."""
         self._key = tuple(columns)
 
     @raises_own
@@ -226,7 +226,7 @@ class DeltaDestination:
 
     @raises_own
     def log(self) -> Iterator[LogEntry]:
-        """See ``Destination``."""
+        """See ``Destination.log``."""
         entries: list[LogEntry] = []
         seen: tuple[int, list[str]] | None = None
         for _ in range(_VIEWS_MAX):
@@ -246,12 +246,12 @@ class DeltaDestination:
 
     @raises_own
     def rows(self, shards: Sequence[str] | None = None) -> Iterator[Table]:
-        """See ``Destination``."""
+        """See ``Destination.rows``."""
         yield from self._filtered(None if shards is None else compute().field(SHARD).isin(list(shards)))
 
     @raises_own
     def files(self) -> Iterator[tuple[str, Callable[[], Iterator[Table]]]]:
-        """See ``RowFiles``."""
+        """See ``RowFiles.files``."""
         handle = self._load()
         if handle is not None:
             for file in row_files(handle):
@@ -264,7 +264,7 @@ class DeltaDestination:
                 yield from file.tables(wanted)
 
     def close(self) -> None:
-        """See ``Destination``."""
+        """See ``Destination.close``."""
         self._forget_handle()
 
     def another(self) -> DeltaDestination:

@@ -35,7 +35,7 @@ _READERS = 8
 """The number of entries read at the same time: enough to hide the latency of a store, few enough for its limits."""
 
 _FIRST_LOOK = 32
-"""The number of entries that the first look for the last commits of some shards reads; the next look reads four times
+"""The number of entries that the first look for the last commits of some shards reads. The next look reads four times
 as many, and so on. So shards with recent commits are found by the first look, and a shard that was idle for long costs
 one read of the whole log."""
 
@@ -150,8 +150,8 @@ class DeltaLog:
 
         A writer that was frozen may have put its entry at a position of the log that was freed meanwhile. Such an entry
         is not part of the table, and the table's transactions do not name its commits. So commits with a higher order
-        than the transaction's are skipped. If the shard of such a commit was not asked for yet, the commit is
-        remembered. When the shard is asked for, the commit causes an error, and everything is read again.
+        than the transaction's are skipped. If a commit's shard was not asked for yet, the commit is remembered. When
+        the shard is asked for, the commit causes an error, and everything is read again.
         """
         chunk = _FIRST_LOOK
         while self._oldest > 0 and any(self._order(shard) != order for shard, order in orders.items()):
@@ -178,12 +178,15 @@ class DeltaLog:
 
 
 def read_entries(location: Location, versions: range) -> dict[int, LogEntry | None]:
-    """Return the log entries of these versions; ``None`` for a version without commits. Absent entries are left out."""
+    """Return the log entries of ``versions``, by version. A version without a log file is left out.
+
+    The entry is ``None`` for a version whose log file has no commits of this package.
+    """
     return {version: entry_of(str(version), text) for version, text in read_files(location, versions).items()}
 
 
 def read_files(location: Location, versions: range) -> dict[int, bytes]:
-    """Return the log files of these versions, by version. Absent versions are left out."""
+    """Return the log files of ``versions``, by version. A version without a log file is left out."""
     if not versions:
         return {}
     names = {version: f"_delta_log/{version:020d}.json" for version in versions}
@@ -209,7 +212,7 @@ def read_files(location: Location, versions: range) -> dict[int, bytes]:
 
 
 def _is_empty(location: Location, name: str) -> bool:
-    """Return whether a file is empty; a read of its first byte then fails."""
+    """Return whether a file is empty. If so, a read of its first byte fails."""
     (found,) = load("deltalake.fs", "delta").DeltaStorageHandler(location.url, location.options).get_file_info([name])
     return bool(found.size == 0)
 
@@ -239,7 +242,7 @@ def entry_of(place: str, text: bytes) -> LogEntry | None:
 
 
 def digests_up_to(lasts: Iterable[Commit], entries: Iterable[LogEntry]) -> set[str]:
-    """Return the digests of those commits in these entries that are last commits, or lead to a last commit.
+    """Return the digests of the commits in ``entries`` that are last commits, or lead to a last commit.
 
     A commit in an entry may still not be in the table; see ``DeltaLog``.
     """

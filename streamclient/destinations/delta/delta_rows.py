@@ -35,7 +35,7 @@ KEYED = "keyed"
 a slash, so they differ from it."""
 
 OVERWRITTEN_BYTES_MAX = 64 << 20
-"""The largest total size, in bytes, of the files that are overwritten: files are compressed, so these are a few hundred
+"""The largest total size, in bytes, of the files that are overwritten. Files are compressed, so these are a few hundred
 MiB of rows in memory."""
 
 _GONE, _PLACE = PASSING[:2]
@@ -61,13 +61,16 @@ class RowFile:
     """The file's size in bytes according to the log; ``None`` if it need not be compared with the real size."""
 
     def table(self, columns: Sequence[str]) -> Table:
-        """Return ``columns`` of the file's rows; the order of rows is the same on each call."""
+        """Return ``columns`` of the file's rows. The order of rows is the same on each call."""
         self._check_size()
         # Do not use pyarrow's threads: with them about half of all processes abort at exit.
         return self._fragment.to_table(schema=self._schema, columns=list(columns), use_threads=False)
 
     def tables(self, wanted: Any = None) -> Iterator[Table]:
-        """Yield the file's rows, or those that satisfy the expression ``wanted``, in parts that fit in memory."""
+        """Yield the file's rows in parts that fit in memory.
+
+        With ``wanted``, yield only rows that satisfy this expression.
+        """
         self._check_size()
         pa = pyarrow()
         for batch in self._fragment.to_batches(schema=self._schema, filter=wanted, use_threads=False):
@@ -106,7 +109,7 @@ def row_files(handle: DeltaTable, wanted: Any = None) -> Iterator[RowFile]:
 
 
 def find_rows(handle: DeltaTable, keys: Table, key: Sequence[str], passing: Sequence[str] = ()) -> FoundRows:
-    """Find the rows with these keys, and return them without the columns ``passing``.
+    """Find the rows with the keys ``keys``, and return them without the columns ``passing``.
 
     ``passing`` names the partition's column, if the table has one. A partitioned table is never overwritten.
     """
@@ -133,7 +136,7 @@ def find_rows(handle: DeltaTable, keys: Table, key: Sequence[str], passing: Sequ
 
 
 def _near(keys: Table, key: Sequence[str]) -> Any:
-    """Return an expression that excludes, by their bounds, files without these keys, so that they are not read.
+    """Return an expression that excludes files without the keys ``keys`` by their bounds, so that they are not read.
 
     Only numbers are compared: the bounds that delta-rs gives for texts cannot be compared with texts.
     """
@@ -212,7 +215,10 @@ def merge(handle: DeltaTable, rows: Table, present: Table, key: Sequence[str], p
 
 
 def _bounds(source: Table, key: Sequence[str]) -> Iterator[str]:
-    """Yield further conditions that all rows with these keys satisfy, so that other files are skipped unread."""
+    """Yield further conditions that all rows with the keys of ``source`` satisfy.
+
+    With them, other files are skipped unread.
+    """
     pa, pc = pyarrow(), compute()
     for name in key:
         if pa.types.is_integer(source.column(name).type):

@@ -81,7 +81,7 @@ def compact(destination: DeltaDestination, *, target_bytes: int | None = None) -
         target_bytes: size up to which files are joined; by default the table's own setting, 100 MB.
 
     Raises:
-        ConfigurationError: this version of delta-rs may duplicate the rows, or an argument cannot work.
+        ConfigurationError: this version of delta-rs may duplicate the rows, or an argument is invalid.
         StreamClientException: the number of rows has changed; the message says how to undo it.
     """
     _target_bytes.require("target_bytes", target_bytes)
@@ -177,8 +177,8 @@ def clean(destination: DeltaDestination, *, keep_hours: int = KEEP_HOURS) -> Cle
 def _check_keep_hours(keep_hours: int) -> None:
     if not checks.whole(1, _KEEP_HOURS_MAX).fits(keep_hours):
         raise ConfigurationError(
-            f"keep_hours must be a whole number from 1 to {_KEEP_HOURS_MAX}, not {keep_hours!r}: younger files may be "
-            "those of a commit in progress"
+            f"keep_hours must be a whole number from 1 to {_KEEP_HOURS_MAX}, not {keep_hours!r}: younger files may "
+            "belong to a commit in progress"
         )
 
 
@@ -205,7 +205,7 @@ def _check_own(handle: DeltaTable, files: Sequence[str]) -> None:
 
 @raises_own
 def carry(destination: DeltaDestination) -> DeltaTable:
-    """Repeat the last commit of each shard, for all applications, in one new entry; return the table after that.
+    """Repeat the last commit of each shard, for all applications, in one new entry. Return the table after that.
 
     The entry has no rows, only the shards' transactions. So Delta refuses the entry if a writer was quicker; then the
     call tries again.

@@ -270,7 +270,7 @@ def check_table(handle: DeltaTable) -> None:
 
 
 def check_partition(handle: DeltaTable, partition: Partition | None) -> None:
-    """Refuse to write to a table with another partition; readers and maintenance need not know the partition.
+    """Refuse to write to a table with another partition. Readers and maintenance need not know the partition.
 
     Raises:
         ConfigurationError: the table is partitioned differently.
@@ -278,8 +278,8 @@ def check_partition(handle: DeltaTable, partition: Partition | None) -> None:
     metadata, wanted = handle.metadata(), [partition.column] if partition else []
     if list(metadata.partition_columns) != wanted:
         raise ConfigurationError(
-            f"{handle.table_uri} is partitioned by {list(metadata.partition_columns)}, not by {wanted}: partition_by "
-            "must be that of its creation"
+            f"{handle.table_uri} is partitioned by {list(metadata.partition_columns)}, not by {wanted}: use "
+            "the partition_by with which the table was created"
         )
 
 

@@ -30,7 +30,7 @@ _DIGEST = "_."
 """The prefix of a long value's digest. Escaping never yields it either."""
 
 _LETTERS_MAX = 128
-"""The largest number of letters of a value; a longer value is cut and ends in a digest. With ``_key=`` before it, the
+"""The largest number of letters of a value. A longer value is cut and ends in a digest. With ``_key=`` before it, the
 value must fit in the name of a directory: at most 255 bytes, and 143 on some encrypted disks."""
 
 

@@ -18,7 +18,7 @@ from streamclient.errors import DependencyException
 
 
 def remove_files(location: Location, names: Sequence[str]) -> int:
-    """Remove files, by the names under which delta-rs lists them; return how many of them existed.
+    """Remove files, by the names under which delta-rs lists them. Return the number of files that existed.
 
     Raises:
         DependencyException: the store did not remove a file; other files may have been removed.

@@ -135,7 +135,7 @@ def empty_rows(rule: TableRule) -> Table:
 
 
 def stored_keys(rule: TableRule) -> list[str]:
-    """Return the stored names of the key columns; they do not depend on other columns that the table declares."""
+    """Return the stored names of the key columns. They do not depend on other columns that the table declares."""
     names = stored_names(rule.key, [], RESERVED)
     return [names[name] for name in rule.key]
 
@@ -244,7 +244,7 @@ class _Fold:
 
     @cached_property
     def every_row(self) -> Array:
-        """All row numbers."""
+        """The number of every row, in ascending order."""
         return integers(range(self.rows_count))
 
     @cached_property
@@ -302,7 +302,7 @@ class _Fold:
         return pc.is_in(changes.everywhere, value_set=places)
 
     def rows_alone(self, numbers: set[int]) -> list[RowCells]:
-        """Return the rows with these numbers, folded cell by cell."""
+        """Return the rows with the numbers ``numbers``, folded cell by cell."""
         if not numbers:
             return []
         pc = compute()
@@ -357,7 +357,7 @@ class _Fold:
         return self._spread(whole(last.column("row")), whole(last.column("place_max")))
 
     def _spread(self, numbers: Array, values: Array) -> Array:
-        """Return ``values`` as a whole column of rows: null for rows not in ``numbers``; each number occurs once."""
+        """Return ``values`` as a whole column of rows, null for rows not in ``numbers``. Each number occurs once."""
         return values.take(compute().index_in(self.every_row, value_set=numbers))
 
     def _assembled(self, result: Array, last: Array) -> Table:

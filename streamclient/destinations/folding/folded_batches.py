@@ -22,7 +22,7 @@ class ShardChanges:
 
     shard: str
     records: Sequence[StreamRecord]
-    """The records, in the order of their sequence."""
+    """The records, in the order of their positions in the stream."""
     changes: ChangeColumns
     """The changes by column."""
 
@@ -39,7 +39,7 @@ class ChangeBatch:
 
     changes: ChangeColumns
     records: Sequence[StreamRecord]
-    """The changes as records, in the same order; used only for rows that are folded cell by cell."""
+    """The changes as records, in the same order. They are used only for rows that are folded cell by cell."""
     shards: Array
     """The shard of each change."""
 

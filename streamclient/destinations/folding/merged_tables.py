@@ -134,7 +134,7 @@ def folded_batches(
 
 
 def _differs(table: Table, names: Sequence[str]) -> Array:
-    """Return whether each row differs from the previous row in one of these columns; the first row does."""
+    """Return whether each row differs from the previous row in one of the columns ``names``. The first row does."""
     pa, pc = pyarrow(), compute()
     found = pa.repeat(pa.scalar(False), max(0, table.num_rows - 1))
     for name in names:
@@ -261,7 +261,10 @@ class _Changes:
 
     @cached_property
     def older(self) -> dict[str, list[Mapping[str, Any]]]:
-        """Older versions by column, if several are kept; their sources are the numbers after those of the changes."""
+        """Older versions by column, if several are kept.
+
+        The numbers of their sources come after the numbers of the changes.
+        """
         found: dict[str, list[Mapping[str, Any]]] = {}
         for _, entry in self._older_entries:
             found.setdefault(entry["column"], []).append(entry)

@@ -1,4 +1,4 @@
-"""One row of a mirror, cell by cell: the rules by which a change modifies it. Pure.
+"""The rules by which a change modifies one row of a mirror, cell by cell. Pure.
 
 The rules are the table's own, as its records show them:
 
@@ -92,7 +92,7 @@ class RowCells:
     cells: dict[str, dict[int, ColumnValue]] = field(factory=dict)
     """Values by column and version."""
     written_millis: int = 0
-    """The time of the row's last write, in milliseconds since 1970; it matters only for a row without cells."""
+    """The time of the row's last write, in milliseconds since 1970. It matters only for a row without cells."""
     sequence: SequenceInfo | None = None
     shard: str = ""
     read_at_micros: int | None = None

@@ -50,7 +50,7 @@ _COPIED = "streamclient_copied"
 _FETCH_ROWS = 10_000
 
 _PAUSES = (0.2, 0.5, 1.0, 2.0)
-"""Seconds before each further try to add columns; the last pause is repeated. During a try, other users of the table
+"""Seconds before each further try to add columns. The last pause is repeated. During a try, other users of the table
 wait for at most a tenth of a second, which they hardly notice."""
 
 _LOOK, _STORE = "look", "store"
@@ -78,7 +78,7 @@ class PostgresDestination:
             a commit at its limit, the next call doubles the limit, up to ten minutes.
 
     Raises:
-        ConfigurationError: an argument cannot work.
+        ConfigurationError: an argument is invalid.
     """
 
     def __init__(
@@ -107,17 +107,17 @@ class PostgresDestination:
         self._asked(self._rehearse)
 
     def columns(self) -> Schema | None:
-        """See ``Destination``."""
+        """See ``Destination.columns``."""
         columns = self._looking(self._columns)
         return columns.schema if columns is not None and columns.schema.names else None
 
     def last_commits(self, shards: Sequence[str]) -> dict[str, Commit | None]:
-        """See ``Destination``."""
+        """See ``Destination.last_commits``."""
         found = self._looking(lambda cursor: self._lasts(cursor, shards, "")) or {}
         return {shard: found.get(shard) for shard in shards}
 
     def commit(self, rows: Table, commits: Sequence[Commit]) -> None:
-        """See ``Destination``."""
+        """See ``Destination.commit``."""
         check_commits(commits, self._application)
         check_table_types(rows.schema)
         self._make_ready(commits)
@@ -136,7 +136,7 @@ class PostgresDestination:
         self._is_ready = False
 
     def merge(self, keys: Table, fold: Callable[[Table], Table], commits: Sequence[Commit]) -> None:
-        """See ``MergingDestination``."""
+        """See ``MergingDestination.merge``."""
         check_commits(commits, self._application)
         self._make_ready(commits)
         digests = key_digests(keys, self._tables.key)
@@ -155,11 +155,11 @@ class PostgresDestination:
                     ) from error
 
     def rows_below(self, column: str, bound: int) -> Iterator[Table]:
-        """See ``MergingDestination``."""
+        """See ``MergingDestination.rows_below``."""
         yield from self._selected(f"where {sql_name(column)} < %b", [bound])
 
     def log(self) -> Iterator[LogEntry]:
-        """See ``Destination``."""
+        """See ``Destination.log``."""
 
         def lines(cursor: Cursor[Any]) -> list[Any]:
             return cursor.execute(f"select step, commit from {self._names.commits} order by step, id").fetchall()
@@ -169,7 +169,7 @@ class PostgresDestination:
             yield LogEntry.from_json(str(step), f'{{"commits":[{",".join(text for _, text in entries)}]}}')
 
     def fenced_shards(self) -> list[str]:
-        """See ``Fences``."""
+        """See ``Fences.fenced_shards``."""
 
         def lines(cursor: Cursor[Any]) -> list[Any]:
             query = f"select shard from {self._names.shards} where application = %b and commit is not null"
@@ -179,7 +179,7 @@ class PostgresDestination:
         return [shard for (shard,) in found]
 
     def rows(self, shards: Sequence[str] | None = None) -> Iterator[Table]:
-        """See ``Destination``."""
+        """See ``Destination.rows``."""
         if shards is None:
             yield from self._selected("", None)
         else:
@@ -205,7 +205,7 @@ class PostgresDestination:
             reader.close()
 
     def close(self) -> None:
-        """See ``Destination``."""
+        """See ``Destination.close``."""
         self._session.close()
 
     def another(self) -> PostgresDestination:
@@ -235,7 +235,7 @@ class PostgresDestination:
     def _look(
         self, cursor: Cursor[Any], digests: Sequence[bytes], commits: Sequence[Commit], tries: Iterator[int]
     ) -> tuple[Table, _Replaced] | None:
-        """Return the rows with these keys, without a lock; ``None`` if the commits are stored already."""
+        """Return the rows with the keys of ``digests``, without a lock; ``None`` if the commits are already stored."""
         if self._is_stored(cursor, commits, "", is_repeated=next(tries) > 0):
             return None
         columns = self._columns(cursor).schema

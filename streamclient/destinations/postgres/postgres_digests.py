@@ -16,7 +16,7 @@ before the first write, by a digest of the key columns:
    declared NOT NULL, which marks the renewal as complete.
 
 If a key is stored twice already, both rows stay, because it is unknown which row is right. The index is then not
-unique, and the next change of such a key makes the mirror read the row from the source again.
+unique, and the next change of a key that is stored twice makes the mirror read the row from the source again.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class DigestRenewal:
         """The last former digest whose row is done."""
 
     def begin(self, cursor: Cursor[Any]) -> bool:
-        """Refuse workers of earlier versions from now on; return ``False`` if other users block that at the moment."""
+        """Refuse workers of earlier versions from now on. Return ``False`` if other users block that at the moment."""
         self._lock(cursor)
         if KEY not in self._tables.key_columns(cursor):
             return True  # another process has begun
@@ -111,7 +111,7 @@ class DigestRenewal:
         return True
 
     def make_index(self, cursor: Cursor[Any]) -> None:
-        """Create an index over the new digests; it is unique if no digest occurs twice."""
+        """Create an index over the new digests. It is unique if no digest occurs twice."""
         self._lock(cursor)
         if self._is_done(cursor) or self._index(cursor) is not None:
             return

@@ -66,7 +66,7 @@ class PostgresSession:
         return PostgresSession(self._conninfo, self._answer_seconds)
 
     def close(self) -> None:
-        """Close the connection; the next transaction opens a new connection."""
+        """Close the connection. The next transaction opens a new connection."""
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
@@ -100,8 +100,8 @@ class PostgresSession:
     def retrying(self, work: Callable[[Cursor[Any]], Answer], kind: str = "") -> Answer:
         """Do some work in one transaction; retry after an error that breaks the connection or the transaction.
 
-        Work of one ``kind`` takes about the same time on every call. So if the server ended a statement of such work,
-        the kind gets more time.
+        Work of one ``kind`` takes about the same time on every call. So if the server ended a statement of one kind,
+        that kind gets more time.
 
         Raises:
             DependencyException: the server refuses, or it does not answer in time and the outcome is unknown.
@@ -217,7 +217,7 @@ def _network_limits(conninfo: str, answer_seconds: float) -> dict[str, Any]:
 
 
 def limit_millis(answer_seconds: float) -> int:
-    """Return the limit in milliseconds nearest to a time; at least 1, as 0 would mean no limit."""
+    """Return the limit in milliseconds nearest to a time. It is at least 1, because 0 would mean no limit."""
     return min(max(1, int(answer_seconds * 1000)), _TIMEOUT_MAX)
 
 

@@ -292,7 +292,8 @@ class PostgresTables:
         """Return the columns of the rows that this package created.
 
         Raises:
-            ConfigurationError: the type of such a column was changed, and no longer takes this package's values.
+            ConfigurationError: the type of a column of this package was changed, and no longer takes this package's
+                values.
         """
         ours: list[Field] = []
         others: set[str] = set()

@@ -28,7 +28,7 @@ class TimedConnection(Connection[Any]):
     answer_seconds: float = math.inf
     """The longest wait for one answer, in seconds, without ``MARGIN_SECONDS``."""
     is_working: Callable[[], bool] | None = None
-    """Returns whether the server still works on the statement; then the wait goes on. Used for statements without a
+    """Returns whether the server still works on the statement. If so, the wait goes on. Used for statements without a
     limit of the server."""
 
     def wait(self, gen: Any, *_arguments: Any, **_options: Any) -> Any:

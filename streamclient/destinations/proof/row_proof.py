@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pyarrow import Table
 
 _UNLIKE_RECORDS = (CodecError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
-"""Errors that are raised for rows that cannot become records. The values of such rows may have any type, or be
+"""The errors that are raised for rows that cannot become records. The values of these rows may have any type, or be
 missing."""
 
 
@@ -29,7 +29,7 @@ class _Part:
     """The rows of one commit that were read so far."""
 
     commits: list[Commit]
-    """The commit; more than one if several applications write the shard into the same table."""
+    """The commits. There is more than one if several applications write the shard into the same table."""
     tables: list[Table] = field(factory=list)
     """The rows, dropped as soon as the commit is complete, so that memory holds only incomplete commits."""
     rows: int = 0

@@ -61,11 +61,14 @@ def check_not_null(rows: RecordBatch | Table, place: Callable[[int], str]) -> No
 
 
 def check_table_types(schema: Schema) -> Schema:
-    """Return the schema for a new table of such rows: every column may be null.
+    """Return the schema of a new table for rows of ``schema``.
+
+    Every column may be null. Columns whose whole type is null are left out.
 
     Raises:
-        ConfigurationError: two names differ only in case, which also holds within a struct; or some writer does not
-            keep a type unchanged; or a type contains null, so no value could be stored later.
+        ConfigurationError: two names differ only in case, or not at all, on the top level or within a struct; or a
+            struct has no fields; or some writer does not keep a type unchanged; or a type contains null, so that the
+            table would never accept a value there.
     """
     pa = pyarrow()
     seen: dict[str, str] = {}
@@ -114,7 +117,7 @@ def _field_names(kind: DataType) -> Iterator[list[str]]:
 
 
 def same_type(left: DataType, right: DataType) -> bool:
-    """Return whether two types hold the same values; names and null flags inside lists and maps do not matter."""
+    """Return whether two types hold the same values. Names and null flags inside lists and maps do not matter."""
     return _plain(left) == _plain(right)
 
 

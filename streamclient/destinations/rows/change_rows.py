@@ -58,7 +58,8 @@ ADDED = (
     ORIGINAL_COLUMNS,
     UNFIT,
 )
-"""The added columns, in their order. A source column with such a name is renamed; see ``column_names``."""
+"""The added columns, in their order. A source column with the name of an added column is renamed; see
+``column_names``."""
 
 DAY = "_day"
 KEY = "_key"
@@ -131,7 +132,7 @@ def change_rows(
 
 
 def rows_of_schema(changes: ChangeColumns, *, shard: str, columns: Schema) -> Table:
-    """Make rows with exactly these columns, whatever the changes hold; other columns are not computed.
+    """Make rows with exactly the columns ``columns``, whatever the changes hold. Other columns are not computed.
 
     Columns with the name of an added column are that added column, with the type in ``added_types``. All others come
     from the source. A value that its column cannot hold, or that has no column, goes to ``_unfit`` if that is one of

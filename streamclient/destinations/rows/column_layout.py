@@ -56,7 +56,7 @@ class ChangeColumns:
     values: Mapping[Column, Cells]
     versions: Mapping[str, Cells]
     deleted: Mapping[str, Array]
-    """For each column name, the places (indexes) of the records that delete all versions of that column."""
+    """For each column name, the indexes of the records that delete all versions of that column."""
     lists: Mapping[tuple[str, str], Sequence[Cell]]
     """All other cells, by their kind (``older``, ``original`` or ``deleted version``) and column name; in ascending
     order."""
@@ -84,7 +84,7 @@ class ChangeColumns:
 
     @cached_property
     def everywhere(self) -> Array:
-        """All places, in ascending order."""
+        """The indexes of all records, in ascending order."""
         return counted(self.count)
 
     def spread(self, cells: Cells) -> Array:
@@ -95,7 +95,7 @@ class ChangeColumns:
 
 
 def as_columns(changes: Iterable[StreamRecord] | ChangeColumns) -> ChangeColumns:
-    """Return the columns of records; return columns unchanged."""
+    """Return the columns of records. If columns are given, return them unchanged."""
     return changes if isinstance(changes, ChangeColumns) else ChangeColumns.of_records(changes)
 
 
@@ -143,7 +143,7 @@ def cell_order(cell: RecordColumn) -> tuple[int, str]:
 
 
 def version_number(version: int | None) -> int:
-    """Return a version as a number; an absent version has a number, too."""
+    """Return a version as a number. An absent version has a number, too."""
     return NO_VERSION if version is None else version
 
 

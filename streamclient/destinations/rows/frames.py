@@ -1,7 +1,7 @@
 """The records of a batch as a flat table of Arrow, Polars or pandas: one row for each change.
 
-The rows are those of ``streamclient.destinations.change_rows``: a column for each key column and each column that was
-put, then the added columns, among them ``_operation`` and ``_deleted_columns``.
+The rows are the same as in ``streamclient.destinations.change_rows``: a column for each key column and each column that
+was put, then the added columns, among them ``_operation`` and ``_deleted_columns``.
 """
 
 from __future__ import annotations

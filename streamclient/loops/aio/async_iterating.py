@@ -36,7 +36,7 @@ class AsyncLoop(LoopBase, AsyncIterator[AsyncBatch]):
         self._bridge: LoopBridge | None = None
         self._is_waiting = False
         self._is_elsewhere: Callable[[], bool] = lambda: False
-        """Returns whether another task asks for a batch while the task that took the last one still runs."""
+        """Returns whether another task asks for a batch while the task that took the last batch still runs."""
 
     def __aiter__(self) -> AsyncIterator[AsyncBatch]:
         """Begin a loop. If an earlier loop over this object left a batch, that batch comes first.
@@ -60,7 +60,7 @@ class AsyncLoop(LoopBase, AsyncIterator[AsyncBatch]):
         return await self._turn(BY_HAND)
 
     async def _turn(self, mark: LoopMark) -> AsyncBatch:
-        """Do ``anext`` for the loop of this ``mark``."""
+        """Return the next batch for the loop with the mark ``mark``."""
         bridge = self._enter()
         self._consumption.turn_begins(mark)
         self._is_waiting = True
@@ -93,10 +93,11 @@ class AsyncLoop(LoopBase, AsyncIterator[AsyncBatch]):
         *,
         concurrency: int | None = None,
     ) -> None:
-        """Await a coroutine for each batch, many shards at a time, until the object is closed.
+        """Await ``handler`` for each batch until the object is closed. Many shards are handled at the same time.
 
         Args:
-            handler: an ``async def`` of one batch, or a class or function that makes an ``AsyncRecordProcessor``.
+            handler: an ``async def`` function that takes one batch, or a class or function that makes an
+                ``AsyncRecordProcessor``.
             concurrency: the largest number of tasks at the same time; with ``None``, each shard may have one.
         """
         from streamclient.loops.aio.task_runs import run_tasks  # noqa: PLC0415
@@ -106,10 +107,10 @@ class AsyncLoop(LoopBase, AsyncIterator[AsyncBatch]):
     async def each(
         self, handler: Callable[[StreamRecord], Awaitable[object]], *, concurrency: int = 100, key: Key | None = None
     ) -> None:
-        """Await a coroutine for each record, those of one key in order, until the object is closed.
+        """Await ``handler`` for each record until the object is closed. The records of one key are handled in order.
 
         Args:
-            handler: an ``async def`` that does the work for one record.
+            handler: an ``async def`` function that does the work for one record.
             concurrency: the largest number of records in work at the same time, over all shards.
             key: returns the key within which records stay in order; by default the primary key.
         """
@@ -122,8 +123,8 @@ class AsyncLoop(LoopBase, AsyncIterator[AsyncBatch]):
         """Stop the worker, and return when its leases are handed over. A second call is harmless.
 
         If another task runs the loop, the loop ends after its present body. The present batch is not stored, unless it
-        was committed, if the caller is the loop's own task or a task that it has started (``asyncio.shield`` does so),
-        or if ``break`` or an exception has ended the loop.
+        is already committed, in these cases: the caller is the loop's own task, or a task that the loop's task has
+        started (``asyncio.shield`` does so); or ``break`` or an exception has ended the loop.
         """
         await self._close(is_over=weakref.ref(self) in _loops.get() or not self._is_elsewhere())
 
@@ -176,7 +177,7 @@ class AsyncLoopIterator(AsyncIterator[AsyncBatch]):
         self._mark = LoopMark()
 
     async def __anext__(self) -> AsyncBatch:
-        """Return the next batch of the loop's object, which says what is raised."""
+        """Return the next batch. Errors as in the ``__anext__`` of the loop's object."""
         return await self._loop._turn(self._mark)
 
     def __del__(self) -> None:
@@ -190,7 +191,7 @@ def _others() -> Generator[None, None, None]:
 
 
 async def _slept(bridge: LoopBridge, sleep: Callable[[Callable[[], object]], bool]) -> None:
-    """Wait until the function that ``sleep`` is given is called; do not wait if ``sleep`` returns ``False``."""
+    """Wait until the function that ``sleep`` receives is called; do not wait if ``sleep`` returns ``False``."""
     waiter = bridge.waiter()
     if sleep(lambda: bridge.post(waiter.ring)):
         await waiter

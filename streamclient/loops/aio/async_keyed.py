@@ -21,10 +21,11 @@ _log = logs.logger(__name__)
 
 
 class AsyncKeyedCode(AsyncUserCode):
-    """``KeyedProcessor`` for an event loop: with the same order, retries and treatment of failing records.
+    """The counterpart of ``KeyedProcessor`` for an event loop.
 
-    If a record keeps failing, a new processor is requested. Until the shard is past that record, each batch is finished
-    before the next batch is taken. So the failure policy applies to exactly the batch with that record.
+    Order, retries and treatment of failing records are the same. If a record keeps failing, a new processor is
+    requested. Until the shard is past that record, each batch is finished before the next batch is taken. So the
+    failure policy applies to exactly the batch with that record.
     """
 
     def __init__(self, crew: LaneCrew) -> None:
@@ -80,7 +81,7 @@ class AsyncKeyedCode(AsyncUserCode):
         return False
 
     async def _handle_carefully(self, keyed: Sequence[tuple[Hashable, StreamRecord]], position: str) -> None:
-        """Finish this batch before the next one is taken; no other batch is pending."""
+        """Finish this batch before the next one is taken. No other batch is pending."""
         self._is_careful = True
         batch = await self._lanes.take_in(keyed, position)
         await self._lanes.finish()
@@ -91,7 +92,7 @@ class AsyncKeyedCode(AsyncUserCode):
             raise failure.as_error()
 
     async def _close(self, reason: ShutdownReason) -> None:
-        """Wait for the records in work, or at the shard's end for all records; then store the position reached."""
+        """Wait for the records in work, then store the position reached. At the shard's end, wait for all records."""
         lanes, order = self._lanes, self._lanes.order
         try:
             if reason is ShutdownReason.ZOMBIE:
@@ -149,7 +150,7 @@ class AsyncKeyedCode(AsyncUserCode):
             self._crew.bridge.call_later(seconds, self._look_around)
 
     def _look_around(self) -> None:
-        """Do the work that no record's end causes: the shard may be idle, or wait for its only record."""
+        """Do the work that no record's end causes, because the shard may be idle or wait for its only record."""
         self._has_timer = False
         for slow in self._lanes.slow():
             name, shard_id = named(slow.record), self._shard.shard_id

@@ -1,6 +1,6 @@
 """Records of one shard as tasks of an event loop: in order within a key, keys at the same time.
 
-The order is that of ``KeyedProcessorFactory``, which waits in threads; these lanes await.
+The order is the same as in ``KeyedProcessorFactory``, which waits in threads; these lanes await.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ class AsyncLanes:
         self._ring_if_finished()
 
     def cancel(self) -> None:
-        """Cancel the records in work once, too. Such a record is then neither done nor failed."""
+        """Begin no further record, and cancel the records in work once. They are then neither done nor failed."""
         self.drop()
         under_way = [] if self._is_cancelled else list(self.tasks.values())
         self._is_cancelled = True
@@ -175,7 +175,7 @@ class AsyncLanes:
         return self.order.is_halted
 
     def slow(self) -> list[SlowRecord]:
-        """Return the records in work that need a warning now. A record is returned again when its time has doubled."""
+        """Return the records in work that need a warning now. A record returns each time its duration has doubled."""
         return self.order.slow(self._crew.settings.monotonic())
 
     def step_ended(self, lane: Lane, item: LaneItem, error: BaseException | None) -> None:

@@ -27,18 +27,19 @@ from streamclient.worker.keyed.keyed_settings import LaneSettings, primary_key
 async def run_tasks(
     consumption: Consumption, handler: object, concurrency: int | None, bridge: TimedLoopBridge | None = None
 ) -> None:
-    """Await a coroutine for each batch, many shards at a time, until the worker is stopped.
+    """Await ``handler`` for each batch until the worker is stopped. Many shards are handled at the same time.
 
     Args:
-        consumption: the worker, which has not begun.
-        handler: an ``async def`` of one batch, or a class or function that makes an ``AsyncRecordProcessor``.
+        consumption: the consumption to run, not used or closed yet.
+        handler: an ``async def`` function that takes one batch, or a class or function that makes an
+            ``AsyncRecordProcessor``.
         concurrency: the largest number of tasks at the same time; ``None`` for no limit but the number of shards.
         bridge: the event loop, replaceable for tests.
 
     Raises:
-        ConfigurationError: an argument cannot work; nothing has happened yet.
+        ConfigurationError: an argument is invalid; no worker was started.
         WorkerFailedError: the worker failed.
-        StreamClientException: the consumption was used or closed before.
+        StreamClientException: the consumption was already used or closed.
     """
     checks.optional(checks.positive).require("concurrency", concurrency)
     make_code = _code_maker(handler, consumption.commit)
@@ -55,20 +56,20 @@ async def run_each(
     bridge: TimedLoopBridge | None = None,
     monotonic: Callable[[], float] = time.monotonic,
 ) -> None:
-    """Await a coroutine for each record, those of one key in order, until the worker is stopped.
+    """Await ``handler`` for each record until the worker is stopped. The records of one key are handled in order.
 
     Args:
-        consumption: the worker, which has not begun.
-        handler: an ``async def`` of one record.
+        consumption: the consumption to run, not used or closed yet.
+        handler: an ``async def`` function that takes one record.
         concurrency: the largest number of records in work at the same time, over all shards.
         key: returns the key within which records stay in order; by default the primary key.
         bridge: the event loop, replaceable for tests.
         monotonic: the clock of retries and checkpoints, replaceable for tests.
 
     Raises:
-        ConfigurationError: an argument cannot work; nothing has happened yet.
+        ConfigurationError: an argument is invalid; no worker was started.
         WorkerFailedError: the worker failed.
-        StreamClientException: the consumption was used or closed before.
+        StreamClientException: the consumption was already used or closed.
     """
     checks.positive.require("concurrency", concurrency)
     _record_handler.require("handler", handler)
@@ -96,7 +97,7 @@ class _TaskRun:
     async def until_over(self, make_code: Callable[[], AsyncUserCode]) -> None:
         """Run until the worker has ended and no task is left; then raise a cancellation that came meanwhile.
 
-        The first cancellation cancels the tasks and waits until the leases are handed over; a second one waits for the
+        The first cancellation cancels the tasks and waits until the leases are handed over. A second one waits for the
         tasks alone.
         """
         consumption = self._consumption
@@ -175,7 +176,7 @@ def _code_maker(handler: object, commit: Commit) -> Callable[[], AsyncUserCode]:
 
 
 def _may_make_async(handler: object) -> bool:
-    """Return whether ``made`` may make async processors: it is neither a class of other processors nor a factory."""
+    """Return whether ``handler`` may make async processors. Factories and classes of other processors do not."""
     made = handler
     while isinstance(made, partial):
         made = made.func

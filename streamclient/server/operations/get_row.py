@@ -37,7 +37,7 @@ def _validate(request: Any, limits: Limits) -> GetRow:
 
 
 def _act(state: ServerState, request: GetRow) -> Any:
-    """Read one row; the answer's row is empty if the row does not exist."""
+    """Read one row. The answer's row is empty if the row does not exist."""
     table = state.table(request.table_name)
     check_key(table.definition, request.key)
     rows = state.rows_seen(table, request.transaction_id, request.key)

@@ -15,7 +15,7 @@ def _validate(request: Any, limits: Limits) -> None:
 
 
 def _act(state: ServerState, _: None) -> Any:
-    """Return all table names, sorted."""
+    """Return the sorted names of all tables."""
     return schema.ListTableResponse(table_names=sorted(state.tables))
 
 

@@ -13,9 +13,10 @@ from streamclient.server.tunnels.tunnel_channels import Status, Tunnel, TunnelCh
 
 
 def quotas(held: Mapping[str, int], total: int) -> dict[str, int]:
-    """Return how many of ``total`` channels each client gets. Clients that hold the most now get the odd channels.
+    """Return the number of the ``total`` channels that each client gets.
 
-    Worked example: client a holds 3 channels, and client b, just arrived, holds 0; then a keeps 2 and b gets 1.
+    Clients that hold the most now get the odd channels. Worked example: client a holds 3 channels, and client b, just
+    arrived, holds 0; then a keeps 2 and b gets 1.
     """
     if not held:
         return {}

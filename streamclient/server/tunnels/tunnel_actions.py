@@ -1,6 +1,6 @@
 """The operations of the Tunnel Service: one function per request, each under the engine's lock.
 
-The rules are those of the protocol as observed in the Java and Go SDKs. Where the service's behaviour is unknown, the
+The rules are the protocol's, as observed in the Java and Go SDKs. Where the service's behaviour is unknown, the
 decision page ``tunnels`` states what this server does.
 """
 
@@ -103,7 +103,7 @@ def _start_micros(state: ServerState, config: Any, hours: int) -> int | None:
 
 
 def delete(state: ServerState, request: Any) -> Any:
-    """Remove a tunnel; its clients' next heartbeats are refused."""
+    """Remove a tunnel. Its clients' next heartbeats are refused."""
     _table(state, request.table_name)
     tunnel = _find(state, request.table_name, request.tunnel_name)
     if tunnel is None or (request.tunnel_id and request.tunnel_id != tunnel.definition.tunnel_id):

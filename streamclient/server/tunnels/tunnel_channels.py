@@ -35,7 +35,7 @@ class Status(Enum):
     OPEN = "OPEN"
     CLOSING = "CLOSING"
     CLOSE = "CLOSE"
-    """No client holds the channel at present; it can be leased again."""
+    """No client holds the channel at present. It can be leased again."""
     TERMINATED = "TERMINATED"
 
     @property
@@ -93,7 +93,7 @@ class TunnelChannel:
     version: int = 0
     client_id: str = ""
     is_suspended: bool = False
-    """Whether an operator has taken the channel from its holder; no client gets it until it is resumed."""
+    """Whether an operator has taken the channel from its holder. No client gets it until it is resumed."""
     checkpoint: str = ""
     """The last stored token; empty before the first checkpoint, when reading starts at the beginning."""
     sequence_number: int = 0
@@ -266,7 +266,7 @@ class Definition:
 
 
 FORMER_SESSIONS = 1_000
-"""The number of ended sessions that are remembered for late checkpoints. No fleet restarts as often within a
+"""The largest number of ended sessions that are remembered for late checkpoints. No fleet restarts as often within a
 time-out."""
 
 
@@ -284,7 +284,7 @@ class Tunnel:
     finished_micros: int = 0
     """The furthest time, in microseconds, up to which finished stream channels were consumed."""
     forgotten_count: int = 0
-    """The number of records of channels that are over and no longer kept."""
+    """The number of records of finished channels, after these channels were dropped."""
     channels: dict[str, TunnelChannel] = field(factory=dict, on_setattr=NO_OP)
     live: dict[str, TunnelChannel] = field(factory=dict, on_setattr=NO_OP)
     """The channels that are not over."""
@@ -300,7 +300,7 @@ class Tunnel:
     """The number of further calls that find the tunnel in its first stage, without channels."""
     journal: ChangedParts | None = field(default=None, eq=False, repr=False, on_setattr=NO_OP)
     _past_count: int = field(default=0, on_setattr=NO_OP)
-    """The number of records of finished channels that are still kept."""
+    """The number of records of finished channels, while these channels are still kept."""
     _live_base: int = field(default=0, on_setattr=NO_OP)
     _children: dict[str, list[TunnelChannel]] = field(factory=dict, on_setattr=NO_OP)
     """The channels that wait, by the parents that must end first."""
@@ -480,7 +480,7 @@ _NOT_KEPT = {each.name for kept in _STORED for each in attrs.fields(kept) if eac
 
 
 def _is_kept(attribute: Attribute[object], value: object) -> bool:
-    """Return whether an attribute is stored: the journal notes its assignments."""
+    """Return whether an attribute is stored: all are, except those declared with ``on_setattr=NO_OP``."""
     return attribute.name not in _NOT_KEPT
 
 

@@ -1,7 +1,7 @@
-"""Changes as one Arrow table, and conversion between such tables and DataFrames.
+"""Changes as one Arrow table, and conversion between Arrow tables and DataFrames.
 
 Rows never become tuples on the way: columns reach Spark through Arrow about four times as fast. The layout, and the
-treatment of a value whose type is not its column's, are those of every destination: ``rows.change_rows`` and
+treatment of a value whose type is not its column's, are the same for every destination: see ``rows.change_rows`` and
 ``rows.column_types``.
 """
 
@@ -67,7 +67,7 @@ def grown(columns: Schema | None, more: Schema) -> Schema:
 
 
 def frame_columns(schema: Schema, key: Sequence[str]) -> tuple[FrameColumn, ...]:
-    """Return those columns of a table that are the source's: keys first and in key order."""
+    """Return the columns of a table that come from the source: keys first and in key order."""
     columns = [
         FrameColumn(column.name, kind, is_key=original_name(column.name) in key)
         for column in schema
@@ -132,7 +132,7 @@ def to_table(frame: object) -> Table:
 
 
 def _plain(kind: DataType) -> DataType:
-    """Return the type that tables keep for the same values; Spark's may name a time zone, or use large offsets."""
+    """Return the type that tables keep for the same values. Spark's type may name a time zone, or use large offsets."""
     pa = pyarrow()
     types = pa.types
     if types.is_timestamp(kind) and kind.tz is not None:

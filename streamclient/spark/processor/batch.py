@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 Sink = Callable[["DataFrame", BatchContext], None]
-"""A function that writes one batch completely before it returns, in such a way that a repeat of a range adds
+"""A function that writes one batch completely before it returns. If it writes a range again, the repeat must add
 nothing."""
 
 Transform = Callable[["DataFrame", BatchContext], "DataFrame"]
@@ -57,7 +57,8 @@ _UNDECLARED = (
 end."""
 
 _ANSWERS_MAX = 16
-"""The most checkpoints that are stored at the same time: each waits for the status table, which takes many at once."""
+"""The largest number of checkpoints that are stored at the same time. Each waits for the status table, which takes many
+at once."""
 
 
 @frozen
@@ -78,7 +79,7 @@ class Part:
 
     @property
     def range(self) -> ShardRange:
-        """The range of records that a sink is told."""
+        """The range of records that a sink receives as information."""
         info, cut = self.piece.share.shard_info, self.piece.cut
         return ShardRange(
             shard_id=info.shard_id,
@@ -141,7 +142,7 @@ class Output(Protocol):
 
 @define
 class BatchWriter:
-    """Commits batches; only the committing thread uses it."""
+    """Commits batches. Only the committing thread uses it."""
 
     output: Output
 
@@ -221,7 +222,10 @@ def _held(parts: Sequence[Part]) -> list[Part]:
 
 
 def _each(step: Callable[[Part], None], parts: Sequence[Part], outcome: Outcome) -> list[Part]:
-    """Run a step for each part, several at a time as each waits for an answer; return the parts that succeeded."""
+    """Run a step for each part; return the parts that succeeded.
+
+    Several run at a time, because each waits for an answer.
+    """
 
     def safely(part: Part) -> StreamClientError | None:
         try:
@@ -259,7 +263,7 @@ def _fail(parts: Iterable[Part], error: BaseException, outcome: Outcome) -> None
 
 
 def _failure(piece: Piece, error: BaseException) -> StreamClientError:
-    """Return the error for the processor to raise; errors of this package keep their class for the worker."""
+    """Return the error for the processor to raise. Errors of this package keep their class for the worker."""
     if isinstance(error, StreamClientError):
         return error
     advice = _UNDECLARED if "[UNRESOLVED_COLUMN" in str(error) else ""

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @frozen(eq=False)
 class BufferedPage:
-    """The result of one read: the smallest unit of a batch, because only the end of a read is a position."""
+    """The result of one read. It is the smallest unit of a batch, because only the end of a read is a position."""
 
     columns: RecordBatch | None
     """The records by column, at least one record; ``None`` for the mere end of a shard."""
@@ -79,8 +79,8 @@ class ShardBuffer:
 
     start_position: str
     prepared: PendingCheckpoint | None = None
-    """A batch that an earlier processor cut and prepared: the next batch must be identical. A later owner must not cut
-    it differently, because the earlier owner may still be about to store it."""
+    """The batch that an earlier processor cut and prepared. The next batch must be identical: a later owner must not
+    cut it differently, because the earlier owner may still be about to store it."""
     pages: deque[BufferedPage] = field(factory=deque)
     record_count: int = 0
     size_bytes: int = 0

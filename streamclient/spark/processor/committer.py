@@ -29,8 +29,8 @@ _COMPANION_AGE = 0.5
 soon after that job, and a file of half the size is cheaper than another job."""
 
 _PAGES_MAX = 4_000
-"""The most reads of one shard that may wait, however small. Twice as many, waiting and in flight, stay well below the
-positions that a worker remembers as permitted checkpoints (10,000)."""
+"""The largest number of reads of one shard that may wait, however small they are. Twice as many, waiting and in flight,
+stay well below the positions that a worker remembers as permitted checkpoints (10,000)."""
 
 CLOSED = "the SparkRecordProcessorFactory was closed: stop its workers first, and make another one for other workers"
 

@@ -12,7 +12,8 @@ from streamclient.errors import ConfigurationError, StreamClientError
 from streamclient.records import ColumnType, SequenceInfo
 
 _KEY_CHARACTERS = 32
-"""The characters of a key, which hold 128 bits of SHA-256: keys do not collide, and names of directories stay short."""
+"""The number of characters of a key. They hold 128 bits of SHA-256, so keys do not collide, and names of directories
+stay short."""
 
 
 def _no_shards() -> frozenset[str]:
@@ -48,8 +49,8 @@ class ShardRange:
     first_sequence: SequenceInfo | None
     last_sequence: SequenceInfo | None
     epoch: int = 0
-    """The epoch of the lease's present owner, ``ShardInfo.epoch``: greater than that of every earlier owner. A sink
-    that stores it with its output can refuse a writer that has lost the shard; see ``BatchContext.refuse``."""
+    """The epoch of the lease's present owner, ``ShardInfo.epoch``: greater than the epoch of every earlier owner. A
+    sink that stores it with its output can refuse a writer that has lost the shard; see ``BatchContext.refuse``."""
 
     @property
     def output_key(self) -> str:
@@ -68,7 +69,7 @@ class FrameColumn:
 
     name: str
     type: ColumnType
-    """The type of its values; a value of another type goes to ``_unfit``."""
+    """The type of its values. A value of another type goes to ``_unfit``."""
     is_key: bool = False
 
 
@@ -122,7 +123,7 @@ class BatchContext:
 
         Raises:
             ConfigurationError: the batch does not have the shard, so the missing part is unknown; or ``error`` does not
-            belong to this package.
+                belong to this package.
         """
         if not isinstance(error, StreamClientError):
             raise ConfigurationError(

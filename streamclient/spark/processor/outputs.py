@@ -45,8 +45,8 @@ if TYPE_CHECKING:
 _log = logs.logger(__name__)
 
 _UNFIT_TRIES = 3
-"""The most times that rows are made anew because another writer's column came first. Each try sees the columns of the
-try before, so only a writer that adds a column each time could exhaust the tries."""
+"""The largest number of times that rows are made anew because another writer's column came first. Each try sees the
+columns of the try before, so only a writer that adds a column each time could exhaust the tries."""
 
 
 @define
@@ -58,7 +58,7 @@ class SourceFrames:
     key: tuple[str, ...] = ()
     """The key columns by the table's definition, or, without a definition, by the records."""
     columns: Schema | None = None
-    """All columns seen so far: a column keeps its type from batch to batch."""
+    """All columns that were seen so far. A column keeps its type from batch to batch."""
 
     def rows(self, parts: Sequence[Part]) -> Table:
         """Return the changes of all parts as rows."""
@@ -95,7 +95,7 @@ class SourceFrames:
 
 @define
 class SinkOutput:
-    """A sink of the user's: checkpoints are stored in one step, and a repeat of a batch may end elsewhere."""
+    """A sink of the user's. Checkpoints are stored in one step, and a repeat of a batch may end elsewhere."""
 
     frames: SourceFrames
     sink: Sink
@@ -107,16 +107,16 @@ class SinkOutput:
     of an earlier one."""
 
     def open(self) -> None:
-        """See ``Output``."""
+        """See ``Output.open``."""
 
     def begin(self, given: InitializationInput) -> Beginning:
-        """See ``Output``."""
+        """See ``Output.begin``."""
         last, stored = self._lasts.get(given.shard_info.shard_id), _stored_position(given)
         is_past_loss = given.lost_behind is not None
         return Beginning(stored, last if last and last.end == stored else None, is_past_loss=is_past_loss)
 
     def write(self, parts: Sequence[Part], jobs: CancellableJobs) -> Mapping[str, StreamClientError]:
-        """See ``Output``."""
+        """See ``Output.write``."""
         rows = self.frames.rows(parts)
         refused: dict[str, StreamClientError] = {}
         context = make_context(parts, frame_columns(rows.schema, self.frames.key), refused.__setitem__)
@@ -132,7 +132,7 @@ class SinkOutput:
         return refused
 
     def close(self) -> None:
-        """See ``Output``."""
+        """See ``Output.close``."""
 
 
 @define
@@ -152,16 +152,16 @@ class DestinationOutput:
 
     @property
     def application(self) -> str:
-        """See ``Output``."""
+        """See ``Output.application``."""
         return self.destination.application
 
     @property
     def needs_spark(self) -> bool:
-        """See ``Output``."""
+        """See ``Output.needs_spark``."""
         return self.transform is not None
 
     def open(self) -> None:
-        """See ``Output``."""
+        """See ``Output.open``."""
         with self._lock:
             self.destination.probe()
 
@@ -197,7 +197,10 @@ class DestinationOutput:
         return Beginning(stored, last, pending, is_past_loss=given.lost_behind is not None)
 
     def _require_commits(self, given: InitializationInput, stored: str) -> None:
-        """Refuse a shard without a commit here if it was processed, or if records of others left no trace here.
+        """Refuse a shard that has no commit in this destination, although it must have one.
+
+        That is so if records of the shard were processed, or if records of other shards were and the destination is
+        empty.
 
         Raises:
             StreamClientException: the destination has lost commits, or is another destination.
@@ -223,7 +226,7 @@ class DestinationOutput:
             return not any(entry.commits or entry.carried or entry.damage for entry in self.destination.log())
 
     def write(self, parts: Sequence[Part], jobs: CancellableJobs) -> Mapping[str, StreamClientError]:
-        """See ``Output``."""
+        """See ``Output.write``."""
         commits = [part.commit for part in parts]
         for _ in range(_UNFIT_TRIES - 1):
             rows = self._rows(parts, jobs)
@@ -237,7 +240,7 @@ class DestinationOutput:
         return self._store(self._rows(parts, jobs), commits)
 
     def close(self) -> None:
-        """See ``Output``."""
+        """See ``Output.close``."""
         if self.is_own:
             with self._lock:
                 self.destination.close()
@@ -265,8 +268,9 @@ class DestinationOutput:
     def _no_rows(self) -> Table:
         """Return the rows of a commit without changes, as at the end of a shard, without calling the transform.
 
-        Before the first changes its frame would lack their columns, and it would fail for good. The rows have the
-        columns that a destination needs to create its table: those that identify and partition rows.
+        Before the first changes, the transform's frame would lack their columns, and the transform would always fail.
+        The rows have the columns that a destination needs to create its table: columns that identify and partition
+        rows.
         """
         columns, types = self._columns(), added_types()
         if columns is None:
@@ -274,7 +278,7 @@ class DestinationOutput:
         return columns.empty_table()
 
     def _store(self, rows: Table, commits: Sequence[Commit]) -> Mapping[str, StreamClientError]:
-        """Commit the rows; return the shards whose commits are not stored, if those of other shards are."""
+        """Commit the rows. If only some commits are stored, return the shards of the others."""
         try:
             with self._lock:
                 self.destination.commit(rows, commits)
@@ -307,7 +311,7 @@ class DestinationOutput:
 
 
 def _stored_position(given: InitializationInput) -> str:
-    """Return the position at which the next batch starts: after a loss, the position before the lost records.
+    """Return the position at which the next batch starts. After a loss, it is the position before the lost records.
 
     The initial checkpoint is then the oldest record, and the batch would be taken for the first one of the shard.
     """
@@ -337,7 +341,8 @@ def _prepared_commit(pending: PendingCheckpoint) -> Commit | None:
 def _is_same(last: Commit, prepared: Commit | None) -> bool:
     """Return whether a stored commit is the prepared one: both have the same place in the chain and the same end.
 
-    The stored commit may cover more records: some left the stream, and a later preparation did not see them.
+    The stored commit may cover more records. In that case some records left the stream, and a later preparation did not
+    see them.
     """
     return prepared is not None and (last.number, last.previous_digest, last.end) == (
         prepared.number,

@@ -11,7 +11,7 @@ from streamclient.model import ShardInfo
 from streamclient.spark.processor.buffer import ShardBatch, ShardBuffer
 
 MOST_SHARDS = 10_000
-"""The most shards without a processor that are remembered; a worker never holds as many shards."""
+"""The largest number of shards without a processor that are remembered. A worker never holds as many shards."""
 
 
 @define(eq=False)
@@ -33,7 +33,7 @@ class ShardShare:
     """Whether records before the next batch are lost, and the loss is accepted. Used by the same threads as
     ``last``."""
     in_flight: ShardBatch | None = None
-    """The batch that is being committed: at most one, so that a shard's batches stay in order."""
+    """The batch that is being committed. There is at most one, so that a shard's batches stay in order."""
     is_flushing: bool = False
     """Whether all waiting records are due, because the processor shuts down."""
     is_lost: bool = False
@@ -46,7 +46,10 @@ class ShardShare:
 
     @property
     def is_in_vain(self) -> bool:
-        """Whether the shard's batch may be neither published nor checkpointed; known before the processor is told."""
+        """Whether the shard's batch may be neither published nor checkpointed.
+
+        This is known before the processor is told.
+        """
         return self.is_lost or self.checkpointer.is_closed
 
     @property

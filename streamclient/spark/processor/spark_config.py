@@ -14,7 +14,7 @@ _millis = checks.whole(1, 10**12)
 @checks.explains_names
 @frozen(kw_only=True)
 class SparkConfig:
-    """The limits at which batches are committed, and those of waiting records."""
+    """The limits at which batches are committed, and the limits of waiting records."""
 
     max_records: int = field(default=50_000, validator=checks.positive)
     """A shard's batch is committed once it has this many records. Batches end where a read ended, so a batch may be
@@ -24,7 +24,7 @@ class SparkConfig:
     max_age_millis: int = field(default=5_000, validator=_millis)
     """A shard's batch is committed once its first record waited this long, whether or not more records come."""
     max_buffered_bytes: int = field(default=256 * 1024 * 1024, validator=checks.positive)
-    """The most memory, in bytes, of the records that all shards of one factory hold, waiting or being written. At this
+    """The largest number of bytes of the records that all shards of one factory hold, waiting or being written. At this
     limit ``process_records`` blocks and all waiting records become due. Spark and Arrow hold a second copy of the batch
     that is being written."""
     max_wait_millis: int = field(default=600_000, validator=_millis)

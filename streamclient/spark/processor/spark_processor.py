@@ -89,9 +89,9 @@ class SparkRecordProcessor(IRecordProcessor):
     def process_records(self, process_records_input: ProcessRecordsInput) -> None:
         """Buffer the records; wait until there is room if the buffers are full.
 
-        The processor requests its restart before it raises an error: no record of this call is to blame. So a failure
-        policy must neither repeat the call on this processor, which has ended, nor divide the call, nor park its
-        records. Parts of a read would also begin at one position, and replace each other in a sink.
+        The processor requests its restart before it raises an error, because no record of this call is to blame. So a
+        failure policy must neither repeat the call on this processor, which has ended, nor divide the call, nor park
+        its records. Parts of a read would also begin at one position, and replace each other in a sink.
 
         Raises:
             StreamClientError: a batch of this shard was not committed, and nothing after it will be; or there was no
@@ -151,7 +151,7 @@ class SparkRecordProcessor(IRecordProcessor):
 
 
 def _by_column(given: ProcessRecordsInput) -> RecordBatch:
-    """Return the records of a call as a record batch: by column if the input has it, else made from records."""
+    """Return the records of a call as a record batch. If the input has none by column, make it from records."""
     by_column = getattr(given, "arrow", None)
     batch: RecordBatch
     batch = pyarrow().record_batch(by_column() if by_column is not None else record_batch(given.records, None))
@@ -171,7 +171,7 @@ _session = checks.Check(
 
 @checks.explains_names
 class SparkRecordProcessorFactory(IRecordProcessorFactory):
-    """Makes the Spark processors of one worker; they share a session, a committing thread and the memory for records.
+    """Makes the Spark processors of one worker. They share a session, a committing thread and the memory for records.
 
     Give each worker of a process its own factory. Use it as a context manager, or call ``close`` after the worker has
     stopped. No thread and no session exists before the first processor is made. Without a transform and without a sink
@@ -182,16 +182,17 @@ class SparkRecordProcessorFactory(IRecordProcessorFactory):
             Or a sink, which is called with a DataFrame and its ``BatchContext``, and must have written everything when
             it returns; a repeat must add nothing.
         transform: called with a DataFrame of the changes and its ``BatchContext``; returns the DataFrame to store. Only
-        for a destination. Without a transform, a destination gets the changes unchanged (``destinations.change_rows``).
+            for a destination. Without a transform, a destination gets the changes unchanged
+            (``destinations.change_rows``).
         session: a session, or a function that makes one, which is called again if the session was stopped. The default
-        is ``local_session()``, shared by all factories of a process that are given no session.
+            is ``local_session()``, shared by all factories of a process that are given no session.
         schema: types of columns, as ``StructType`` or mapping of name to ``ColumnType``. A column without a known type
             takes the type of its first value; a value of another type goes to ``_unfit``.
         table: key and declared columns, so that the first frame has all of them. Recommended.
         config: the limits of batches and of waiting records.
-        starts_anew: whether the destination may lack commits of a shard that was processed before, because it is to
-        hold only later records. By default that is an error: the destination has lost commits. Remove the argument
-        again once each shard has a commit there.
+        starts_anew: whether the destination is meant to hold only later records, so that a shard that was already
+            processed may have no commit in it. By default that is an error: the destination has lost commits. Remove
+            the argument again when each shard has a commit there.
 
     Raises:
         ConfigurationError: an argument has a wrong type, or a package is missing.

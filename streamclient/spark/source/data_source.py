@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from streamclient.spark.source.tunnel_planner import TunnelService
 
 NO_LIMIT = 2**62
-"""The number of records per batch if no option limits a batch. Then the limit per shard applies; ``Trigger.Once`` has
-neither."""
+"""The number of records per batch if no option limits a batch. Then only the limit per shard applies, except with
+``Trigger.Once``, which has neither limit."""
 
 
 class TablestoreDataSource(spark.DataSource):  # type: ignore[misc]
@@ -247,7 +247,7 @@ class ChangeStreamReader(spark.DataSourceStreamReader, SupportsTriggerAvailableN
         return RangeReader(pages, self._columns).read(partition.value)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Handle the news that Spark has stored ``end``: tell a tunnel its new positions."""
+        """Handle the news that Spark has stored ``end``. A tunnel is then told its new positions."""
         from streamclient.spark.source.offsets import StreamOffset  # noqa: PLC0415
 
         self._plan().committed(StreamOffset.from_json(end))
@@ -364,7 +364,7 @@ class TableStreamWriter(spark.DataSourceStreamArrowWriter):  # type: ignore[misc
         return RowsWritten(self.rows.write(iterator))
 
     def commit(self, messages: list[Any], batchId: int) -> None:  # noqa: N803
-        """Do nothing: the rows are in the table."""
+        """Do nothing, because the rows are in the table."""
 
     def abort(self, messages: list[Any], batchId: int) -> None:  # noqa: N803
-        """Do nothing: Spark writes the batch again."""
+        """Do nothing, because Spark writes the batch again."""

@@ -73,7 +73,7 @@ class ShardOffset:
 
 @frozen
 class StreamOffset:
-    """The position of a query; the mark of the beginning if ``stream_id`` is empty."""
+    """The position of a query. It is the mark of the beginning if ``stream_id`` is empty."""
 
     stream_id: str = ""
     shards: Mapping[str, ShardOffset] = field(factory=dict)
@@ -101,8 +101,8 @@ class StreamOffset:
         """Read the form of ``to_json``.
 
         Raises:
-            StreamClientException: ``given`` has another form, for example that of another source's checkpoint, or is
-                of a version that is not known.
+            StreamClientException: ``given`` has another form, for example from another source's checkpoint, or is of a
+                version that is not known.
         """
         try:
             problem = OFFSET_FORMAT.problem(given[FORMAT_MEMBER])
@@ -166,7 +166,7 @@ class ShardSlice:
 def ranges_between(
     start: StreamOffset, end: StreamOffset, between: Mapping[str, Mapping[int, ShardOffset]] | None = None
 ) -> list[ShardSlice]:
-    """Return the ranges of the batch from ``start`` to ``end``; those of a shard follow each other.
+    """Return the ranges of the batch from ``start`` to ``end``. Ranges of one shard follow each other.
 
     Args:
         start: the beginning of the batch.
@@ -218,7 +218,7 @@ def may_have_lost(
         described: the stream with all its present shards.
         now_micros: the present time.
         not_listed_micros: the last time when this process surely did not find the shard in a listing; 0 if it never
-            looked before.
+            looked.
     """
     hours = described.expiration_time_hours
     unknown = shard.parent_shard_ids - offset.shards.keys() - {listed.shard_id for listed in described.shards}

@@ -48,23 +48,23 @@ _T = TypeVar("_T")
 _PageT = TypeVar("_PageT", DecodedPage, PageSummary)
 
 BATCH_RECORDS = 16_000
-"""The records of one Arrow batch. Below a few thousand, the fixed cost of each column matters; far above, a task uses
-more memory than it needs."""
+"""The number of records of one Arrow batch. Below a few thousand, the fixed cost of each column matters; far above, a
+task uses more memory than it needs."""
 
 BATCH_BYTES = 64 * 1_024 * 1_024
-"""The most bytes of pages for one Arrow batch, so that large records neither fill the memory of a task nor exceed the
-two gigabytes of text that a column may have."""
+"""The largest number of bytes of pages for one Arrow batch, so that large records neither fill the memory of a task nor
+exceed the two gigabytes of text that a column may have."""
 
 LAYOUT_COLUMNS_MAX = 1_024
-"""The most columns of the layout, wanted or not: a write has no more columns, and each takes about twenty bytes of
-memory in every record."""
+"""The largest number of columns of the layout, including columns that are not wanted. A write has no more columns, and
+each takes about twenty bytes of memory in every record."""
 
 SPARSE = 16
 """The rarity of values at which listed cells take less memory than a column: fewer than one in this number of records
 of a page have a value."""
 
 MOST_CONNECTIONS = 8
-"""The most instances of Tablestore for which one process keeps clients; a query reads one instance."""
+"""The largest number of instances of Tablestore for which one process keeps clients. A query reads one instance."""
 
 
 @lru_cache(maxsize=MOST_CONNECTIONS)
@@ -90,7 +90,7 @@ def asked(connection: Connection, operation: str, request: Any) -> Any:
 
 @cache
 def _repeater() -> Repeater:
-    """Return the process's repeater: to make a repeater costs as much as to look at a page."""
+    """Return the process's repeater. Making one costs as much as looking at a page."""
     return Repeater(ReadRetry())
 
 
@@ -112,7 +112,7 @@ def repeated(connection: Connection, operation: str, call: Callable[[SignedCalls
 
 
 def check_key(columns: Schema, key: Iterable[str], owner: str) -> None:
-    """Refuse a column whose name differs from a key column's name only by case: it would be null in each row.
+    """Refuse a column whose name differs from a key column's name only by case, because it would be null in each row.
 
     Raises:
         ConfigurationError: the schema has such a column and lacks the key column.
@@ -138,7 +138,7 @@ class StreamService:
         return TablestoreStreamApi(opened(self.connection))
 
     def summary(self, shard_id: str, iterator: str, limit: int) -> PageSummary:
-        """Read a page for the planner: its number of records and the position of the last; no other record is decoded.
+        """Read a page for the planner: its number of records and the position of the last. No other record is decoded.
 
         Raises:
             TrimmedDataException: the records at the iterator are gone.
@@ -235,7 +235,7 @@ class StreamPages:
         return _repeater().call("GetStreamRecord", attempt)
 
     def _page_after(self, part: ShardSlice, iterator: str, seen: SequenceInfo | None) -> DecodedPage:
-        """Read the next page after the record ``seen``; a page that was cut before the end of the range is refused."""
+        """Read the next page after the record ``seen``. A page that was cut before the end of the range is refused."""
 
         def attempt() -> DecodedPage:
             page = self.service.page(iterator, PAGE_RECORDS)
@@ -301,7 +301,7 @@ class RangeReader:
         Raises:
             ConfigurationError: the schema has a column of the key in another case.
             StreamClientException: records of the range are gone, or are not the planned ones.
-            UnfitValueError: a value does not fit, and the schema has no column for such values.
+            UnfitValueError: a value does not fit, and the schema has no column for unfit values.
         """
         for batches, is_values in _made_ahead(self._batches(part)):
             yield from self._rows_of_values(batches, part.shard_id) if is_values else self._rows(batches, part.shard_id)

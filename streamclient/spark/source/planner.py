@@ -42,19 +42,20 @@ from streamclient.wire.page_parts import PageSummary
 _log = logs.logger(__name__)
 
 PAGE_RECORDS = 1_000
-"""The most records in an answer of the service."""
+"""The largest number of records in an answer of the service."""
 
 LIST_SECONDS = 5.0
 """The time between two listings of the shards. After the end of a shard they are listed at once."""
 
 SHORTEST_MILLIS = 100
-"""The least time between two reads of a shard without new records. Spark asks up to a hundred times a second."""
+"""The shortest time between two reads of a shard without new records. Spark asks up to a hundred times a second."""
 
 PACE = ClientConfig(worker_idle_time_millis=SHORTEST_MILLIS)
-"""The pace of reading is that of a worker: it follows the traffic, with a ceiling for all shards of the query."""
+"""The pace of reading, which is the same as in a worker: it follows the traffic, with a ceiling for all shards of the
+query."""
 
 READERS = 8
-"""The number of shards that are read side by side; a read is mostly waiting."""
+"""The largest number of shards that are read at the same time. A read is mostly waiting."""
 
 MOST_SKEW_MICROS = 15 * 60 * 1_000_000
 """The largest difference between clocks with which the SDK still trusts an answer. A record whose stamp is later than
@@ -79,7 +80,7 @@ class StreamPlanner:
     now_micros: Callable[[], int] = lambda: time.time_ns() // 1_000
     monotonic: Callable[[], float] = time.monotonic
     page_records: int = PAGE_RECORDS
-    """The most records that one read requests."""
+    """The largest number of records that one read requests."""
     pool: Executor = field(factory=lambda: DaemonPool("tablestore-planner", READERS))
     """The threads for reads. They do not keep the process alive, because a read ahead may hang when the query ends."""
     sleep: Callable[[float], None] = time.sleep
@@ -107,8 +108,8 @@ class StreamPlanner:
 
         Args:
             start: the beginning of the batch.
-            most: the most records of the batch; ``None`` for all.
-            per_shard: the most records of each shard; ``None`` for all.
+            most: the largest number of records of the batch; ``None`` for all.
+            per_shard: the largest number of records of each shard; ``None`` for all.
 
         Raises:
             StreamClientException: records were lost, and the options do not accept that.
@@ -277,7 +278,7 @@ class StreamPlanner:
             self._lost(
                 f"the stream of table {self.options.table!r} is {described.stream_id}, and the checkpoint is of "
                 f"{start.stream_id}: the stream was switched off and on again, so its records are gone, or the option "
-                "table named another table before"
+                "table earlier named another table"
             )
             return self._other_stream(start, described)
         self._ends.knows({shard: offset.parents for shard, offset in start.shards.items()})
@@ -404,9 +405,10 @@ class StreamPlanner:
         return sizes
 
     def _page(self, end: StreamOffset, shard: str, size: int, taken: int) -> tuple[str | None, PageSummary | None]:
-        """Read a page; return it, and the new beginning of the shard's part of the batch if records were lost before.
+        """Read a page.
 
-        The page is ``None`` if the records were lost after others had been counted for this batch.
+        Return it and, if records before it were lost, the new beginning of the shard's part of the batch. The page is
+        ``None`` if the records were lost after others had been counted for this batch.
         """
         at = end.shards[shard].at
         assert at is not None

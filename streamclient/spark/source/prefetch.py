@@ -19,11 +19,11 @@ from streamclient.wire.page_parts import PageSummary
 _log = logs.logger(__name__)
 
 SHORTEST_DOUBT_MILLIS, LONGEST_DOUBT_MILLIS = 500, 20_000
-"""The pauses, in milliseconds, before a shard whose page cannot be true is read again: a list of shards may lag by a
+"""The pauses, in milliseconds, before a shard whose page cannot be true is read again. A list of shards may lag by a
 second."""
 
 MOST_DOUBTS = 6
-"""The number of consecutive pages that cannot be true after which a query that must end fails; they take half a minute
+"""The number of consecutive pages that cannot be true after which a query that must end fails. They take half a minute
 in all."""
 
 

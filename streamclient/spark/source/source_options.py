@@ -49,14 +49,14 @@ class WriteMode(Enum):
     UPDATE = "update"
     """The frame's columns are set; null leaves a column unchanged."""
     DELETE = "delete"
-    """The table's row is deleted; the frame needs only the key."""
+    """The table's row is deleted. The frame needs only the key."""
 
 
 EARLIEST, LATEST = "earliest", "latest"
 
 
 MOST_BATCH_ROWS = 200
-"""The most rows that the service accepts in one BatchWriteRow."""
+"""The largest number of rows that the service accepts in one BatchWriteRow."""
 
 MOST_IN_A_FIELD = 2**31 - 1
 """The greatest number in a request's field of 32 bits: far more rows than a query samples, and far more megabytes than
@@ -75,7 +75,7 @@ def _truth(text: str) -> Any:
 
 
 def _named_once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    """Return an object of JSON; refuse a repeated name, because one of its two values would be dropped silently."""
+    """Return an object of JSON. Refuse a repeated name, because one of its two values would be dropped silently."""
     for name, times in Counter(name for name, _ in pairs).items():
         if times > 1:
             raise ValueError(f"{checks.shown(name)} occurs twice")
@@ -96,7 +96,7 @@ def _starting(text: str) -> Mapping[str, str] | str:
 
 
 def _of_spark(setting: Setting) -> Setting:
-    """Return a connection's setting in the spelling of Spark's options; the EMR connector's is also accepted."""
+    """Return a connection's setting in the spelling of Spark's options. The EMR connector's is also accepted."""
     first, *rest = setting.name.split("_")
     emr = {"instance": ("instance.name", "instanceName")}.get(setting.name, (setting.name.replace("_", "."),))
     return evolve(setting, name=first + "".join(map(str.capitalize, rest)), others=emr)
@@ -146,7 +146,7 @@ OPTIONS: Mapping[frozenset[Use], tuple[Setting, ...]] = {
         _numbers("batchRows", "rows of one request; 200 by default", check=checks.whole(1, MOST_BATCH_ROWS)),
     ),
 }
-"""All options, for each use the ones that it accepts."""
+"""The options that each use of the source accepts."""
 
 OF_SPARK = frozenset({"checkpointlocation", "queryname"})
 """Options that Spark uses itself, and passes to the source as well."""
@@ -175,16 +175,17 @@ class SourceOptions:
     """The time from which on records are read, in microseconds since 1970, instead of ``starting``."""
     max_per_trigger: int | None = None
     max_per_shard: int = 100_000
-    """The most records of each shard in one batch. The planner reads each page to count it, so a batch without a limit
-    would be counted to the end of a backlog before its first row is processed."""
+    """The largest number of records of each shard in one batch. The planner reads each page to count it, so a batch
+    without a limit would be counted to the end of a backlog before its first row is processed."""
     max_per_partition: int | None = None
-    """The most records of a shard in one task; ``None`` gives a task all of the shard's part of a batch, in order."""
+    """The largest number of records of a shard in one task; ``None`` gives a task all of the shard's part of a batch,
+    in order."""
     fails_on_data_loss: bool = True
     tunnel_id: str | None = None
     """The tunnel that a query reads instead of the stream."""
     layout: Layout | None = None
     sample_rows: int = 1_000
-    """The number of rows in which columns that are not declared are sought."""
+    """The number of rows that are searched for columns that are not declared."""
     split_megabytes: int = 100
     pushes_filters: bool = False
     """Whether Spark's filters narrow the read rows, which is safe only for one query with one filter."""
@@ -227,7 +228,9 @@ class SourceOptions:
         return self
 
     def check_start(self, latest_micros: int) -> None:
-        """Refuse a later start: the service has no iterator for a future time, and would begin at once.
+        """Refuse a start after ``latest_micros``.
+
+        The service has no iterator for a future time, and would begin at once.
 
         Raises:
             ConfigurationError: ``startingTimestamp`` is after ``latest_micros``.

@@ -37,17 +37,17 @@ if TYPE_CHECKING:
     from pyarrow import RecordBatch, Schema
 
 BATCH_ROWS = 10_000
-"""The rows of one Arrow batch: two answers of the service."""
+"""The number of rows of one Arrow batch: two answers of the service."""
 
 BATCH_PAGES = 16
-"""The most answers of the service, of at most 4 MB each, in one Arrow batch of large rows."""
+"""The largest number of answers of the service, of at most 4 MB each, in one Arrow batch of large rows."""
 
 MOST_FILTERS = 10
-"""The most parts of the filter of one request, including the parts that join others: the service's documentation allows
-this number on every instance."""
+"""The largest number of parts of the filter of one request, including the parts that join others: the service's
+documentation allows this number on every instance."""
 
 INTEGER_MAX = 2**63 - 1
-"""The greatest integer in a key; only the table's end is after it."""
+"""The greatest integer in a key. Only the table's end is after it."""
 
 
 @frozen
@@ -66,7 +66,7 @@ class PushedComparison:
     column: str
     comparator: ComparatorType
     values: tuple[Any, ...]
-    """The value; or several values, of which the column must equal one."""
+    """The values. If there are several, the column must equal one of them."""
 
 
 @frozen
@@ -82,7 +82,7 @@ class TablePlan:
         return evolve(self, conditions=tuple(conditions))
 
     def ranges(self) -> list[KeyRange]:
-        """Return ranges of about ``splitSizeMb`` each; a smaller table is one range.
+        """Return ranges of about ``splitSizeMb`` each. A smaller table is one range.
 
         Raises:
             ConfigurationError: the table does not exist, or the schema has a column of its key in another case.
@@ -128,7 +128,7 @@ class TableRows:
         """Yield the rows of a range in the order of their keys.
 
         Raises:
-            UnfitValueError: a value does not fit, and the schema has no column for such values.
+            UnfitValueError: a value does not fit, and the schema has no column for unfit values.
             StreamClientError: the service does not answer.
         """
         wanted = {original_name(name) for name in self.columns.names}
@@ -151,7 +151,7 @@ class TableRows:
 
 
 def rows_as_columns(rows: Sequence[Row], columns: Schema, table: str) -> RecordBatch:
-    """Return rows by column, in exactly the schema ``columns``; values that do not fit go to ``_unfit``.
+    """Return rows by column, in exactly the schema ``columns``. Values that do not fit go to ``_unfit``.
 
     Raises:
         UnfitValueError: a value does not fit, and the schema has no column ``_unfit``; or a column that is declared NOT
@@ -278,7 +278,7 @@ def _narrowed(
 
 
 def _end_after(value: Any, rest: int) -> list[Any]:
-    """Return the first key after all keys that begin with ``value``, because a range does not include its end."""
+    """Return the first key after all keys that begin with ``value``. A range does not include its end."""
     if rest:
         return [value] + [KeyBound.INF_MAX] * rest
     if isinstance(value, str):

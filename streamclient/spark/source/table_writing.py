@@ -64,7 +64,7 @@ def types_of(columns: Iterable[Field]) -> dict[str, ColumnType]:
     for column in columns:
         if column.name in RESERVED:
             raise ConfigurationError(
-                f"the frame has the column {column.name}, a name of columns that this package adds to those of a "
+                f"the frame has the column {column.name}, a name of columns that this package adds to the columns of a "
                 "table: drop it, or select the others; the source's own column of that name is "
                 f"{marked(column.name)!r} here"
             )
@@ -95,7 +95,7 @@ class RowWriter:
 
     options: SourceOptions
     columns: tuple[str, ...]
-    """The frame's names of the columns to write; for a frame that deletes, only those of the key."""
+    """The frame's names of the columns to write. For a frame that deletes, they are only the key's columns."""
     key: tuple[str, ...]
     """The frame's names of the key columns, in key order."""
 
@@ -168,8 +168,8 @@ class RowWriter:
         cells = tuple(Cell(name, value) for name, value in values.items() if value is not None)
         if self.options.write_mode is WriteMode.UPDATE and not cells:
             raise StreamClientException(
-                f"every column of the row {dict(key)} for table {self.options.table!r} is null: an update with "
-                "writeMode=update sets at least one"
+                f"every column of the row {dict(key)} for table {self.options.table!r} is null: with "
+                "writeMode=update a row needs a value in at least one column beside the key"
             )
         return encode_row(Row(key, cells))
 

@@ -49,7 +49,7 @@ from streamclient.wire.tunnel import decode_token
 _log = logs.logger(__name__)
 
 CLIENT_ID = "spark-client"
-"""The client id in calls for data, which need no session; the connector of EMR uses the same client id."""
+"""The client id in calls for data, which need no session. The connector of EMR uses the same client id."""
 
 OPENING_SECONDS = 30.0
 """The seconds that a query which ends at the present waits for channels to open after those that it has read. The
@@ -63,7 +63,8 @@ another token. A query that stored each token would run empty batches without en
 again with an old token after months."""
 
 ALL_OF_A_PAGE = 2**31
-"""The number of records to request, which means all: the service alone decides how many a page of a tunnel has."""
+"""The number of records to request when all are wanted. The service alone decides how many records a page of a tunnel
+has."""
 
 _READABLE = frozenset({ChannelStatus.OPEN, ChannelStatus.CLOSE})
 """The states of channels that do not wait and are neither stopped nor finished. CLOSE means that no client holds the
@@ -190,7 +191,7 @@ class TunnelChannels:
         )
 
     def get_shard_iterator(self, stream_id: str, shard_id: str, timestamp_micros: int | None = None) -> str:
-        """Return the token that the tunnel has for a channel; the tunnel decides the start, so the time is ignored.
+        """Return the token that the tunnel has for a channel. The tunnel decides the start, so the time is ignored.
 
         Raises:
             StreamClientException: the tunnel has expired.
@@ -228,7 +229,7 @@ class TunnelPlanner(StreamPlanner):
     """Offsets for a streaming query over a tunnel. A batch has whole pages: no limit makes one smaller."""
 
     order: ChannelOrder = field(kw_only=True, factory=ChannelOrder)
-    """The check that pages are in order; an offset gives the record after which a channel continues."""
+    """The check that pages are in order. An offset gives the record after which a channel continues."""
     _channels: TunnelChannels = field(init=False)
     _told: dict[str, str] = field(init=False, factory=dict)
     """The tokens that the tunnel has stored, by channel."""
@@ -243,7 +244,7 @@ class TunnelPlanner(StreamPlanner):
     _watched: set[str] = field(init=False, factory=set)
     """The channels of changes that were read, or begun, since the planner was made."""
     _looked_at: float = field(init=False, default=float("-inf"))
-    """When the retention was last asked for."""
+    """The time at which the retention was last asked for."""
     _suspected_losses: int = field(init=False, default=0)
 
     @classmethod
@@ -426,7 +427,7 @@ class PlannedPages:
             raise StreamClientException(tunnel_loss(loss)) from error
 
     def _changes(self, part: ShardSlice) -> Iterator[TunnelPage]:
-        """Yield as many records as were planned; the last page may have grown since."""
+        """Yield as many records as were planned. The last page may have grown since."""
         token, count = part.at, 0
         last: SequenceInfo | None = None
         while count < part.count and token != FINISHED:

@@ -13,7 +13,7 @@ Answer = TypeVar("Answer")
 ScenarioT = TypeVar("ScenarioT", bound=Callable[..., None])
 
 RACE_SECONDS = 300.0
-"""Time limit for the threads of a scenario, in seconds; far above the time that any healthy store needs."""
+"""The time limit for the threads of a scenario, in seconds. It is far above the time that any healthy store needs."""
 
 
 def expect(rule: str, actual: object, expected: object) -> None:

@@ -40,7 +40,7 @@ Open = Callable[..., Destination]
 Scenario = Callable[[Open], None]
 
 ROUNDS = 10
-"""The number of commits that each of two racing writers tries; most of them collide."""
+"""The number of commits that each of two racing writers tries. Most of them collide."""
 
 MANY_COLUMNS = 1_000
 MANY_SHARDS = 20
@@ -99,7 +99,7 @@ def batch(
 
 
 def rows_for(destination: Destination, records: Sequence[StreamRecord], commit: Commit) -> Table:
-    """Return the rows of these records that fit the destination as it is."""
+    """Return the rows of ``records``, made to fit the destination as it is."""
     return change_rows(records, shard=commit.shard, number=commit.number, columns=destination.columns())
 
 
@@ -111,7 +111,7 @@ def store(destination: Destination, last: Commit | None, records: Sequence[Strea
 
 
 def stored_numbers(destination: Destination) -> list[int]:
-    """Return the keys of all stored rows, sorted; the key of a repeated row is repeated."""
+    """Return the sorted keys of all stored rows. The key of a repeated row is repeated."""
     return sorted(record.key["id"] for table in destination.rows() for record in records_of(table))  # type: ignore[misc]
 
 
@@ -134,7 +134,7 @@ def _a_commit_is_found_by_every_later_handle(open_handle: Open) -> None:
 
 
 def _a_repeat_changes_nothing(open_handle: Open) -> None:
-    """Repeat after a lost answer: by the same writer, and by another writer of the same owner."""
+    """Repeat a commit after a lost answer, first by the same writer, then by another writer of the same owner."""
     first, second = open_handle(), open_handle()
     records = [change(1), change(2)]
     commit = batch(None, records)
@@ -173,7 +173,7 @@ def _an_older_owner_is_refused(open_handle: Open) -> None:
 
 
 def _an_owner_that_wakes_after_its_successor_is_refused(open_handle: Open) -> None:
-    """Refuse even a batch that is stored: the successor had found it prepared, stored it, and gone on."""
+    """Refuse even a batch that is stored. The successor had found it prepared, stored it, and gone on."""
     frozen = open_handle()
     prepared = batch(None, [change(1)], epoch=1)
     rows = rows_for(frozen, [change(1)], prepared)

@@ -22,18 +22,18 @@ with other streams."""
 Scenario = Callable[[ILeaseManager, str], None]
 
 CONTENDERS = 8
-"""The number of threads that want the same row at the same time: enough to collide, few enough for any connection
-pool."""
+"""The number of threads that want the same row at the same time. They are enough to collide, and few enough for any
+connection pool."""
 
 DRAWERS = 3
-"""The number of threads that draw an epoch of one shard at the same time: as many as workers may acquire it at once,
-and one more."""
+"""The number of threads that draw an epoch of one shard at the same time. It is one more than the number of workers
+that may acquire the shard at once."""
 
 ROUNDS = 12
 """The number of tries of each thread in the mixed scenario; with eight threads, most of the tries collide."""
 
 MANY_LEASES = 123
-"""More leases than one page of a small store holds, as in the Java client's own test."""
+"""A number of leases larger than one page of a small store, as in the Java client's own test."""
 
 
 def check_lease_manager(make_manager: MakeLeaseManager) -> None:
@@ -274,7 +274,10 @@ def _of_rival_writes_exactly_one_wins(manager: ILeaseManager, stream_id: str) ->
 
 
 def _the_counter_counts_accepted_writes(manager: ILeaseManager, stream_id: str) -> None:
-    """Let threads checkpoint, renew and take one lease, as each has seen it; no write may be lost or counted twice."""
+    """Let threads checkpoint, renew and take one lease, each with its own last look.
+
+    No write may be lost or counted twice.
+    """
     _new(manager, stream_id, counter=0)
 
     def work(name: str) -> tuple[int, int]:
@@ -318,4 +321,4 @@ LEASE_MANAGER_SCENARIOS: Mapping[str, Scenario] = named(
     _of_rival_writes_exactly_one_wins,
     _the_counter_counts_accepted_writes,
 )
-"""Every rule by name; the name states the rule."""
+"""Every rule by its name, which states the rule."""

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def check_merging_destination(make_destination: Callable[[str, str], MergingDestination]) -> None:
-    """Run every scenario of ``MergingDestination``; ``check_destination`` runs those of ``Destination``.
+    """Run every scenario of ``MergingDestination``. ``check_destination`` runs the scenarios of ``Destination``.
 
     Raises:
         AssertionError: a rule is broken; the message names scenario, expectation and answer.
@@ -64,7 +64,7 @@ def _keyed(*rows: tuple[Any, ...], column: str = "text") -> Table:
 def _merge(
     destination: MergingDestination, last: Commit | None, after: Table, *keys: tuple[int, str], **changes: Any
 ) -> Commit:
-    """Merge the rows ``after`` in place of the rows with these keys; return the commit."""
+    """Merge the rows ``after``, which replace the rows with the same keys; return the commit."""
     commit = batch(last, [], **changes)
     destination.merge(_keyed(*((*key, None) for key in keys)).select(["id", "part"]), lambda present: after, [commit])
     return commit

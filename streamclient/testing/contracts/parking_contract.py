@@ -12,7 +12,7 @@ from streamclient.records import ColumnOperation, RecordColumn, RecordType, Sequ
 from streamclient.worker.parking.parked_frames import record_id
 
 MakeStore = Callable[[], IParkingStore]
-"""A function that opens the same store each time, as a restarted process does; the store is empty at first."""
+"""A function that opens the same store each time, as a restarted process does. The store is empty at first."""
 
 _KINDS = (
     RecordColumn("number", ColumnOperation.PUT, -(2**63), 1),
@@ -48,7 +48,7 @@ def parked_record(
 
 
 def check_parking_store(make_store: MakeStore) -> None:
-    """Run every check on one store, which each check leaves empty; raise ``AssertionError`` at the first failure."""
+    """Run every check on one store. Each check leaves it empty. Raise ``AssertionError`` at the first failure."""
     for check in CHECKS:
         check(make_store)
         assert list(make_store().parked()) == [], f"{check.__name__} found records that were removed"
@@ -80,7 +80,7 @@ def check_order_is_that_of_the_shards(make_store: MakeStore) -> None:
 
 
 def check_parking_again_changes_nothing(make_store: MakeStore) -> None:
-    """Check that a crashed worker may park the same records again, perhaps from another place; the first ones stay."""
+    """Check that a crashed worker may park the same records again, perhaps from another place. The first ones stay."""
     first = parked_record("a", 1)
     store = make_store()
     store.park([first, first])

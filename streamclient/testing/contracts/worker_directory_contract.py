@@ -25,11 +25,11 @@ from streamclient.worker.lease.lease_store import WorkerDirectory, as_worker_dir
 Scenario = Callable[["_Directory"], None]
 
 MANY_WORKERS = 230
-"""More worker rows than one request may read or write."""
+"""A number of worker rows larger than one request may read or write."""
 
 
 def check_worker_directory(make_manager: MakeLeaseManager) -> None:
-    """Run every scenario, each with a fresh manager and stream id; the manager must keep worker rows.
+    """Run every scenario, each with a fresh manager and stream id. The manager must keep worker rows.
 
     Raises:
         AssertionError: a rule is broken; the message names scenario, expectation and answer.

@@ -20,8 +20,8 @@ from streamclient.testing.simulation.drawing import Size, draw_plan, size_of
 from streamclient.testing.simulation.runner import HistoryVerdict, run_plan
 
 SEEDS_PER_TASK = 20
-"""The number of seeds that a process gets at once: seconds of work, so that the transfer costs nothing and progress
-shows."""
+"""The number of seeds that a process gets at once. They take seconds of work, so that the transfer costs nothing and
+progress shows."""
 
 Judged = tuple[HistoryVerdict, float]
 """A verdict, and the processor time, in seconds, that its history took."""
@@ -36,7 +36,7 @@ class Summary:
     injected: Counter[str] = field(factory=Counter)
     counts: Counter[str] = field(factory=Counter)
     excused: Counter[str] = field(factory=Counter)
-    """How often an excuse prevented a violation, by law and excuse."""
+    """The number of times that an excuse prevented a violation. The keys are ``LAW: EXCUSE``."""
     simulated_seconds: float = 0.0
     work_seconds: Counter[str] = field(factory=Counter)
     """Processor time in seconds, by size of the fleet."""

@@ -36,7 +36,7 @@ class Size(Enum):
 
 
 SHARES = ((Size.SMALL, 0.95), (Size.MEDIUM, 0.995), (Size.FULL, 1.0))
-"""The upper ends of the ranges of a number between 0 and 1: the range that the drawn number is in selects the size."""
+"""The upper ends of ranges between 0 and 1. A number is drawn, and the range that it is in selects the size."""
 
 FULL_STORM_DURATIONS = 3
 """The number of lease durations for which the storm of a history of full size lasts. Twenty workers meet as many faults
@@ -92,7 +92,7 @@ MOST_MISHAPS = {
 """The greatest share of each mishap of a loop."""
 
 MOST_AWAITS = 60
-"""Programs are cancelled at a wait with a number up to this one; seed by seed each number has its turn."""
+"""The largest number of the wait at which a program is cancelled. Seed by seed, each number has its turn."""
 
 FAMILY_SHARES = {
     "twins": 0.15,
@@ -104,7 +104,7 @@ FAMILY_SHARES = {
     "operators": 0.3,
     "programs": 0.2,
 }
-"""The share of histories in which a family of faults occurs; one half for a family that is not named here."""
+"""The share of histories in which a family of faults occurs. For a family that is not named here it is one half."""
 
 DESTRUCTIVE = ("java", "vandals")
 """The families of faults that delete or replace rows. They are left out in two cases. If shards start at the latest
@@ -119,7 +119,7 @@ READ_CEILINGS = (0, 0, 0, 1, 2, 4)
 """The ceilings of a worker's reads without records; 0 for the default, which no simulated fleet reaches."""
 
 MOST_SHARDS = 12
-"""The most shards of a small fleet at the beginning."""
+"""The largest number of shards of a small fleet at the beginning."""
 
 SECONDS_PER_ACTION = 12.0
 """The usual time between two events from outside."""

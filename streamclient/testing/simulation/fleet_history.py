@@ -35,7 +35,7 @@ from streamclient.testing.simulation.world import SimulatedWorld
 POSITION_WRITES = frozenset({WriteKind.CHECKPOINT.value, WriteKind.PREPARE.value})
 
 TOLD_BY_THE_ROW = CheckpointOutcome.STORED.value
-"""The answer to a checkpoint that is left out of documents, where the change of the row stands already."""
+"""The answer to a checkpoint that is left out of documents, because they already have the change of the row."""
 
 TROUBLES = frozenset({Severity.WARNING.value, Severity.ERROR.value, *(each.value for each in CheckpointOutcome)})
 
@@ -118,7 +118,7 @@ def _lives(world: SimulatedWorld) -> list[HistoryLife]:
 
 
 def _faults(world: SimulatedWorld) -> list[HistoryFault]:
-    """Return the actions that came before the end, those that had no effect included: the trace has them, too."""
+    """Return the actions that came before the end, including actions without an effect. The trace has these, too."""
     happened = [action for action in world.plan.actions if action.at <= world.now]
     return [
         HistoryFault(
@@ -133,7 +133,7 @@ def _faults(world: SimulatedWorld) -> list[HistoryFault]:
 
 
 def _text_of(world: SimulatedWorld, action: Action) -> str:
-    """Return an action as text; a split or a merge with its shards, which the plan does not name."""
+    """Return an action as text. A split or a merge is named with its shards, which the plan does not name."""
     if action.do not in (Do.SPLIT, Do.MERGE):
         return str(action)
     opened, _ = world.stream.listed_times()
@@ -146,7 +146,7 @@ def _text_of(world: SimulatedWorld, action: Action) -> str:
 
 
 def owner_spans(entries: list[Entry], end: float) -> Iterator[Span]:
-    """Yield from when to when each worker was the owner of each shard, by the changes of rows in a trace."""
+    """Yield the spans of time in which each worker was the owner of each shard, by the changes of rows in a trace."""
     since: dict[str, tuple[str, float]] = {}
     for at, _, _, shard, detail in entries:
         rows = rows_of(detail)
@@ -164,7 +164,10 @@ def owner_spans(entries: list[Entry], end: float) -> Iterator[Span]:
 
 
 def _reading_spans(world: SimulatedWorld) -> Iterator[Span]:
-    """Yield from when to when each process had a consumer of each shard; the trace has the ends by a crash, too."""
+    """Yield the spans of time in which each process had a consumer of each shard.
+
+    The trace has the ends by a crash, too.
+    """
     since: dict[tuple[str, str, str], float] = {}
     for at, who, what, shard, detail in world.trace.entries:
         if what == "starts to read":
@@ -178,7 +181,10 @@ def _reading_spans(world: SimulatedWorld) -> Iterator[Span]:
 
 
 def stored_positions(entries: list[Entry], place: Callable[[str], int]) -> Iterator[Stored]:
-    """Yield every change of a stored position in a trace; ``place`` returns the place of a position before the end."""
+    """Yield every change of a stored position in a trace.
+
+    For a position before the end, ``place`` returns the place.
+    """
     for at, _, _, shard, detail in entries:
         rows = rows_of(detail)
         if rows is None or rows[1] is None or (rows[0] is not None and rows[0].checkpoint == rows[1].checkpoint):

@@ -1,7 +1,7 @@
-"""The document of a history: what happened to a simulated fleet, for a page that shows it.
+"""The document of a history, for a page that shows what happened to a simulated fleet.
 
-Times are seconds of simulated time. The values are those of JSON: a tuple is a list there, and the long lists hold
-tuples because their members' names would be most of the document.
+Times are seconds of simulated time. The values are JSON's: a tuple is a list there, and the long lists hold tuples
+because their members' names would be most of the document.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ MOST_EVENTS = 3_000
 """The largest number of events in a document: a page lists that number in 0.1 s, and they take 200 kB."""
 
 TIME_DIGITS = 2
-"""Digits of the seconds in a document, except in the text of a violation: a picture shows tenths."""
+"""The number of decimal digits of the seconds in a document, except in the text of a violation. A picture shows
+tenths."""
 
 Kind = Literal["fault", "trouble", "owner", "position"]
 """The kinds of events by which a page filters, the most important one first."""
@@ -26,8 +27,8 @@ Event = tuple[float, str, Kind, str, str]
 """The time, the actor, the kind, the shard (or an empty text), and the text of one event."""
 
 Span = tuple[str, str, float, float, Literal["owns", "reads"]]
-"""A shard, an actor, and from when to when the actor had the shard. An owner is the worker's name in the row, a reader
-is the label of one process."""
+"""A shard, an actor, and the beginning and end of the time in which the actor had the shard. An owner is the worker's
+name in the row, a reader is the label of one process."""
 
 Stored = tuple[float, str, int | None]
 """The time, the shard, and the number of the first record of the shard that the stored position leaves unread; ``None``
@@ -82,9 +83,9 @@ class HistoryFault(TypedDict):
     at: float
     kind: str
     worker: str
-    """Empty if it concerns no worker, or all workers."""
+    """The worker; empty if the fault concerns no worker, or all workers."""
     seconds: float
-    """How long it lasted."""
+    """The duration of the fault."""
     text: str
 
 
@@ -99,7 +100,7 @@ class HistoryDocument(TypedDict):
     handled: int
     """The number of events that the cores of all workers handled."""
     calm: float | None
-    """The time when all faults ended; ``None`` if the history ended before."""
+    """The time when all faults ended; ``None`` if the history ended earlier."""
     violation: HistoryViolation | None
     writes: list[float]
     """The times at which records were written, ascending."""
@@ -118,7 +119,11 @@ def moment(seconds: float) -> float:
 
 
 def chosen_events(events: Sequence[Event], most: int = MOST_EVENTS) -> list[Event]:
-    """Return at most ``most`` events in their order: whole kinds, the most important first, then the last of a kind."""
+    """Return at most ``most`` events, in their given order.
+
+    Kinds are kept whole, in the order of ``KINDS``, while they fit. The first kind that does not fit keeps its last
+    events.
+    """
     left, kept = most, set[int]()
     for kind in KINDS:
         places = [place for place, event in enumerate(events) if event[2] == kind]

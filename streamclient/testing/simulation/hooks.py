@@ -1,4 +1,4 @@
-"""The events of a history of which laws are told."""
+"""The events of a history that laws may observe."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Hooks:
         """Handle the news that a process has handled an event, while some shard has consumers in several processes."""
 
     def consumer_ended(self, consumer: ConsumerRole) -> None:
-        """Handle the end of a consumer: no part of it runs any more."""
+        """Handle the end of a consumer. No part of it runs any more."""
 
     def records_came(self, consumer: ConsumerRole) -> None:
         """Handle the news that a consumer read records which it delivers next."""
@@ -54,7 +54,10 @@ class Hooks:
         """Handle a processor's error; ``places`` are the numbers of the records of its batch in the shard."""
 
     def records_ordered(self, lease_key: str, places: Sequence[int]) -> None:
-        """Handle an operator's order to take records out of a shard, given by their numbers; the row has the order."""
+        """Handle an operator's order to take records out of a shard, given by their numbers.
+
+        The row already has the order.
+        """
 
     def records_parked(self, consumer: ConsumerRole, records: Sequence[ParkedRecord]) -> None:
         """Handle the news that records are now in the parking store."""

@@ -27,11 +27,11 @@ LONG_SHARE = 0.1
 """Share of delays that are much longer than usual, as in real networks."""
 
 LONGEST_FACTOR = 6.0
-"""The longest of these delays, as a multiple of the usual delay."""
+"""The longest delay, as a multiple of the usual delay."""
 
 
 class Dice(Random):
-    """The dice of one purpose, for example the network of one worker: they stay the same if another worker is removed.
+    """The dice of one purpose, for example the network of one worker. They stay the same if another worker is removed.
 
     Law: nothing here calls the platform's mathematics library, whose logarithms differ in their last digit. Seeds are
     texts, which ``Random`` digests by SHA-512 everywhere.
@@ -61,7 +61,7 @@ class Agenda:
     """A heap of calls by time. Two calls of the same moment happen in the order in which they were added."""
 
     now: float = 0.0
-    """Seconds since the history began; true time, which no worker's clock shows."""
+    """The seconds since the history began. This is true time, which no worker's clock shows."""
     _heap: list[tuple[float, int, Callable[..., object], tuple[Any, ...]]] = field(factory=list)
     _asked: int = 0
 
@@ -71,7 +71,7 @@ class Agenda:
         heapq.heappush(self._heap, (self.now + seconds, self._asked, call, arguments))
 
     def at(self, moment: float, call: Callable[..., object], *arguments: Any) -> None:
-        """Call ``call`` at ``moment``; if that has passed, now."""
+        """Call ``call`` at ``moment``. If that moment has passed, call it now."""
         self._asked += 1
         heapq.heappush(self._heap, (max(moment, self.now), self._asked, call, arguments))
 
@@ -148,7 +148,7 @@ def line_of(entry: Entry) -> str:
 # --- the network -------------------------------------------------------------------------------------------------
 
 EVERYBODY = ""
-"""Stands for all workers when it is the target of a fault."""
+"""The name that stands for all workers as the target of a fault."""
 
 NO_ANSWER = DependencyException("no answer came in time", kind=ErrorKind.AMBIGUOUS)
 ERRORS: Mapping[Fate, DependencyException] = {
@@ -164,11 +164,11 @@ UNREADABLE = (Fate.LOST_REQUEST, Fate.LOST_ANSWER, Fate.LATE_REQUEST, Fate.CUT, 
 """Outcomes after which a read has failed. A read cannot be refused."""
 
 TIMEOUT_SHARE = 0.15
-"""The time after which a caller stops waiting, as a share of the lease duration: as the lease calls of the real client
-do."""
+"""The time after which a caller stops waiting, as a share of the lease duration. It is the same for the lease calls of
+the real client."""
 
 LATEST_SHARE = 1.5
-"""Late requests are carried out, and late answers come, after at most this number of lease durations."""
+"""The largest number of lease durations after which late requests are carried out and late answers come."""
 
 CALM_DELAY_SECONDS = 0.01
 """The usual time of a message once the storm is over."""
@@ -288,7 +288,7 @@ class PlayedHistory:
         self.trace.note(self.agenda.now, actor, what, lease_key, detail)
 
     def act(self, do: Mapping[Do, Callable[[Any, Action], bool]], actor: object, action: Action) -> None:
-        """Carry out an action of the plan, and count it if it had an effect; ``do`` holds the actions of the actor."""
+        """Carry out an action of the plan, and count it if it had an effect. ``do`` holds the actions of the actor."""
         self.note("outside", str(action))
         if action.do in DISTURBANCES:
             self.network.disturb(action.do, action.who or EVERYBODY, action.seconds, action.amount)
@@ -307,7 +307,7 @@ class SimulatedProcess:
         self.ended: tuple[float, str] | None = None
         """The time and the manner of the end: ``killed``, ``stopped`` or ``died``; ``None`` while the process lives."""
         self.freezes: list[tuple[float, float]] = []
-        """The beginning and the end of each freeze; the end as it was planned, even if the process dies before."""
+        """The beginning and the planned end of each freeze. The process may die before the planned end."""
         self.frozen_until = 0.0
         self.clock_offset, self.clock_rate = 0.0, 1.0
 
@@ -321,7 +321,7 @@ class SimulatedProcess:
         return self.clock_offset + self.agenda.now * self.clock_rate
 
     def end(self, manner: str) -> None:
-        """End the process now; ``manner`` is one of those of ``ended``."""
+        """End the process now; ``manner`` is a manner that ``ended`` may have."""
         self.is_alive = False
         self.ended = self.ended or (self.agenda.now, manner)
 

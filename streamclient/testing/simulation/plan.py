@@ -21,10 +21,11 @@ from streamclient.model import BalanceBy, OnFailure, TrimmedDataPolicy
 from streamclient.testing.simulation.simulated_faults import Do
 
 LONGEST_IDLE_ROUNDS = 4
-"""An idle shard is read less and less often, but at least once in this number of rounds."""
+"""The largest number of rounds between two reads of an idle shard, which is read less and less often."""
 
 PARKED_SHARE, PARKED_WINDOW = 0.2, 50
-"""A shard stops rather than park more than a fifth of its last fifty records: ten, few enough that this does happen."""
+"""The bound at which a shard stops and parks no more: a fifth of its last fifty records. These are ten, so few that it
+does happen."""
 
 STRATEGY_RETRIES, STRATEGY_PAUSE_MILLIS = 2, 700
 
@@ -63,11 +64,11 @@ class Rates:
     late_request: float = 0.0
     """The caller gets no answer, and the request is carried out afterwards."""
     late_answer: float = 0.0
-    """The request is carried out; the answer comes after up to one and a half lease durations."""
+    """The request is carried out. The answer comes after up to one and a half lease durations."""
     false_refusal: float = 0.0
-    """The first try is carried out; its retry is refused, and the caller sees only the refusal."""
+    """The first try is carried out. Its retry is refused, and the caller sees only the refusal."""
     throttled: float = 0.0
-    """The request is refused for load; it is certainly not carried out, and the error says so."""
+    """The request is refused for load. It is certainly not carried out, and the error says so."""
 
 
 @frozen(kw_only=True)
@@ -113,7 +114,7 @@ class HistoryPlan(ABC):
     @property
     @abstractmethod
     def duration_seconds(self) -> float:
-        """The time after which a silent worker has lost its leases: the measure of all other times."""
+        """The time after which a silent worker has lost its leases. It is the measure of all other times."""
 
     @property
     def workers(self) -> tuple[str, ...]:
@@ -121,7 +122,7 @@ class HistoryPlan(ABC):
         return tuple(dict.fromkeys(action.who for action in self.actions if action.do is Do.START))
 
     def to_json(self) -> str:
-        """Return the text that ``plan_from_json`` reads; one action a line, without default values."""
+        """Return the text that ``plan_from_json`` reads. It has one action a line, and no default values."""
         entry = _differing(self)
         actions = entry.pop("actions", [])
         lines = [json.dumps(action) for action in actions]
@@ -156,11 +157,11 @@ class LoopPlan(HistoryPlan):
     """One history of a fleet whose user code is a loop."""
 
     concurrency: int = 0
-    """Most tasks of one process at a time; 0 for a plain loop."""
+    """The largest number of tasks that one process runs at the same time; 0 for a plain loop."""
     commit_every: int = 0
     """The number of batches after which a body commits; 0 if the turn commits."""
     is_processor: bool = False
-    """Whether the tasks are those of a processor without ``shutdown``, which commits by itself."""
+    """Whether the tasks belong to a processor without ``shutdown``, which commits by itself."""
     records: int = 60
     keys: int = 12
     max_records: int = 5
@@ -273,7 +274,7 @@ class Plan(HistoryPlan):
 
 
 def plan_from_json(text: str) -> HistoryPlan:
-    """Return the plan in a text; it is a plan for a tunnel or for loops if the text has a field that only they have.
+    """Return the plan in a text. It is a plan for a tunnel or for loops if the text has a field that only they have.
 
     Raises:
         ValueError: the text is not a plan; the message names the part that does not fit.

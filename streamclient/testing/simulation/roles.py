@@ -30,7 +30,7 @@ class ProcessRole(Actor, Protocol):
     held_by_program: dict[str | None, None]
     """The shards that the worker's own program paused; ``None`` stands for the whole worker."""
     decided: dict[str, LeaseWrite]
-    """The last write of each lease; other writes that arrive under this process's name are late."""
+    """The last write of each lease. Other writes that arrive under this process's name are late."""
 
     def local(self) -> float:
         """Return the time of the process's monotonic clock."""
@@ -39,17 +39,17 @@ class ProcessRole(Actor, Protocol):
         """Return whether the worker relies on the lease under which a consumer reads, and on the worker's session."""
 
     def deliver(self, event: Event) -> None:
-        """Let an event reach the process: at once, when the process continues, or never."""
+        """Let an event reach the process: at once, or when the process continues, or never."""
 
     def handle(self, event: Event) -> None:
-        """Have the core handle an event at once."""
+        """Let the core handle an event at once."""
 
     def forget(self, consumer: ConsumerRole) -> None:
         """Drop a consumer that has ended."""
 
 
 class ConsumerRole(Protocol):
-    """The reader of one shard in such a process."""
+    """The reader of one shard in a process with a worker of this package."""
 
     lease_key: str
     identifier: str
@@ -74,10 +74,10 @@ class ConsumerRole(Protocol):
         """The number of the next record that the consumer reads."""
 
     def mark(self, reason: ShutdownReason) -> None:
-        """Have the consumer's processor request its own end."""
+        """Let the consumer's processor request its own end."""
 
     def handle(self, event: ConsumerEvent) -> None:
-        """Have the machine handle an event."""
+        """Let the machine handle an event."""
 
     def work(self, seconds: float, call: Callable[..., None], *arguments: Any) -> None:
         """Let user code work for ``seconds``, and longer if it hangs; then continue with ``call``."""
@@ -91,7 +91,7 @@ class ConsumerRole(Protocol):
 
 @frozen(eq=False)
 class Request:
-    """One checkpoint that waits for its answer, or the first phase of such a checkpoint."""
+    """One request of a checkpoint that waits for its answer. It may be the first phase of two."""
 
     consumer: ConsumerRole
     value: str

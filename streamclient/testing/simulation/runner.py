@@ -20,7 +20,7 @@ from streamclient.testing.simulation.tunnels.tunnel_world import TunnelWorld
 from streamclient.testing.simulation.world import SimulatedWorld
 
 LINES_OF_A_REPORT = 30
-"""The number of the last lines about a lease that a violation shows."""
+"""The largest number of lines about a lease that a violation shows: the last ones."""
 
 RAISED = "the core does not raise"
 """Name of the law that any exception breaks."""
@@ -46,7 +46,7 @@ class HistoryVerdict:
     violation: Violation | None
     digest: str
     seconds: float
-    """How long the history lasted, in simulated seconds."""
+    """The duration of the history, in simulated seconds."""
     events: int
     """The number of events that the cores handled."""
     recovery_seconds: float | None
@@ -63,7 +63,7 @@ def run_plan(plan: HistoryPlan, observer: Observer | None = None) -> HistoryVerd
 
 
 def play_plan(plan: HistoryPlan, observer: Observer | None = None) -> tuple[PlayedHistory, HistoryVerdict]:
-    """Run one history; return it as it stands at its end, or where it broke a law, with its verdict."""
+    """Run one history. Return the history at its end, or where it broke a law, and its verdict."""
     history, run = _history_of(plan, observer)
     broken = None
     try:

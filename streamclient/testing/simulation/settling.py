@@ -85,7 +85,10 @@ class Settling:
         return sum(self.world.counts[kind] for kind in MOVES)
 
     def _absence_seconds(self) -> float:
-        """Return for how long a shard that left the stream holds up its children, until its loss is certain."""
+        """Return the seconds for which a shard that left the stream holds up its children.
+
+        After that time its loss is certain.
+        """
         gone = any(not shard.is_listed for shard in self.world.stream.shards.values())
         return ABSENCE_SECONDS + 2 * self.world.plan.duration_seconds if gone else 0.0
 
@@ -110,7 +113,10 @@ class Settling:
         return reasons + ([] if reasons else self._unevenness(held))
 
     def _excused(self) -> set[str]:
-        """Return the leases of living Java workers, and of shards that wait for these leases: they may stay unread."""
+        """Return the leases that may stay unread.
+
+        These are the leases of living Java workers, and of shards that wait for these leases.
+        """
         javas, rows = {java.name for java in self.fleet.living_javas()}, self.world.table.rows
         if not javas:
             return set()

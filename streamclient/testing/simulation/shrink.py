@@ -15,7 +15,8 @@ from streamclient.testing.simulation.plan import Action, HistoryPlan, Rates
 from streamclient.testing.simulation.runner import HistoryVerdict, run_plan
 
 MOST_RUNS = 600
-"""The most histories that one reduction may run: a few minutes at most, and far more than most reductions need."""
+"""The largest number of histories that one reduction may run. They take a few minutes at most, and are far more than
+most reductions need."""
 
 Progress = Callable[[HistoryVerdict], None]
 

@@ -18,7 +18,7 @@ class Do(Enum):
     """An event that may happen to a fleet from outside."""
 
     START = "start"
-    """A worker starts; under a name that was used before, it is that worker's next life."""
+    """A worker starts. If its name was already used, it is that worker's next life."""
     CRASH = "crash"
     """A process ends at once, with everything it was doing."""
     STOP = "stop"
@@ -26,7 +26,7 @@ class Do(Enum):
     TWIN = "twin"
     """A second process starts under the name of a living worker."""
     FREEZE = "freeze"
-    """A process is frozen, user code included, as by SIGSTOP; it continues as if nothing had happened."""
+    """A process is frozen, user code included, as by SIGSTOP. It continues as if nothing had happened."""
     CUT = "cut"
     """No request of a worker (or of all) arrives."""
     DEAFEN = "deafen"
@@ -71,7 +71,8 @@ class Do(Enum):
     MOVE = "move"
     """An operator requests a lease in the name of a worker."""
     TAKE_OUT = "take out"
-    """An operator orders a record of a shard parked, or skipped with an ``amount``: a poisoned one, if there is one."""
+    """An operator orders that a record of a shard is parked, or skipped with an ``amount``: a poisoned record, if there
+    is one."""
     HOLD = "hold"
     """The worker's own program pauses one of its shards, and resumes it afterwards."""
     HOLD_ALL = "hold all"
@@ -160,7 +161,7 @@ EXCUSES: Mapping[Excuse, Excusing] = {
 
 
 class Excused(dict[str, int]):
-    """How often each excuse was needed, by law and excuse."""
+    """The number of times that each excuse was needed. The keys are ``LAW: EXCUSE``."""
 
     def note(self, law: str, excuse: Excuse) -> bool:
         """Count an excuse; return true, for use in a condition."""

@@ -23,11 +23,11 @@ from streamclient.testing.simulation.kernel import Dice
 STREAM_ID = "stream"
 
 KEY_SPACE = 1 << 30
-"""Keys are whole numbers below this: enough for thirty splits, one within the other."""
+"""The upper bound of keys, which are whole numbers. It allows thirty splits, one within the other."""
 
 KEYS_PER_SHARD = 4
-"""The number of different keys written to one open shard: few, so that each has many changes whose order can be
-wrong."""
+"""The number of different keys written to one open shard. They are few, so that each has many changes whose order can
+be wrong."""
 
 
 @define(eq=False)
@@ -49,7 +49,7 @@ class SimulatedShard:
     poisoned: set[int] = field(factory=set)
     """Numbers of poison records."""
     is_listed: bool = True
-    """Whether the stream still lists the shard; the records of a shard disappear when it leaves the list."""
+    """Whether the stream still lists the shard. The records of a shard disappear when it leaves the list."""
 
     @property
     def shard_id(self) -> str:
@@ -63,7 +63,7 @@ class SimulatedShard:
 
 
 class PartOfShard(Sequence[StreamRecord]):
-    """Consecutive records of a shard; each record is made when it is accessed."""
+    """Consecutive records of a shard. Each record is made when it is accessed."""
 
     def __init__(self, shard: SimulatedShard, start: int, end: int) -> None:
         self._shard = shard
@@ -115,7 +115,7 @@ class SimulatedStream:
     shards: dict[str, SimulatedShard] = field(factory=dict)
     parents: dict[str, tuple[str, ...]] = field(factory=dict)
     open_ids: list[str] = field(factory=list)
-    """Ids of open shards, sorted."""
+    """The sorted ids of open shards."""
     written: dict[int, int] = field(factory=dict)
     """Number of changes of each key."""
     _listings: list[tuple[float, tuple[Shard, ...]]] = field(factory=list)
@@ -132,7 +132,7 @@ class SimulatedStream:
     # --- changes -----------------------------------------------------------------------------------------------
 
     def write(self, shard_id: str, records: int, now: float) -> None:
-        """Write records of a shard's keys; the shard must be open."""
+        """Write records with a shard's keys. The shard must be open."""
         entry, written = self.shards[shard_id], self.written
         for _ in range(records):
             key = entry.low + (entry.high - entry.low) * self.dice.randrange(KEYS_PER_SHARD) // KEYS_PER_SHARD
@@ -185,7 +185,7 @@ class SimulatedStream:
         return self._listings[max(place - 1, 0)][1]
 
     def listed_times(self) -> tuple[dict[str, float], dict[str, float]]:
-        """Return the times when shards were first listed, by id, and those when they were not listed any more."""
+        """Return, by id, the times when shards were first listed, and the times when they were no longer listed."""
         opened: dict[str, float] = {}
         left: dict[str, float] = {}
         for at, listed in self._listings:

@@ -25,7 +25,7 @@ class Actor(Protocol):
     """The kind of actor: ``worker``, ``java``, ``operator`` or ``outside``."""
     is_alive: bool
     is_python: bool
-    """Whether the actor's writes are the production core's, so that the laws apply to the actor."""
+    """Whether the production core makes the actor's writes, so that the laws apply to the actor."""
 
 
 @define(eq=False)
@@ -63,7 +63,7 @@ class SimulatedTable:
     """Lease rows by key, the greatest epoch given out for each lease, and worker rows by name."""
 
     watch: Callable[[LeaseChange], None]
-    """A function that is told of every change of a lease row."""
+    """A function that is called with every change of a lease row."""
     watch_workers: WorkerWatcher
     rows: dict[str, Lease] = field(factory=dict)
     epochs: dict[str, EpochRow] = field(factory=dict)
@@ -71,7 +71,7 @@ class SimulatedTable:
     _sorted_keys: list[str] | None = None
 
     def sorted_keys(self) -> list[str]:
-        """Return the lease keys of all rows, sorted; not to be modified."""
+        """Return the sorted lease keys of all rows. The caller must not change the list."""
         if self._sorted_keys is None:
             self._sorted_keys = sorted(self.rows)
         return self._sorted_keys

@@ -20,10 +20,10 @@ from streamclient.testing.simulation.simulated_table import Outsider
 from streamclient.testing.simulation.world import SimulatedWorld
 
 MOST_SHARDS_FACTOR = 4
-"""A history stops splitting shards once it has this number of times its initial shards."""
+"""The multiple of a history's initial number of shards at which it stops splitting shards."""
 
 FEWEST_SHARDS_CAP = 12
-"""A history does not stop splitting shards before it has this number of shards."""
+"""The number of shards below which a history does not stop splitting shards."""
 
 MEND_DURATIONS = 3.0
 """The interval, in lease durations, at which an operator lets stopped shards continue."""
@@ -32,7 +32,7 @@ HELD_SECONDS = 1.0
 """The number of seconds for which a shard is paused to make it start anew."""
 
 POISON_AHEAD = 8
-"""A poisoned record is one of the next records of its shard, at most this number of records ahead."""
+"""The largest number of records between a shard's position and a poisoned record."""
 
 OUTSIDER = Outsider("outsider", "outside", "outside")
 
@@ -90,7 +90,7 @@ class Storm:
         world.agenda.after(MEND_DURATIONS * world.plan.duration_seconds, self._mend)
 
     def calm(self) -> None:
-        """End every fault: from now on everything works, and the fleet has to recover.
+        """End every fault. From now on everything works, and the fleet has to recover.
 
         A freeze that has begun is not shortened: events that reached the process since the beginning of the freeze wait
         for its end, and later events would overtake them.
@@ -128,7 +128,7 @@ class Storm:
         self.world.agenda.after(MEND_DURATIONS * self.world.plan.duration_seconds, self._mend)
 
     def _flush(self) -> None:
-        """Replace processors at intervals: otherwise records that they keep for the next batch would wait for ever."""
+        """Replace processors at intervals. Otherwise records that they keep for the next batch would wait for ever."""
         for process in self.fleet.living():
             for consumer in process.consumers.values():
                 consumer.mark(ShutdownReason.PROCESS_RESTART)
@@ -154,13 +154,13 @@ class Storm:
                 process.let_go(held)
 
     def _lift_pauses(self) -> None:
-        """Lift pauses repeatedly: a worker that restores a destroyed row may restore a pause that is over."""
+        """Lift pauses repeatedly, because a worker that restores a destroyed row may restore a pause that is over."""
         for key in list(self.world.table.sorted_keys()):
             self.operator.resume(key)
         self.world.agenda.after(self.world.plan.duration_seconds, self._lift_pauses)
 
     def _begin_new_lives(self) -> None:
-        """Replace workers whose processors marked a shard done: they never take it again in the same life."""
+        """Replace workers whose processors marked a shard done. They never take it again in the same life."""
         for process in self.fleet.living():
             if process.is_selective and self.fleet.workers[process.name] is process:
                 process.crash()
@@ -181,7 +181,7 @@ class Storm:
         return True
 
     def _twin(self, action: Action) -> bool:
-        """Start a twin, if there are sessions: only they distinguish two processes with one name."""
+        """Start a twin, if there are sessions. Only sessions distinguish two processes with one name."""
         if not self.world.plan.has_sessions or not isinstance(self._living(action), PythonProcess):
             return False
         self.fleet.start(action.who)
@@ -195,7 +195,7 @@ class Storm:
         return True
 
     def _stop(self, action: Action) -> bool:
-        """Stop a worker; a Java worker crashes instead, as it releases nothing when it stops."""
+        """Stop a worker. A Java worker crashes instead, because it releases nothing when it stops."""
         worker = self._living(action)
         if worker is None or (isinstance(worker, PythonProcess) and worker.is_stopping):
             return False
@@ -302,7 +302,7 @@ class Storm:
                 consumer.process.deliver(event)
 
     def _shard(self, action: Action) -> str:
-        """Return the shard of an action, among all shards that ever existed; there is at least one."""
+        """Return the shard of an action, among all shards that ever existed. At least one exists."""
         shards = sorted(self.world.stream.shards)
         return shards[min(int(action.where * len(shards)), len(shards) - 1)]
 
@@ -338,7 +338,7 @@ class Storm:
         return key is not None and self.operator.take_out(key, is_skip=action.amount > 0)
 
     def _hold(self, action: Action) -> bool:
-        """Let a worker's program pause the worker, unless its process is frozen."""
+        """Let the program of a worker pause the whole worker or one lease, unless the process is frozen."""
         worker, key = self._living(action), _pick(self.world.table.sorted_keys(), action.where)
         if not isinstance(worker, PythonProcess) or worker.is_frozen or key is None:
             return False

@@ -22,10 +22,11 @@ from streamclient.testing.simulation.kernel import Agenda
 from streamclient.worker import Runtime, Worker
 
 SMALLEST_STEP_SECONDS = 0.001
-"""Time advances by at least this much when nothing can run, so that a deadline in the past does not block it."""
+"""The shortest time by which the clock advances when nothing can run, so that a deadline in the past does not block
+it."""
 
 MOST_STEPS = 400_000
-"""The most steps of one wait. An hour of a small fleet takes some tens of thousands of steps."""
+"""The largest number of steps of one wait. An hour of a small fleet takes some tens of thousands of steps."""
 
 STARTED_AT_SECONDS = 1_000.0
 """The initial time of the monotonic clock, in seconds: not zero, which could pass for an unset value."""
@@ -47,7 +48,7 @@ class QueuedPool(Executor):
         """Whether the pool's process is frozen: no part of a frozen process runs."""
         self.calls: deque[tuple[Future[Any], Callable[[], Any]]] = deque()
         self.may_wait = not name.endswith(("-scan", "-status", "-fetch"))
-        """Whether the pool's calls are user code, which may wait for a checkpoint; other calls never wait."""
+        """Whether the pool's calls are user code, which may wait for a checkpoint. Other calls never wait."""
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         """Queue a call."""
@@ -122,7 +123,7 @@ class Simulation:
     def __init__(self, seed: int = 1) -> None:
         self.is_closed = False
         self.agenda = Agenda(STARTED_AT_SECONDS)
-        """The calls from outside of every worker; the time of this agenda is the time of all workers."""
+        """The calls from outside of every worker. The time of this agenda is the time of all workers."""
         self.pools: list[QueuedPool] = []
         self.workers: list[SimulatedWorker] = []
         self.simulated_calls: dict[int, SimulatedCall] = {}

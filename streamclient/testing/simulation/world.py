@@ -27,7 +27,8 @@ WALL_START_MICROS = 1_600_000_000_000_000
 """The time that the wall clocks show when a history begins, in microseconds since 1970."""
 
 MOST_RECORDS_AT_ONCE = 4
-"""One write adds at most three records to a shard: this number is the exclusive upper bound."""
+"""The upper bound, exclusive, of the number of records that one write adds to a shard. So one write adds at most
+three."""
 
 ANEW_DURATIONS = 4.0
 """The number of lease durations during which a destroyed row may be taken for its former self: longer than any process
@@ -42,8 +43,7 @@ class Habits:
     """The behaviour of user code in the absence of faults."""
 
     checkpointed_share: float = 0.8
-    """The share of batches that processors write and checkpoint at once; they keep the others until the next such
-    batch."""
+    """The share of batches that processors write and checkpoint at once. Others are kept until the next such batch."""
     prompt_seconds: float = 0.02
     """The duration, in seconds, of a call that does nothing."""
     queued_share: float = 0.05
@@ -74,7 +74,7 @@ class Sink:
         return True
 
     def commit(self, consumer: ConsumerRole, rows: Sequence[tuple[int, int]], value: str) -> bool:
-        """Write records as one transaction, identified by its end position; a repeat changes nothing."""
+        """Write records as one transaction, which its end position identifies. A repeat changes nothing."""
         if self.committed.get(consumer.lease_key) == value and consumer.epoch >= self.newest[consumer.lease_key]:
             return True
         if not all(self.write(consumer, start, end) for start, end in rows):
@@ -133,7 +133,7 @@ class SimulatedWorld(PlayedHistory):
         self.ended: set[str] = set()
         """Shards that were read to their ends."""
         self.touched: set[str] = set()
-        """Shards whose rows were changed from outside: they may be read again."""
+        """The shards whose rows were changed from outside. They may be read again."""
         self.notes: set[tuple[str, str]] = set()
         """Orders about records whose end stands in the audit: lease key and request id."""
         self.losses: set[str] = set()
@@ -152,7 +152,7 @@ class SimulatedWorld(PlayedHistory):
         self.is_writing = True
         self.habits = Habits()
         self.asked: Counter[tuple[str, str, bool]] = Counter()
-        """How often each value of each lease was requested, by ``Request.asked``."""
+        """The number of times that each value of each lease was requested, by ``Request.asked``."""
         self._consumers: dict[str, list[ConsumerRole]] = {}
         self._requests: dict[int, Request] = {}
         self._values = count(1)
@@ -176,7 +176,7 @@ class SimulatedWorld(PlayedHistory):
     # --- time and clocks ---------------------------------------------------------------------------------------
 
     def wall_micros(self) -> int:
-        """Return the time of all wall clocks; those of real machines differ, but nothing compares them."""
+        """Return the time of all wall clocks. The wall clocks of real machines differ, but nothing compares them."""
         return WALL_START_MICROS + int(self.agenda.now * MICROS_PER_SECOND)
 
     def moment_of(self, wall_micros: int) -> float:
@@ -218,7 +218,7 @@ class SimulatedWorld(PlayedHistory):
     # --- rows --------------------------------------------------------------------------------------------------
 
     def rest_of(self, lease_key: str) -> float:
-        """Return for how long counter and owner of a row have not changed."""
+        """Return the time, in seconds, for which counter and owner of a row have not changed."""
         return self.now - self._moved_at.get(lease_key, float("-inf"))
 
     def is_bereft(self, process: Actor, lease_key: str) -> bool:
@@ -314,7 +314,7 @@ class SimulatedWorld(PlayedHistory):
         return self._creators.get(lease_key)
 
     def _row_created(self, actor: Actor, row: Lease) -> None:
-        """Record a shard's first row: no change before its starting position is required."""
+        """Record a shard's first row. No change before its starting position is required."""
         key = row.lease_key
         self._creators.setdefault(key, actor)
         if key in self._started_at or row.checkpoint == CheckpointPosition.SHARD_END:
@@ -367,7 +367,10 @@ class SimulatedWorld(PlayedHistory):
         self.begins_at_oldest(lease_key)
 
     def begins_at_oldest(self, lease_key: str) -> None:
-        """Record that a shard is read from its oldest record; lost records before it are not required if reported."""
+        """Record that a shard is read from its oldest record.
+
+        Records lost before it are not required if the loss was reported.
+        """
         shard = self.stream.shards[lease_key]
         if shard.is_given_up or lease_key in self.touched:
             self.sink.advance(lease_key, 0, shard.trimmed)
@@ -387,7 +390,7 @@ class SimulatedWorld(PlayedHistory):
     # --- checkpoints -------------------------------------------------------------------------------------------
 
     def new_value(self, place: int) -> str:
-        """Return a position that was never requested before."""
+        """Return a position that has never been requested."""
         return f"{place}:{next(self._values)}"
 
     def register_request(self, request: Request) -> int:

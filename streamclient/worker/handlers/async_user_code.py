@@ -66,13 +66,13 @@ class AsyncUserCode(ABC):
     def stores_at(self, reason: ShutdownReason, *, has_stored_all: bool, has_unstored: bool) -> bool:
         """Return whether the largest permitted position is stored after the last batch, if there is no last work.
 
-        ``has_stored_all``: everything that user code was given is stored; ``has_unstored``: the status table has not
-        answered the commit of a batch that was handled.
+        ``has_stored_all`` says whether everything that user code received is stored. ``has_unstored`` says whether the
+        status table has not answered the commit of a batch that was handled.
         """
 
 
 async def run_batch(code: AsyncUserCode, batch: AsyncBatch, settlement: Settlement) -> None:
-    """Have user code process a batch; raise if it has failed."""
+    """Let user code process a batch; raise if it has failed."""
     try:
         await code.handle(batch)
         if settlement.error is not None:
@@ -90,7 +90,7 @@ class HandlerCode(AsyncUserCode):
 
     @property
     def is_made_first(self) -> bool:
-        """Whether ``initialize`` has something to do: never."""
+        """``False``, because ``initialize`` has nothing to do."""
         return False
 
     async def handle(self, batch: AsyncBatch) -> None:
@@ -100,12 +100,12 @@ class HandlerCode(AsyncUserCode):
     def last_work(
         self, reason: ShutdownReason, end: tuple[AsyncBatch, Settlement], commit: Callable[[], Awaitable[None]]
     ) -> MakeCoroutine | None:
-        """Return the handling of the shard's end, which explicit commits have to say."""
+        """With explicit commits, return the call of the handler for the shard's end."""
         is_told = reason is ShutdownReason.TERMINATE and not self.commits_by_itself
         return partial(run_batch, self, *end) if is_told else None
 
     def stores_at(self, reason: ShutdownReason, *, has_stored_all: bool, has_unstored: bool) -> bool:
-        """Return whether a turn is left to be stored: the shard's end, or a commit without an answer."""
+        """Return whether a commit of a turn is due: of the shard's end, or of a batch whose commit has no answer."""
         return is_commit_due(reason, has_unstored=has_unstored)
 
 

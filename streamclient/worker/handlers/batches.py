@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from pyarrow import Table
 
 Commit = Literal["turn", "explicit"]
-"""When a batch's position is stored: when the body or the handler that got the batch ends, or only by ``commit()``."""
+"""The moment at which a batch's position is stored: ``turn`` at the end of the body or handler that got the batch,
+``explicit`` only by ``commit()``."""
 
 Key = Callable[[StreamRecord], Hashable]
 """Returns the key within which records stay in order."""
@@ -113,9 +114,9 @@ class BatchBase(Sequence[StreamRecord]):
         is_end: bool = False,
         lost_after: str | None = None,
     ) -> None:
-        """Loops and handlers are given batches; programs make none.
+        """Make a batch. Only loops and handlers get batches; programs make none.
 
-        ``store`` stores a position, and raises what ``checkpointer.checkpoint`` raises; that of an ``AsyncBatch`` is
+        ``store`` stores a position, and raises what ``checkpointer.checkpoint`` raises. For an ``AsyncBatch`` it is
         awaited.
         """
         self._records = records
@@ -151,9 +152,10 @@ class BatchBase(Sequence[StreamRecord]):
         return ProcessRecordsInput(self._records, self._given.checkpointer, self._given.shutdown_marker).arrow(schema)
 
     def to_arrow(self) -> Table:
-        """Return the records as a ``pyarrow.Table``: a row for each, with a column for each that a record puts.
+        """Return the records as a ``pyarrow.Table``: a row for each, with a column for each column that a record puts.
 
-        The rows are those of ``streamclient.destinations.change_rows``. A whole batch makes no record objects for this.
+        The rows are the same as in ``streamclient.destinations.change_rows``. A whole batch makes no record objects for
+        this.
 
         Raises:
             CodecError: the records are not of one table.
@@ -162,11 +164,17 @@ class BatchBase(Sequence[StreamRecord]):
         return self._frames.to_arrow(self._records, shard=self.shard.shard_id)
 
     def to_polars(self) -> Any:
-        """Return the rows of ``to_arrow`` as a ``polars.DataFrame``; errors as there, for polars too."""
+        """Return the rows of ``to_arrow`` as a ``polars.DataFrame``.
+
+        Errors as in ``to_arrow``, also if polars is missing.
+        """
         return self._frames.to_polars(self._records, shard=self.shard.shard_id)
 
     def to_pandas(self) -> Any:
-        """Return the rows of ``to_arrow`` as a ``pandas.DataFrame`` with the types of Arrow; errors as there."""
+        """Return the rows of ``to_arrow`` as a ``pandas.DataFrame`` with the types of Arrow.
+
+        Errors as in ``to_arrow``.
+        """
         return self._frames.to_pandas(self._records, shard=self.shard.shard_id)
 
     @property
@@ -180,22 +188,25 @@ class BatchBase(Sequence[StreamRecord]):
 
     @property
     def shard(self) -> ShardInfo:
-        """The shard; its ``epoch`` is that of this acquisition of the lease."""
+        """The shard. Its ``epoch`` is the number of this acquisition of the lease."""
         return self._given.shard_info
 
     @property
     def table(self) -> str:
-        """The name of the data table; empty under a ``TunnelWorker`` that was not told it."""
+        """The name of the data table. It is empty under a ``TunnelWorker`` that was not given the name."""
         return self._given.shard_info.table_name
 
     @property
     def position(self) -> str:
-        """The position after the batch, which ``commit`` stores; for a piece of a page, the one before that page."""
+        """The position after the batch, which ``commit`` stores.
+
+        For a piece of a page, it is the position before that page.
+        """
         return self._position
 
     @property
     def attempt(self) -> int:
-        """How many deliveries of all of these records have failed before this one, in this process."""
+        """The number of earlier deliveries of all these records that failed in this process."""
         return self._attempt
 
     @property
@@ -205,12 +216,18 @@ class BatchBase(Sequence[StreamRecord]):
 
     @property
     def is_end(self) -> bool:
-        """Whether the shard has ended and this batch, without records, is there to be committed; only if explicit."""
+        """Whether this batch, without records, stands for the shard's end and is to be committed.
+
+        There is such a batch only if commits are explicit.
+        """
         return self._is_end
 
     @property
     def is_lost(self) -> bool:
-        """Whether nothing can be stored any more, because the lease is lost: further work on the batch is in vain."""
+        """Whether the lease is lost, so that nothing can be stored any more.
+
+        Further work on the batch is then in vain.
+        """
         return self._given.checkpointer.is_closed
 
     @property
@@ -259,7 +276,7 @@ class AsyncBatch(BatchBase):
     """A batch in an ``async for`` loop or an ``async def`` function."""
 
     async def commit(self) -> None:
-        """Store the position after this batch; the call returns once the position is stored. As ``Batch.commit``.
+        """Store the position after this batch. The call returns once the position is stored. As ``Batch.commit``.
 
         Cancellation while it waits leaves open whether the position is stored.
         """
@@ -302,5 +319,5 @@ RecordProcessorFactory = (
     | BatchHandler
     | AsyncBatchHandler
 )
-"""The argument of ``Worker``: a factory, a class or function without arguments that makes processors, or a handler: a
-function, also an ``async def``, of one batch. A class is never a handler."""
+"""The processor argument of ``Worker``: a factory, which is a class or function without arguments that makes
+processors; or a handler, which is a function or an ``async def`` that takes one batch. A class is never a handler."""

@@ -24,7 +24,7 @@ from streamclient.worker.handlers.task_line import unasked_cancellation
 
 
 class TwinLoops:
-    """Event loops for processors that block, one for each that lives; the next processor takes over an idle loop.
+    """Event loops for processors that block, one for each processor in use. The next processor takes over an idle loop.
 
     So processors that come one after the other, as in a replay, share one loop, and with it what user code keeps in it.
     """
@@ -95,7 +95,7 @@ class BlockingTwin(IRecordProcessor):
             checkpointer.checkpoint(position)
 
     def shutdown(self, shutdown_input: ShutdownInput) -> None:
-        """Run the last work of user code, or store what is due without any; then give the event loop back."""
+        """Run the last work of user code, or without any store the due position. Then give the event loop back."""
         try:
             self._end(shutdown_input)
         finally:
@@ -130,7 +130,7 @@ class BlockingTwin(IRecordProcessor):
 
 
 def _store_by(checkpointer: IRecordProcessorCheckpointer) -> Store:
-    """Return what stores positions while the event loop stands still."""
+    """Return a function that stores a position while the event loop stands still."""
 
     async def store(position: str | None) -> None:
         checkpointer.checkpoint(position)

@@ -46,7 +46,10 @@ class LoopBridge(ABC):
         """Run a coroutine in the event loop, and call ``ended`` there with its error. Only inside the event loop."""
 
     def elsewhere(self) -> Callable[[], bool]:
-        """Return what tells whether the present task still runs and another one asks. Only inside the event loop."""
+        """Return a function that tells whether another task asks while the present task still runs.
+
+        Only inside the event loop.
+        """
         return lambda: False
 
     @property
@@ -140,10 +143,10 @@ class AsyncioBridge(TimedLoopBridge):
 
 
 class _ContainedBridge(AsyncioBridge):
-    """The bridge into a loop that ``SystemExit`` and ``KeyboardInterrupt`` of a coroutine must not end."""
+    """The bridge into an event loop that must survive ``SystemExit`` and ``KeyboardInterrupt`` of a coroutine."""
 
     def start(self, coroutine: Coroutine[Any, Any, None], ended: Callable[[BaseException | None], None]) -> Task:
-        """Run a coroutine as a task of this loop; an exit that it asks for is an error of this task alone."""
+        """Run a coroutine as a task of this loop. An exit that it asks for counts as an error of this task alone."""
 
         def closed(error: BaseException | None) -> None:
             coroutine.close()  # a task that is cancelled before its first step never reaches it
@@ -189,7 +192,7 @@ class EventLoopThread:
     def close(self, seconds: float) -> None:
         """Cancel all tasks of the event loop, close the loop, and wait for the thread, at most ``seconds``.
 
-        A task that ignores its cancellation keeps the thread, which is a daemon. Not in the thread itself.
+        A task that ignores its cancellation keeps the thread, which is a daemon. Do not call this in the thread itself.
         """
         with self._lock:
             loop, thread = self._loop, self._thread
@@ -218,11 +221,12 @@ async def _wind_up() -> None:
 
 
 Begin = Callable[[str | None, Callable[[Exception | None], None]], None]
-"""Begins to store a position, as ``begin_checkpoint`` of a checkpointer; ``None`` stands for the largest permitted."""
+"""Begins to store a position, as a checkpointer's ``begin_checkpoint`` does. ``None`` stands for the largest permitted
+position."""
 
 
 def store_through(bridge: LoopBridge, begin: Begin) -> Callable[[str | None], Awaitable[None]]:
-    """Return what stores a position without a waiting thread; ``begin`` is a checkpointer's ``begin_checkpoint``."""
+    """Return a function that stores a position without a waiting thread, by ``begin`` of a checkpointer."""
 
     async def store(position: str | None) -> None:
         waiter = bridge.waiter()

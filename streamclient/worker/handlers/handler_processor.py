@@ -1,4 +1,4 @@
-"""One way to make processors, or receivers, from all that a program may give as its processor factory."""
+"""Turns everything that a program may give as its processor factory into makers of processors or receivers."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from streamclient.worker.handlers.task_receiver import TaskReceivers
 from streamclient.worker.handlers.turn_commits import is_commit_due, is_left_unstored
 
 JOIN_SECONDS = 1.0
-"""Time that a worker that has ended waits for the thread of its event loop; a task that ignores its cancellation keeps
-the thread."""
+"""The time for which a worker that has ended waits for the thread of its event loop. A task that ignores its
+cancellation keeps the thread."""
 
 
 class HandlerProcessor(IRecordProcessor):
-    """A function of one batch as the processor of one shard."""
+    """The processor of one shard that calls a function with each batch."""
 
     def __init__(self, handler: BatchHandler, commit: Commit = "turn") -> None:
         self._handler = handler
@@ -55,7 +55,10 @@ class HandlerProcessor(IRecordProcessor):
             self._commit(given.checkpointer)
 
     def shutdown(self, shutdown_input: ShutdownInput) -> None:
-        """Store what turns left, or the shard's end; where commits are explicit, give the handler the end."""
+        """Commit the last uncommitted position, or the shard's end.
+
+        With explicit commits, call the handler instead, and only at the shard's end, with a batch without records.
+        """
         reason, checkpointer = shutdown_input.shutdown_reason, shutdown_input.checkpointer
         if self._commits_by_itself and is_commit_due(reason, has_unstored=self._has_unstored):
             with suppress(ShutdownException):  # the lease is lost, which is not the handler's failure
@@ -103,12 +106,12 @@ class HandlerProcessor(IRecordProcessor):
 def processor_maker(
     name: str, given: object, commit: Commit = "turn", event_loop: EventLoopThread | None = None
 ) -> ProcessorMaker:
-    """Return what makes the processors, or the receivers, of shards from what a program gives.
+    """Return the maker of the processors or receivers of shards, from the argument ``given`` of a program.
 
-    Coroutines run in ``event_loop``, or in one of their own; closing the receivers' factory closes either.
+    Coroutines run in ``event_loop``, or in a new event loop; closing the receivers' factory closes either.
 
     Raises:
-        ConfigurationError: a worker takes nothing like ``given``; the message calls the argument ``name``.
+        ConfigurationError: ``given`` is nothing that a worker takes; the message calls the argument ``name``.
     """
     processor_factory.require(name, given)
     kind = processor_kind(given)
@@ -122,7 +125,7 @@ def processor_maker(
 
 
 def processor_makers(name: str, given: Sequence[object], worker: str) -> list[ProcessorMaker]:
-    """Return what makes the processors of each stream of a worker; coroutines of all streams share one event loop.
+    """Return the maker of processors for each stream of a worker. Coroutines of all streams share one event loop.
 
     Raises:
         ConfigurationError: as ``processor_maker``.
@@ -140,6 +143,6 @@ def _receivers(
 
 
 def blocking_maker(name: str, given: object) -> Callable[[], IRecordProcessor]:
-    """Return what makes processors whose calls end when they return, as ``processor_maker`` otherwise."""
+    """Return a maker of processors whose calls end when they return. In all else it is as ``processor_maker``."""
     made = processor_maker(name, given)
     return made.create_processor if isinstance(made, ReceiverFactory) else made

@@ -26,7 +26,7 @@ _log = logs.logger(__name__)
 
 
 def unasked_cancellation(what: str) -> ApplicationException:
-    """Return the failure of user code that ended with ``CancelledError`` though nothing here had cancelled it."""
+    """Return the failure of user code that ended with ``CancelledError`` although this package had not cancelled it."""
     return ApplicationException(
         f"{what} ended with CancelledError, and neither the worker nor the caller had cancelled it, so its work may "
         "not be done; a task or a future that it awaits was cancelled"
@@ -71,7 +71,7 @@ class TaskCall:
     finish: Callable[[BaseException | None], None]
     """Ends the call with the error of its task. Called in the event loop."""
     is_last: bool = False
-    """Whether it is a shard's last call, which waits for no other and runs until the line is closed."""
+    """Whether this is a shard's last call, which waits for no other call and runs until the line is closed."""
     task: Task | None = None
     is_cancelled: bool = False
 
@@ -91,11 +91,11 @@ class TaskLine:
     ) -> None:
         """Run at most ``most_tasks`` calls at a time, or any number; ``tasks`` may hold other tasks of the same run."""
         self.bridge = bridge
-        """Returns the bridge into the event loop; the first call may start its thread, and raises if it cannot."""
+        """Returns the bridge into the event loop. The first call may start its thread, and raises if it cannot."""
         self._most_tasks = most_tasks
         self._tasks = TaskSet(Context()) if tasks is None else tasks
         self._calls: dict[TaskCall, TaskLine | None] = {}
-        """All calls that have not ended. A call is removed by the one who ends it, in any thread."""
+        """All calls that have not ended. The thread that ends a call removes it."""
         self._waiting: deque[TaskCall] = deque()
         self._running = 0
         self._is_draining = self._is_closed = False
@@ -127,7 +127,7 @@ class TaskLine:
     # --- the event loop ------------------------------------------------------------------------------------------
 
     def drain(self) -> None:
-        """Cancel all tasks and leave the calls in line, except last calls; of calls to come, only last ones run."""
+        """Cancel all tasks, and leave the calls in line except last calls. Later, only last calls are run."""
         self._is_draining = True
         for call in list(self._calls):
             if not call.is_last:

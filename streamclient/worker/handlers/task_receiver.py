@@ -64,7 +64,7 @@ class TaskReceiver(Receiver):
         self._put(call, work, partial(self._processed, call, settlement, position))
 
     def shutdown(self, given: ShutdownInput, call: HandedCall) -> None:
-        """Begin the last work of user code; without any, store what is due."""
+        """Begin the last work of user code. If it has none, store the due position."""
         reason = given.shutdown_reason
         work = self._last_work(reason)
         if work is not None:
@@ -111,7 +111,7 @@ class TaskReceiver(Receiver):
             call.finish()
 
     def _stored(self, call: HandedCall, error: Exception | None) -> None:
-        """Let the shard go on after the turn's commit; only a position that can never be stored is a failure."""
+        """Let the shard go on after the turn's commit. Only a position that can never be stored is a failure."""
         try:
             self._has_unstored = is_left_unstored(call.shard_id, error)
         except Exception as failure:
@@ -120,7 +120,7 @@ class TaskReceiver(Receiver):
             call.finish()
 
     def _last_stored(self, call: HandedCall, error: Exception | None) -> None:
-        """End the last call; user code has not failed if the lease is lost."""
+        """End the last call. A lost lease is not a failure of user code."""
         call.finish(None if isinstance(error, ShutdownException) else error)
 
     def _last_work(self, reason: ShutdownReason) -> MakeCoroutine | None:

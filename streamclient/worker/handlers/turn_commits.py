@@ -1,4 +1,4 @@
-"""The commit that follows when a handler has returned: its shard goes on, whatever the answer."""
+"""The commit that follows when a handler has returned. The shard goes on, whatever the answer is."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _outages = OutageLog(_log)
 
 
 def is_left_unstored(shard_id: str, error: Exception | None) -> bool:
-    """Take the answer to a turn's commit; return whether a later one has to store its position as well.
+    """Take the answer to a turn's commit; return whether a later commit has to store its position as well.
 
     Raises:
         Exception: ``error`` itself, if the position can never be stored, so that the batch has failed.

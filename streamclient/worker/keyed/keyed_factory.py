@@ -15,7 +15,7 @@ from streamclient.worker.keyed.lane_pool import LanePool
 
 @checks.explains_names
 class KeyedProcessorFactory(IRecordProcessorFactory):
-    """Processes records key by key: those of one key in order, different keys side by side.
+    """Processes records key by key: the records of one key in order, those of different keys at the same time.
 
     Give it to a ``Worker`` as its processor factory. ``process_record`` is called for each record in one of ``threads``
     threads that all shards of the factory share, never twice at once for one key of a shard. It returns when the record
@@ -24,26 +24,28 @@ class KeyedProcessorFactory(IRecordProcessorFactory):
     Checkpoints are made here: the stored position is the last one before which *every* record is done. After a crash, a
     hand-over or a failure, reading resumes there, so later records come again even if they were done.
 
-    A record that raises is tried again in place while other keys go on. If it keeps failing, the shard starts again
-    from its checkpoint and, until it is past that record, finishes each batch before it takes the next one. So
-    ``process_records`` raises for exactly the batch with the record, and the worker's failure policy applies to it.
+    If ``process_record`` raises, the record is tried again in place while other keys go on. If it keeps failing, the
+    shard starts again from its checkpoint. Until it is past that record, it finishes each batch before it takes the
+    next one. So ``process_records`` raises for exactly the batch with the record, and the worker's failure policy
+    applies to it.
 
     Args:
         process_record: does the work for one record.
-        threads: number of records under way at once, over all shards.
+        threads: the largest number of records under way at once, over all shards.
         key: returns the key within which records stay in order; by default the primary key. It must be quick and not
             raise.
-        most_pending_bytes: most bytes that wait or are under way, over all shards, about as on the wire. A shard with
-            nothing pending may always take one record. At the limit ``process_records`` waits.
-        retries: how often a record that raised is tried again in place.
-        first_pause_millis: pause before the first retry; doubles with each. The thread waits, so keep the sum short.
-        checkpoint_interval_millis: shortest time between two checkpoints of a shard while records are pending.
-        slow_record_warning_millis: time after which a record under way is logged with the stack of its thread, again at
-            each doubling.
+        most_pending_bytes: the largest number of bytes that wait or are under way, over all shards, about as on the
+            wire. A shard with nothing pending may always take one record. At the limit ``process_records`` waits.
+        retries: the number of times that a record that raised is tried again in place.
+        first_pause_millis: the pause before the first retry; it doubles with each retry. The thread waits, so keep the
+            sum short.
+        checkpoint_interval_millis: the shortest time between two checkpoints of a shard while records are pending.
+        slow_record_warning_millis: the time after which a record under way is logged with the stack of its thread,
+            again at each doubling.
         monotonic: returns seconds that never step; replaceable for tests.
 
     Raises:
-        ConfigurationError: an argument cannot work.
+        ConfigurationError: an argument is invalid.
     """
 
     def __init__(

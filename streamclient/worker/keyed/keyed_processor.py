@@ -42,7 +42,7 @@ class KeyedProcessor(IRecordProcessor):
         self._lane_pool.enter(self._look_around)
 
     def process_records(self, process_records_input: ProcessRecordsInput) -> None:
-        """Queue the batch and return, waiting only for room; after a failure, and in a replay, return when it is done.
+        """Queue the batch and return, waiting only for room. After a failure, and in a replay, return when it is done.
 
         Raises:
             ApplicationException: a record of this batch was given up; the whole batch will come again.
@@ -65,14 +65,14 @@ class KeyedProcessor(IRecordProcessor):
             self._lane_pool.passed(self._shard)
 
     def shutdown(self, shutdown_input: ShutdownInput) -> None:
-        """Wait for records under way, or at the shard's end for all records; then store the position reached."""
+        """Wait for the records under way, then store the position reached. At the shard's end, wait for all records."""
         try:
             self._close(shutdown_input)
         finally:
             self._lane_pool.leave(self._look_around)
 
     def _process_carefully(self, keyed: Sequence[tuple[Hashable, StreamRecord]], position: str) -> None:
-        """Finish this batch before the next one is taken; no other batch is pending."""
+        """Finish this batch before the next one is taken. No other batch is pending."""
         self._is_careful = True
         batch = self._lanes.take_in(keyed, position)
         self._lanes.finish()
@@ -129,7 +129,7 @@ class KeyedProcessor(IRecordProcessor):
             _log.warning(text, shard_id, name, slow.seconds, stack, extra=about)
 
     def _store_if_due(self) -> None:
-        """Store the watermark; one thread at a time, and none once ``shutdown`` stores it."""
+        """Store the watermark. Only one thread at a time does so, and none while or after ``shutdown`` stores it."""
         while self._begins_to_store():
             position = self._lanes.position
             is_stored = False

@@ -1,8 +1,8 @@
-"""Which record comes next: in order within a key, keys side by side. Pure: no thread, no event loop, no clock.
+"""The choice of the next record: in order within a key, keys side by side. Pure: no thread, no event loop, no clock.
 
-A record that is given up halts its shard: waiting records of all keys are dropped, those under way end.
-``Lanes`` runs the steps in threads, any of which takes the next step of any key, and locks around each call here. Lanes
-of an event loop need no lock.
+A record that is given up halts its shard: waiting records of all keys are dropped, and records under way end. ``Lanes``
+runs the steps in threads, any of which takes the next step of any key, and locks around each call here. Lanes of an
+event loop need no lock.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ class LaneOrder:
         return bool(lane.items)
 
     def give_up(self, failure: LaneFailure) -> bool:
-        """Begin no further record, because this one failed; return ``False`` if that was so before."""
+        """Begin no further record, because one failed; return ``False`` if another one has already failed."""
         if self.failure is not None or self.is_halted:
             return False
         self.failure, self.is_halted = failure, True
@@ -159,12 +159,15 @@ class LaneOrder:
         return dropped_bytes
 
     def start_again(self, batch: int) -> None:
-        """Forget a failure and its batch, which is the last, while no record is under way; the batch comes again."""
+        """Forget a failure and its batch ``batch``, which is the last one. No record must be under way.
+
+        The batch comes again.
+        """
         self._watermark.withdraw(batch)
         self.failure, self.is_halted = None, False
 
     def slow(self, now: float) -> list[SlowRecord]:
-        """Return the records under way that need a warning now; each again when it has taken twice as long."""
+        """Return the records under way that need a warning now. A record returns each time its duration has doubled."""
         slow = [lane for lane in self._lanes.values() if lane.is_running and now >= lane.warn_at]
         for lane in slow:
             lane.warn_at = now + (now - lane.started_at)

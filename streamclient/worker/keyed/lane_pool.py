@@ -17,12 +17,12 @@ LOOKS_PER_WARNING = 4
 """The number of searches for slow records within the time after which such records are reported."""
 
 MOST_FAILED = 10_000
-"""Number of failed shards that are remembered, far more than a worker holds. A lost shard may have no further processor
-that removes it."""
+"""The largest number of failed shards that are remembered, far more than a worker holds. A lost shard may have no
+further processor that removes it."""
 
 
 class FailedShards:
-    """The shards that have to be careful, because a record of theirs was given up. Thread-safe."""
+    """The shards that finish each batch before the next one, because a record of theirs was given up. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -36,7 +36,7 @@ class FailedShards:
                 del self._failed[next(iter(self._failed))]
 
     def failed_at(self, shard: ShardInfo) -> SequenceInfo | None:
-        """Return the position of the failed record that this shard has not passed since; ``None`` without one."""
+        """Return the position of the failed record that ``shard`` has not yet passed; ``None`` without one."""
         return self._failed.get((shard.stream_id, shard.shard_id))
 
     def passed(self, shard: ShardInfo) -> None:
@@ -75,7 +75,7 @@ class LanePool(FailedShards):
             self._members.add(look_around)
 
     def leave(self, look_around: Callable[[], object]) -> None:
-        """Remove a processor that is done and has no work left; the last one that leaves ends the threads."""
+        """Remove a processor that is done and has no work left. The last one that leaves ends the threads."""
         with self._lock:
             self._members.discard(look_around)
             if not self._members and self._pool is not None:

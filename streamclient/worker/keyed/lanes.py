@@ -24,7 +24,7 @@ THREAD_PAUSE_SECONDS = 0.2
 
 
 class Lanes:
-    """Queues batches, has their records processed, and knows the position before which all are done. Thread-safe.
+    """Queues batches, processes their records, and knows the position before which all are done. Thread-safe.
 
     Each lane has one step waiting or running in the pool, which processes the lane's first record. After a failure or
     ``drop`` no further record begins; records under way end.
@@ -42,7 +42,7 @@ class Lanes:
 
     @property
     def failure(self) -> LaneFailure | None:
-        """The only record that was given up: no record begins afterwards."""
+        """The only record that was given up. After it, no record begins."""
         return self._order.failure
 
     @property
@@ -95,13 +95,16 @@ class Lanes:
             self._changed.wait_for(lambda: self.is_idle)
 
     def start_again(self, batch: int) -> None:
-        """Forget a failure and its batch, which is the last, while no record is under way; the batch comes again."""
+        """Forget a failure and its batch ``batch``, which is the last one. No record must be under way.
+
+        The batch comes again.
+        """
         with self._changed:
             self._order.start_again(batch)
             self._halt.clear()
 
     def slow(self) -> list[SlowRecord]:
-        """Return the records under way that need a warning now; each again when it has taken twice as long."""
+        """Return the records under way that need a warning now. A record returns each time its duration has doubled."""
         with self._changed:
             return self._order.slow(self._settings.monotonic())
 
@@ -121,7 +124,7 @@ class Lanes:
             return True
 
     def _begins(self, lane: Lane) -> bool:
-        """Return whether a thread will process the lane; the system may refuse the only one."""
+        """Return whether a thread will process the lane. The system may refuse the only one."""
         try:
             self._lane_pool.submit(partial(self._step, lane))
         except NoThreadError as error:
@@ -130,7 +133,7 @@ class Lanes:
         return True
 
     def _step(self, lane: Lane) -> None:
-        """Process the first record of a lane; the next one is another step, so that lanes take turns."""
+        """Process the first record of a lane. The next record is another step, so that lanes take turns."""
         with self._changed:
             item = self._order.start(lane, self._settings.monotonic(), threading.get_ident())
         if item is None:

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from streamclient.records import ColumnValue, RecordColumn, StreamRecord
 
 OVERHEAD_BYTES = 64
-"""The bytes of a record, and of each cell, in addition to their content; about as many as the plain-buffer format needs
-for a record."""
+"""The bytes that a record, and each of its cells, counts in addition to its content. The plain-buffer format needs
+about as many for a record."""
 
 
 class PendingBytes:
@@ -34,7 +34,7 @@ class PendingBytes:
 
 
 def record_bytes(record: StreamRecord) -> int:
-    """Return about the size of the record on the wire."""
+    """Return the approximate size of the record on the wire."""
     size = OVERHEAD_BYTES
     for name, value in record.primary_key:
         size += len(name) + _value_bytes(value)

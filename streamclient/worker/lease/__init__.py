@@ -15,4 +15,4 @@ __all__ = ["LeaseManager", "LeaseStore", "MemoryLeaseManager", "WriteAnswer", "a
 
 
 __getattr__ = loader(__name__, {"LeaseManager": "lease_manager"})
-"""The loader of ``LeaseManager``. Only users of the status table load the SDK, which takes a third of a second."""
+"""Loads ``LeaseManager`` on first use. Only users of the status table load the SDK, which takes a third of a second."""

@@ -21,7 +21,7 @@ AUDIT_STATUS_TYPE = "Audit"
 AUDIT_FORMAT = KeptFormat("the audit row")
 
 INTENDED = "intended"
-"""Outcome of a record that is not completed: the command is under way, or its process died."""
+"""The outcome of a record that is not completed: the command is under way, or its process died."""
 DONE = "done"
 
 OUTCOME = "Outcome"
@@ -37,19 +37,20 @@ _COLUMNS = {
 }
 
 END_NUMBER = 1
-"""The number of the row in which a worker tells the end of an order: the order's command has only row 0."""
+"""The number of the row in which a worker tells the end of an order. The order's own command has only row 0."""
 
 
 @frozen(kw_only=True)
 class AuditRecord:
-    """One lease that a command changes, or meant to change; or one order of a command that a worker ended."""
+    """One lease that a command changes or meant to change, or one order of a command that a worker ended."""
 
     at_micros: int
-    """Time at which the audit row was written, by the service's clock; for the end of an order, by the worker's."""
+    """The time at which the audit row was written, by the service's clock. For the end of an order it is by the
+    worker's clock."""
     change_id: str
     """The id of the command, the same for all its leases."""
     number: int
-    """The number of the lease among those of the command, counted from 0."""
+    """The number of the lease among the leases of the command, counted from 0."""
     who: str
     """``user@host`` of the operator, or the worker that ended an order."""
     command: str
@@ -78,7 +79,7 @@ def audit_cells(record: AuditRecord) -> list[tuple[str, object]]:
 
 
 def put_note(client: OTSClient, table_name: str, stream_id: str, note: NoteOrder) -> None:
-    """Store the end of an order as a row of its own; a repetition replaces it.
+    """Store the end of an order as a row of its own. A repetition replaces it.
 
     Raises:
         StreamClientError: the row is perhaps not stored.
@@ -105,7 +106,7 @@ def put_note(client: OTSClient, table_name: str, stream_id: str, note: NoteOrder
 def parse_audit_row(row: Any) -> AuditRecord | None:
     """Return the record in a row that the SDK read; ``None`` if the row is not an audit record.
 
-    Only time, id and number are read of a record of a version that is not known; its outcome says why.
+    If the record's version is unknown, only its time, id and number are read, and its outcome says why.
     """
     key = {name: value for name, value, *_ in row.primary_key}[STATUS_VALUE]
     cells = {name: value for name, value, *_ in row.attribute_columns or ()}

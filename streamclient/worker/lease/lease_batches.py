@@ -30,7 +30,8 @@ from streamclient.worker.lease.lease_store import WriteAnswer
 OPERATION = "BatchWriteRow"
 
 CACHED_ANSWERS = 8
-"""The decoded answers that are kept. Nearly all answers are one of a few: N rows of this table, all successful."""
+"""The largest number of decoded answers that are kept. Nearly all answers are one of a few: N rows of this table, all
+successful."""
 
 
 def _number(field: int, value: int) -> bytes:
@@ -55,9 +56,9 @@ _TYPES = {kind.name.lower(): _number(1, kind) for kind in schema.OperationType}
 
 
 def with_own_batches(client: OTSClient) -> OTSClient:
-    """Return a copy of ``client`` whose BatchWriteRow this module sends; the given client is not changed.
+    """Return a copy of ``client`` whose BatchWriteRow this module sends. The given client is not changed.
 
-    A request is sent once, regardless of the client's retry policy. Errors and answers are those of the SDK.
+    A request is sent once, regardless of the client's retry policy. Errors and answers are the same as with the SDK.
     """
     own = copy(client)
     own._request_helper = _sending(SignedCalls(client), client._request_helper)
@@ -76,7 +77,7 @@ def _sending(calls: SignedCalls, others: Callable[..., Any]) -> Callable[..., An
 def batch_message(request: BatchWriteRowRequest) -> bytes:
     """Encode a request of the SDK whose rows ``lease_rows`` made.
 
-    It is encoded by hand, because nested messages of a library, like these, take three times as long.
+    It is encoded by hand, because a library takes three times as long for nested messages like these.
     """
     tables = []
     for name, table in request.items.items():
@@ -153,7 +154,7 @@ def _results(answer: bytes) -> dict[str, list[Any]]:
 
 @lru_cache(maxsize=CACHED_ANSWERS)
 def _tables_in(answer: bytes) -> Mapping[str, tuple[tuple[bool, str, str, CapacityUnit | None], ...]]:
-    """Return by table, for each row, whether it succeeded, code and text of its error, and what it has cost."""
+    """Return, by table, the outcome of each row: whether it succeeded, the code and text of its error, and its cost."""
     message = schema.parse(schema.BatchWriteRowResponse, answer)
     return {
         table.table_name: tuple((row.is_ok, row.error.code, row.error.message, _cost(row)) for row in table.rows)

@@ -31,8 +31,9 @@ CELLS: Cells[EpochRow] = {"number": lambda row: {EPOCH: row.number}}
 """The column of each field of an epoch row."""
 
 DRAWS_AT_MOST = 4
-"""The most attempts to draw a number while other workers draw for the same shard. Only workers that acquire the shard
-at the same time do so, and each once. After more consecutive collisions, the service probably never accepts a write."""
+"""The largest number of attempts to draw a number while other workers draw for the same shard. Only workers that
+acquire the shard at the same time do so, and each once. After more consecutive collisions, the service probably never
+accepts a write."""
 
 
 @frozen
@@ -44,7 +45,7 @@ class EpochRows:
     stream_id: str
 
     def draw(self, lease_keys: Sequence[str]) -> Sequence[int | Exception]:
-        """Draw a number for each of ``lease_keys``, greater than all numbers drawn for that key before. Never raises.
+        """Draw a number for each of ``lease_keys``, greater than all earlier numbers of that key. Never raises.
 
         The keys must differ. The result has a number or an error for each key, in order.
         """

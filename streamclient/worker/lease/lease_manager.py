@@ -46,8 +46,8 @@ _log = logs.logger(__name__)
 Answer = TypeVar("Answer")
 
 BYTES_PER_BATCH = 1024 * 1024
-"""The most bytes in one request. The service accepts 4 MB; a lease row has a few hundred bytes, so a quarter leaves
-room for every overhead."""
+"""The largest number of bytes in one request. The service accepts 4 MB; a lease row has a few hundred bytes, so a
+quarter leaves room for every overhead."""
 
 ROW_OVERHEAD_BYTES = 512
 """The bytes of column names, tags, checksums and conditions of one row in a request; measured below 400."""
@@ -242,7 +242,7 @@ class LeaseManager(WritingLeaseManager):
             _log.warning("row %s of status table %s is left out: %s", lease_key, self._table_name, problem)
 
     def _report_damage(self, problems: Mapping[str, str]) -> None:
-        """Log each row whose columns of our own cannot be read, once for each problem."""
+        """Log each row in which columns of our own are unreadable, once for each problem."""
         known, self._damaged = self._damaged, {key: problem for key, problem in problems.items() if problem}
         for lease_key, problem in self._damaged.items():
             if known.get(lease_key) != problem:
@@ -268,7 +268,7 @@ class LeaseManager(WritingLeaseManager):
         )
 
     def _pause_before_retry(self, action: RetryableAction, failure: Exception, retries: int) -> float | None:
-        """Return the strategy's pause; ``None`` for no retry, also if the strategy itself fails.
+        """Return the strategy's pause. The result is ``None`` for no retry, and also if the strategy itself fails.
 
         The caller then tries again as after any failure.
         """
@@ -297,7 +297,7 @@ def _key(numbered: tuple[int, LeaseWrite | WorkerWrite]) -> tuple[type, str]:
 
 
 def _weight_bytes(numbered: tuple[int, LeaseWrite | WorkerWrite]) -> int:
-    """Return an upper bound of the bytes that a row adds; its texts occur in the key, the condition and the columns."""
+    """Return an upper bound of the bytes that a row adds. Its texts occur in the key, the condition and the columns."""
     _, write = numbered
     if isinstance(write, WorkerWrite):
         info = write.result.info if write.result is not None else ""
@@ -309,6 +309,6 @@ def _weight_bytes(numbered: tuple[int, LeaseWrite | WorkerWrite]) -> int:
 
 
 def _own_bytes(write: LeaseWrite) -> int:
-    """Return an upper bound of the bytes that columns of our own add; a character has at most four bytes."""
+    """Return an upper bound of the bytes that columns of our own add. A character has at most four bytes."""
     own = [value for name, value in written_columns(write).items() if name in OWN_COLUMNS]
     return sum(OWN_CELL_BYTES + (4 * len(value) if isinstance(value, str | bytearray) else 0) for value in own)

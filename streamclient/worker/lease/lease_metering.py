@@ -1,7 +1,8 @@
-"""Counts of requests to the status table, made where the SDK sends them: the base of every statement about its cost.
+"""Counts the requests to the status table where the SDK sends them.
 
-Callers do not notice the counting. Rows are counted as the service bills them: the rows in answers, and the rows that
-answered requests wanted to write, whether or not their conditions were met.
+All statements about the table's cost use these counts. Callers do not notice the counting. Rows are counted as the
+service bills them: the rows in answers, and the rows that answered requests wanted to write, whether or not their
+conditions were met.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ _COST_FIRST = WRITES_OF_ONE_ROW | {"GetRow", "GetRange"}
 def metered(client: OTSClient, metrics: IMetrics | None) -> OTSClient:
     """Return a copy of ``client``, on the same connections, that counts every request; ``client`` is not changed.
 
-    Its retry policy must be to never retry, because a request that the SDK repeats by itself counts once here.
+    The retry policy of ``client`` must be never to retry, because a request that the SDK repeats by itself counts once
+    here.
     """
     if metrics is None or metrics is NO_METRICS:
         return client
@@ -68,7 +70,7 @@ def _count_rows(metrics: IMetrics, metric: Metric, rows: int) -> None:
 
 
 def _count_units(metrics: IMetrics, operation: str, answer: Any) -> None:
-    """Count what the answer says that it has cost; an answer of many rows says it of each row that succeeded."""
+    """Count the cost that the answer states. An answer of many rows states it for each row that succeeded."""
     if operation in ("BatchGetRow", "BatchWriteRow"):
         tables: Mapping[str, Any] = answer
         costs = [item.consumed for items in tables.values() for item in items]

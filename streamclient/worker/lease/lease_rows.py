@@ -1,12 +1,13 @@
 """Rows of the status table: the stored form of a lease, and the condition and columns of a write.
 
-Only this module has the table's names. The layout is that of the Java stream client (``ShardLeaseSerializer``), so that
-workers of both languages share one table; columns of our own (``own_columns``) are added to it. Laws:
+Only this module has the table's names. The layout is the same as in the Java stream client (``ShardLeaseSerializer``),
+so that workers of both languages share one table. Columns of our own (``own_columns``) are added to it. Laws:
 
-* a row is written whole once, by create; every other write changes only its own columns and needs the row to exist,
-  so no write can leave a row with fewer than the five columns of Java;
+* a row is written whole once, by create; every other write changes only its own columns and needs the row to exist, so
+  no write can leave a row with fewer than the five columns of Java;
 * cells never carry a timestamp: the service's own clock stamps them, and tools read the stamp as the last heartbeat;
-* a row that cannot be read is left out and left unchanged, and never fails the scan; a row of a later version is one.
+* a row that cannot be read is left out and left unchanged, and never fails the scan; a row of a later version is such a
+  row.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ CHECKPOINT = "Checkpoint"
 PARENTS = "ParentShardIds"
 
 COLUMN_TYPES: dict[str, type] = {COUNTER: int, OWNER: str, STEALER: str, CHECKPOINT: str, PARENTS: str}
-"""The five attribute columns of every lease row: those of the Java client."""
+"""The five attribute columns of every lease row, as in the Java client."""
 
 READY_PROBE_KEY = "NotExistLease"
 """A key that no shard has; reading it shows whether the table answers."""
@@ -78,11 +79,11 @@ class UnreadableRow:
     """A column that is missing, if the row is a remnant with fewer than five columns. For the Java client such a row is
     absent, and its ``create`` replaces it."""
     is_of_unknown_version: bool = False
-    """Whether the row is as a version of this package wrote it that this one does not know."""
+    """Whether the row was written by a version of this package that this version does not know."""
 
 
 def key_of(stream_id: str, lease_key: object, status_type: str = LEASE_STATUS_TYPE) -> list[tuple[str, object]]:
-    """Return the primary key of a lease row, or of a row of another type; the last part may also be a bound."""
+    """Return the primary key of a lease row, or of a row of another type. The last part may also be a bound."""
     return [(STREAM_ID, stream_id), (STATUS_TYPE, status_type), (STATUS_VALUE, lease_key)]
 
 
@@ -97,12 +98,15 @@ def end_key(stream_id: str) -> list[tuple[str, object]]:
 
 
 def format_parents(parent_shard_ids: Iterable[str]) -> str:
-    """Return the ids as a cell: one per line, each line ended; sorted, although readers accept any order."""
+    """Return the ids as a cell, one per line with a line feed after each.
+
+    They are sorted, although readers accept any order.
+    """
     return "".join(f"{parent}\n" for parent in sorted(parent_shard_ids))
 
 
 def parse_parents(text: str) -> frozenset[str]:
-    """Return the ids of a ``ParentShardIds`` cell; a missing line feed at the end and empty lines do no harm."""
+    """Return the ids of a ``ParentShardIds`` cell. A missing line feed at the end and empty lines do no harm."""
     return frozenset(parent for parent in text.split("\n") if parent)
 
 
@@ -141,7 +145,10 @@ def parse_row(row: Any) -> Lease | UnreadableRow:
 
 
 def own_problems(row: Any) -> str:
-    """Return the problems of a row's columns of our own, which then count as absent; empty without problems."""
+    """Return the problems of the columns of our own in a row; empty without problems.
+
+    Columns with a problem count as absent.
+    """
     return read_own(_cells(row), "").problems
 
 
@@ -150,7 +157,7 @@ def _cells(row: Any) -> dict[str, Any]:
 
 
 def _wrong_types(cells: dict[str, Any]) -> list[str]:
-    """Return complaints about cells of another type; a boolean is not an integer here, unlike in Python."""
+    """Return complaints about cells of another type. A boolean is not an integer here, unlike in Python."""
     return [
         f"column {name} holds {cells[name]!r}, which is not of type {expected.__name__}"
         for name, expected in COLUMN_TYPES.items()
@@ -189,7 +196,10 @@ CELLS: Cells[Lease] = {
 
 
 def item_of(write: Write[RowT], key: list[tuple[str, object]], cells: Cells[RowT]) -> Any:
-    """Return a write of any kind of row as one row of a BatchWriteRow request: its rule as condition and columns."""
+    """Return a write of any kind of row as one row of a BatchWriteRow request.
+
+    The write's rule gives condition and columns.
+    """
     if write.result is None:
         # An absent row counts as removed, hence IGNORE, and missing columns pass.
         condition = Condition(RowExistenceExpectation.IGNORE, _as_expected(write, cells, pass_if_missing=True))

@@ -29,9 +29,10 @@ class WriteAnswer:
     """The outcome of one write, as far as it is known after the request."""
 
     outcome: WriteOutcome
-    """``REFUSED`` means that the condition failed; every other failure is ``UNCERTAIN``, with its error."""
+    """The outcome. ``REFUSED`` means that the condition failed; every other failure is ``UNCERTAIN``, with its
+    error."""
     error: Exception | None = None
-    """The reason why the outcome is uncertain; its ``kind`` says whether the write may have been applied."""
+    """The reason why the outcome is uncertain. Its ``kind`` says whether the write may have been applied."""
 
 
 class LeaseStore(Protocol):
@@ -50,7 +51,7 @@ class LeaseStore(Protocol):
         """
 
     def draw_epochs(self, lease_keys: Sequence[str]) -> Sequence[int | Exception]:
-        """Draw an epoch for each key: a number greater than all numbers that any process drew for the key before.
+        """Draw an epoch for each key: a number greater than all numbers that any process has drawn for the key.
 
         Return one answer per key, in order. A number that was drawn and did not arrive is never returned again.
         """
@@ -78,7 +79,10 @@ class WorkerDirectory(Protocol):
         """
 
     def write_many(self, writes: Sequence[LeaseWrite | WorkerWrite]) -> Sequence[WriteAnswer]:
-        """Carry out writes as ``LeaseStore.write_many`` does, for rows of both kinds, which are sent together."""
+        """Carry out writes as ``LeaseStore.write_many`` does.
+
+        Rows of both kinds, of leases and of workers, are sent together.
+        """
 
     def wake(self, worker_ids: Sequence[str]) -> None:
         """Increase ``wake`` in the rows of the different ``worker_ids``, without a condition; ignore absent rows.
@@ -115,7 +119,7 @@ def as_lease_store(manager: ILeaseManager) -> LeaseStore:
 
 
 class _VerbStore:
-    """Calls one method of an ``ILeaseManager`` per write; only renewals are sent together."""
+    """Calls one method of an ``ILeaseManager`` per write. Only renewals are sent together."""
 
     def __init__(self, manager: ILeaseManager) -> None:
         self._manager = manager

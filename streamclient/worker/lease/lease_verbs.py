@@ -32,42 +32,42 @@ class WritingLeaseManager(ILeaseManager):
         """Drop the epochs of shards that left the stream. See ``LeaseStore.forget_epochs``."""
 
     def create_lease(self, lease: Lease) -> bool:
-        """Store the lease as given if no row has its key; an existing row stays unchanged."""
+        """Store the lease as given if no row has its key. An existing row stays unchanged."""
         return self._write(rule.create(lease))
 
     def renew_lease(self, lease: Lease) -> bool:
-        """Set counter + 1, if counter, owner and stealer are those of ``lease``."""
+        """Set counter + 1, if counter, owner and stealer are as in ``lease``."""
         return self._write(rule.renew(lease))
 
     def take_lease(self, lease: Lease, owner: str, *, checkpoint: str | None = None) -> bool:
-        """Set owner = ``owner``, no stealer and counter + 1, if counter and owner are those of ``lease``."""
+        """Set owner = ``owner``, no stealer and counter + 1, if counter and owner are as in ``lease``."""
         return self._write(rule.take(lease, owner, checkpoint=checkpoint))
 
     def steal_lease(self, lease: Lease, stealer: str) -> bool:
-        """Set stealer = ``stealer``, if the owner is that of ``lease`` and no stealer is set. The counter stays."""
+        """Set stealer = ``stealer``, if the owner is as in ``lease`` and no stealer is set. The counter stays."""
         return self._write(_argument_checked(lambda: rule.steal(lease, stealer)))
 
     def transfer_lease(self, lease: Lease, new_owner: str) -> bool:
-        """Set owner = stealer = ``new_owner`` and counter + 1, if counter and owner are those of ``lease``."""
+        """Set owner = stealer = ``new_owner`` and counter + 1, if counter and owner are as in ``lease``."""
         return self._write(_argument_checked(lambda: rule.transfer(lease, new_owner)))
 
     def update_lease(self, lease: Lease, checkpoint: str) -> bool:
-        """Set checkpoint = ``checkpoint`` and counter + 1, if counter and owner are those of ``lease``.
+        """Set checkpoint = ``checkpoint`` and counter + 1, if counter and owner are as in ``lease``.
 
         The same step removes a pending checkpoint, unless it ``survives``.
         """
         return self._write(rule.checkpoint(lease, checkpoint))
 
     def prepare_lease(self, lease: Lease, pending: PendingCheckpoint) -> bool:
-        """Set pending = ``pending`` and counter + 1, if counter and owner are those of ``lease``."""
+        """Set pending = ``pending`` and counter + 1, if counter and owner are as in ``lease``."""
         return self._write(rule.prepare(lease, pending))
 
     def delete_lease(self, lease: Lease) -> bool:
-        """Remove the row, if counter and owner are those of ``lease``. An absent row counts as removed."""
+        """Remove the row, if counter and owner are as in ``lease``. An absent row counts as removed."""
         return self._write(rule.delete(lease))
 
     def draw_epoch(self, lease_key: str) -> int:
-        """Return a number greater than all numbers drawn for this key before, even if the row was created again."""
+        """Return a number greater than all earlier numbers of this key, even if the row was created again."""
         (drawn,) = self.draw_epochs([lease_key])
         if isinstance(drawn, Exception):
             raise drawn

@@ -45,7 +45,7 @@ class MemoryLeaseManager(WritingLeaseManager):
         return True
 
     def list_leases(self) -> Sequence[Lease]:
-        """Return all leases, sorted by lease key; unlike with a table, they are a snapshot."""
+        """Return all leases, sorted by lease key. They are a snapshot, unlike the leases of a table."""
         with self._held():
             return [self._rows[key] for key in sorted(self._rows)]
 
@@ -55,7 +55,7 @@ class MemoryLeaseManager(WritingLeaseManager):
             return self._rows.get(lease_key)
 
     def write_many(self, writes: Sequence[LeaseWrite | WorkerWrite]) -> Sequence[WriteAnswer]:
-        """Carry out the writes one after the other. No outcome is uncertain, except that of an invalid write."""
+        """Carry out the writes one after the other. The outcome is never uncertain, unless a write is invalid."""
         return [self._answer(write) for write in writes]
 
     def draw_epochs(self, lease_keys: Sequence[str]) -> Sequence[int | Exception]:

@@ -89,11 +89,11 @@ class OwnColumns:
     """The content of the columns of our own."""
 
     fields: Mapping[str, Any]
-    """Fields of ``Lease``; fields with their default are left out."""
+    """The values of fields of ``Lease``. A field with its default value is left out."""
     problems: str = ""
     """The columns that cannot be read, and the reasons."""
     refusal: str = ""
-    """The reason why the whole row must be left alone: it is of a version that is not known."""
+    """The reason why the whole row must be left alone: its version is unknown. Empty for other rows."""
 
 
 NOTHING = OwnColumns({})
@@ -135,7 +135,7 @@ def _read_pending(cells: Mapping[str, Any], checkpoint: str) -> dict[str, Any]:
 
 
 def _read_last(text: object, value: str) -> SequenceInfo | None:
-    """Return the last record if it is that of the batch up to ``value``, else ``None``; then records are counted."""
+    """Return the last record if it belongs to the batch up to ``value``, else ``None``, so that records are counted."""
     sequence, _, position = text.partition(" ") if isinstance(text, str) else ("", "", "")
     numbers = sequence.split("/")
     if position != value or len(numbers) != 3 or not all(number.isdecimal() for number in numbers):
@@ -181,7 +181,7 @@ def parse_orders(text: object) -> tuple[RecordOrder, ...]:
 
 
 def format_orders(orders: tuple[RecordOrder, ...]) -> str:
-    """Return the cell of orders, a JSON list: equal orders give equal cells, which writes compare."""
+    """Return the cell of orders, a JSON list. Equal orders give equal cells, because writes compare the cells."""
     return json.dumps([asdict(order) for order in orders], ensure_ascii=False, sort_keys=True)
 
 
@@ -213,7 +213,7 @@ def _require_known(kept: KeptFormat, told: Mapping[str, Any]) -> None:
 
 
 def _check(told: Mapping[str, Any], types: Mapping[str, tuple[type, ...]], what: str) -> None:
-    """Raise ``ValueError`` for a value that is missing or has another type; a boolean is not an integer here."""
+    """Raise ``ValueError`` for a value that is missing or has another type. A boolean is not an integer here."""
     for name, expected in types.items():
         if name not in told:
             raise ValueError(f"{what} {name} is missing")

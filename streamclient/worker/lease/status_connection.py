@@ -38,7 +38,7 @@ def check_client(client: Any) -> OTSClient:
 
 
 def without_retries(client: OTSClient) -> OTSClient:
-    """Return a copy of ``client`` with connections of its own, whose calls are sent once and fail at once, unlogged."""
+    """Return a copy of ``client`` with its own connections. Its calls are sent once, and fail at once without a log."""
     own = with_own_connection(client)
     own.retry_policy = NoRetryPolicy()
     silence(own)

@@ -66,7 +66,8 @@ CELLS: Cells[WorkerRow] = {
 COLUMN_TYPES: Mapping[str, type] = {NONCE: str, BEAT: int, STATE: str, WAKE: int}
 
 MOST_REPORTED = 1_000
-"""The most unreadable rows that are remembered, to log each once; beyond it, the oldest may be logged again."""
+"""The largest number of unreadable rows that are remembered, so that each is logged once. Beyond it, the oldest may be
+logged again."""
 
 
 class WorkerRows:
@@ -80,7 +81,7 @@ class WorkerRows:
         self._reported: dict[str, None] = {}
 
     def read_all(self, *, with_info: bool) -> Sequence[WorkerRow]:
-        """Return all rows, sorted by worker. The result is not a snapshot. Errors are those of the SDK."""
+        """Return all rows, sorted by worker. The result is not a snapshot. Errors as in the SDK."""
         columns = [*SIGNALS, INFO] if with_info else list(SIGNALS)
         rows = list(scan(self._client, self._table_name, self._key(INF_MIN), self._key(INF_MAX), columns=columns))
         return [row for row in map(self._parsed, rows) if row is not None]
@@ -140,7 +141,7 @@ class WorkerRows:
 
 
 def parse_worker(row: Any) -> WorkerRow | str:
-    """Return the session that a row read by the SDK holds, or why the row holds none, and what to do."""
+    """Return the session in a row that the SDK read. If it holds none, return why, and what to do."""
     key = {name: value for name, value, *_ in row.primary_key}
     cells = {name: value for name, value, *_ in row.attribute_columns or ()}
     name = key[STATUS_VALUE]

@@ -1,4 +1,4 @@
-"""Parked records by cause: the error without the parts that differ from record to record. Pure."""
+"""Parked records by cause. The cause is the error without the parts that differ from record to record. Pure."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from streamclient.base.reasons import common_words
 from streamclient.model import ParkedRecord
 
 ID_CHARACTERS = 12
-"""The length of a cause's id: 48 bits, which tell the few causes of a store apart."""
+"""The number of characters of a cause's id: 48 bits, which tell the few causes of a store apart."""
 
 
 class ParkedCause(TypedDict):
     """The parked records with one cause. Times are microseconds since 1970, by the clocks of the workers' machines."""
 
     id: str
-    """The same for one cause at every reading, in every store."""
+    """The id of the cause, which is the same at every reading and in every store."""
     cause: str
     """The error, with ``#`` for the parts that differ from record to record."""
     records: int
@@ -38,7 +38,7 @@ def cause_id(error: str) -> str:
 
 
 def parked_causes(records: Iterable[ParkedRecord]) -> list[ParkedCause]:
-    """Return the causes of parked records, that of most records first."""
+    """Return the causes of parked records, the cause with the most records first."""
     groups: dict[str, list[ParkedRecord]] = {}
     for parked in records:
         groups.setdefault(cause_id(parked.error), []).append(parked)
@@ -65,7 +65,10 @@ def of_cause(records: Iterable[ParkedRecord], cause: str) -> list[ParkedRecord]:
 
 
 def of_keys_with_cause(records: Iterable[ParkedRecord], cause: str) -> list[ParkedRecord]:
-    """Return all records of each key that has a record of the cause, for a replay, which keeps a key's order."""
+    """Return all records of each key that has a record of the cause.
+
+    A replay with all of them keeps the key's order.
+    """
     everything = list(records)
     keys = {(parked.stream_id, parked.record.primary_key) for parked in of_cause(everything, cause)}
     return [parked for parked in everything if (parked.stream_id, parked.record.primary_key) in keys]

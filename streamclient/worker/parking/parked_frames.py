@@ -51,9 +51,10 @@ def record_of(frame: bytes) -> StreamRecord:
 
 
 def record_id(record: StreamRecord) -> str:
-    """Return the record's id: its position in the shard, then a digest of the content; ids of a shard sort as records.
+    """Return the record's id, which is its position in the shard and a digest of its content.
 
-    Neither part depends on the cuts of pages, which may differ when a record is read again.
+    Ids of a shard sort as records. Neither part depends on the cuts of pages, which may differ when a record is read
+    again.
     """
     position = record.sequence_info
     digest = hashlib.sha256(frame_of(record)).hexdigest()[:DIGEST_CHARACTERS]

@@ -106,7 +106,7 @@ def _shard(parked: ParkedRecord) -> tuple[str, str]:
 
 
 def _name(identifier: str) -> str:
-    """Return a file name for an id of any characters; a leading dot would hide the file."""
+    """Return a file name for an id of any characters. A leading dot would hide the file."""
     return quote(identifier, safe="").replace(".", "%2E")
 
 
@@ -157,7 +157,7 @@ def _append(path: Path, file: BinaryIO, documents: Sequence[object]) -> None:
 
 
 def _write_all(write: Callable[[memoryview], int | None], data: bytes) -> None:
-    """Write all of ``data``; a single write to an unbuffered file may write only a part."""
+    """Write all of ``data``. A single write to an unbuffered file may write only a part."""
     left = memoryview(data)
     while left:
         left = left[write(left) or 0 :]

@@ -40,7 +40,7 @@ class KeyLeft:
     stream_id: str
     key: PrimaryKey
     records: int
-    """The number of records still parked, as far as the replay knows; a running worker may have parked more."""
+    """The number of records still parked, as far as the replay knows. A running worker may have parked more."""
     error: str
     """The error of the processor at the first of these records, or the fact that the processor did not checkpoint that
     record."""
@@ -55,7 +55,7 @@ class ReplayReport:
     """The result of a replay."""
 
     replayed: int
-    """The number of records that the processor processed; they are no longer parked."""
+    """The number of records that the processor processed. They are no longer parked."""
     left: tuple[KeyLeft, ...]
 
 
@@ -116,7 +116,7 @@ def replay_parked(
 def replay_records(
     store: IParkingStore, processor_factory: RecordProcessorFactory, records: Iterable[ParkedRecord]
 ) -> ReplayReport:
-    """Replay ``records``; they must have all parked records of each key, or at least the first ones."""
+    """Replay ``records``. They must have all parked records of each key, or at least the first ones."""
     make = blocking_maker("processor_factory", processor_factory)
     replayed, left = 0, []
     for group in _by_key(records):
@@ -140,7 +140,7 @@ def _by_key(records: Iterable[ParkedRecord]) -> Iterator[list[ParkedRecord]]:
 def _replay_key(
     store: IParkingStore, make: Callable[[], IRecordProcessor], records: Sequence[ParkedRecord]
 ) -> tuple[int, str]:
-    """Replay the records of one key; return how many were processed, and the error that ended the replay, or ``""``."""
+    """Replay the records of one key; return the number processed, and the error that ended the replay or ``""``."""
     done = 0
     for _, run in groupby(records, lambda parked: parked.shard_id):
         replayer = _Replayer(store, list(run))
@@ -233,7 +233,10 @@ class _Replayer(IRecordProcessorCheckpointer):
         return self._start if self._delivered == 0 else self._records[self._delivered - 1].record_id
 
     def checkpoint(self, checkpoint_value: str | None = None) -> None:
-        """Forget every record up to the checkpoint; a record under delivery only if its call returns without error."""
+        """Forget every record up to the checkpoint.
+
+        A record under delivery is forgotten only if its call returns without error.
+        """
         with self._lock:
             self._checkpointed = max(self._checkpointed, self._count_up_to(checkpoint_value))
             self._forget()
@@ -245,7 +248,10 @@ class _Replayer(IRecordProcessorCheckpointer):
             self.done = upto
 
     def prepare_checkpoint(self, checkpoint_value: str | None, state: bytes) -> IPreparedCheckpoint:
-        """Return a prepared checkpoint without storing it: after a crash the record is still parked, the state lost."""
+        """Return a prepared checkpoint without storing it.
+
+        After a crash the record is still parked, and the state is lost.
+        """
         count = self._count_up_to(checkpoint_value)
         value = self._start if count == 0 else self._records[count - 1].record_id
         return _Prepared(self, PendingCheckpoint(value, state, max(0, count - self.done), 0))

@@ -46,11 +46,12 @@ PARKING_TABLE = TablePurpose(
 )
 
 CELL_BYTES = 1024 * 1024
-"""The most bytes of a cell. A record with its previous values may exceed the service's limit of 2 MB, so its bytes are
-cut into cells of half that size: ``Frame0000``, ``Frame0001`` and so on."""
+"""The largest number of bytes in a cell. A record with its previous values may exceed the service's limit of 2 MB, so
+its bytes are cut into cells of half that size: ``Frame0000``, ``Frame0001`` and so on."""
 
 REQUEST_BYTES = 2 * 1024 * 1024
-"""The most bytes of records in a request. The service accepts 4 MB, and a row also has the text of its error."""
+"""The largest number of bytes of records in a request. The service accepts 4 MB, and a row also has the text of its
+error."""
 
 
 @checks.explains_names
@@ -153,7 +154,7 @@ class TableParkingStore(IParkingStore):
     # --- the table -----------------------------------------------------------------------------------------------
 
     def _have_table(self) -> None:
-        """Make the table if it does not exist, and wait until it answers; two threads that do so at once do no harm."""
+        """Make the table if it does not exist, and wait until it answers. Two threads may do so at the same time."""
         if self._is_there:
             return
         self._table.create_if_absent()

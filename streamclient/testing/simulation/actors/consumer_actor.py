@@ -40,7 +40,7 @@ from streamclient.testing.simulation.simulated_stream import STREAM_ID, PartOfSh
 from streamclient.testing.simulation.world import SimulatedWorld
 
 BATCH_RECORDS = 5
-"""The most records in one page of a shard without backlog; the number is small, so that hand-overs meet running
+"""The largest number of records in one page of a shard without backlog. It is small, so that hand-overs meet running
 batches."""
 
 CUT_SHARE = 0.02
@@ -55,7 +55,7 @@ ELSEWHERE_SHARE = 0.01
 of another shard would look true."""
 
 ELSEWHERE_AGAIN_SHARE = 0.3
-"""The share of pages of another shard while the way to the last record is read again: such answers come in series."""
+"""The share of pages of another shard while the way to the last record is read again. Such answers come in series."""
 
 RECORD_BYTES = 100
 
@@ -110,7 +110,7 @@ class Consumer:
         self.handle(facts.StopAsked(reason))
 
     def mark(self, reason: ShutdownReason) -> None:
-        """Have the consumer's processor request its own end."""
+        """Let the consumer's processor request its own end."""
         if self.processor is not None:
             self._later(0.0, self.handle, facts.Marked(self.processor.number, reason))
 
@@ -120,7 +120,10 @@ class Consumer:
         self._later(0.0, self.handle, facts.LossAccepted())
 
     def obey(self, orders: tuple[RecordOrder, ...]) -> None:
-        """Obey the operator's orders about records; a new one may decide about the record of a halt."""
+        """Obey the operator's orders about records.
+
+        A new order may decide about the record at which the shard halted.
+        """
         halt, is_new = self.machine.halt_reason, not {*orders} <= {*self._known_orders}
         named = {record_id for order in orders for record_id in order.record_ids}
         self._known_orders = orders
@@ -134,7 +137,7 @@ class Consumer:
         self.world.consumer_ended(self)
 
     def handle(self, event: ConsumerEvent) -> None:
-        """Have the machine handle an event, and carry out its commands."""
+        """Let the machine handle an event, and carry out its commands."""
         self.world.events += 1
         for command in self.machine.handle(event, self.process.local()):
             _CARRY_OUT[type(command)](self, command)
@@ -150,7 +153,10 @@ class Consumer:
     # --- time ----------------------------------------------------------------------------------------------------
 
     def _later(self, seconds: float, call: Callable[..., None], *arguments: Any) -> None:
-        """Call ``call`` after some seconds: later if the process is frozen then, and never if the process is gone."""
+        """Call ``call`` after some seconds.
+
+        If the process is frozen then, call it later; if the process is gone, never.
+        """
         self.agenda.after(seconds, self._when_awake, call, arguments)
 
     def _when_awake(self, call: Callable[..., None], arguments: tuple[Any, ...]) -> None:
@@ -317,7 +323,7 @@ class Consumer:
         return end, following
 
     def _page_of_another_shard(self) -> SimulatedPage | None:
-        """Return an older page of another shard, if there is one; its next position is misleading."""
+        """Return an older page of another shard, if there is one. Its next position is misleading."""
         last, dice, stream = self.machine.trail.last, self.faults, self.world.stream
         other = stream.shards[dice.choice(sorted(stream.shards))]
         before = 0 if last is None else stream.place_at(other.shard_id, last.timestamp_micros // MICROS_PER_SECOND)
@@ -335,7 +341,7 @@ class Consumer:
         self.agenda.after(0.0, self.process.deliver, EndRead(self.lease_key, self.identifier, command.read_at))
 
     def end_judged(self, answer: AnswerEnd) -> None:
-        """Accept the core's judgement of whether the shard has ended."""
+        """Accept the core's answer to the question whether the shard has ended."""
         judged = facts.EndJudged(self._end_visit, answer.is_shown, answer.since_read, answer.detail)
         self._later(0.0, self.handle, judged)
 
@@ -374,7 +380,10 @@ class Consumer:
         self._present.is_closed = True
 
     def checkpoint_answered(self, request: Request, outcome: CheckpointOutcome) -> None:
-        """Hand over the core's answer to a request: user code continues in a moment, the machine knows at once."""
+        """Hand over the core's answer to a request.
+
+        User code continues in a moment; the machine gets the answer at once.
+        """
         if self.has_ended:
             return
         progress = request.progress

@@ -19,7 +19,8 @@ LOOK_SECONDS = 1.0
 """Interval at which the operator checks for the acknowledgement of a pause."""
 
 ORDER_SECONDS = 100_000.0
-"""Time for which an order about records stands: longer than a history, as real orders stand for the retention."""
+"""The time for which an order about records stands. It is longer than a history, as real orders stand for the
+retention."""
 
 Change = Callable[[Lease], object]
 
@@ -33,7 +34,7 @@ class Operator(Outsider):
         self._orders = 0
         self.is_off_duty = False
         self.has_parked = False
-        """Whether the operator has ordered a record parked."""
+        """Whether the operator has ordered that a record is parked."""
 
     def pause(self, key: str, seconds: float, *, ends_itself: bool) -> bool:
         """Hold a shard for a while. With ``ends_itself`` the pause has an end time; otherwise an order ends it."""
@@ -50,7 +51,7 @@ class Operator(Outsider):
             self._world.table.land(self, leases.set_pause(row, None))
 
     def rewind(self, key: str, seconds: float, share: float) -> bool:
-        """Set an unfinished shard back to a share of its processed records, once its owner obeys a pause; then resume.
+        """Set an unfinished shard back to a share of its processed records, when its owner obeys a pause. Then resume.
 
         A finished shard's children may have been read, so it is left alone.
         """
@@ -64,7 +65,7 @@ class Operator(Outsider):
         return self._change_paused(key, seconds, change)
 
     def release(self, key: str, seconds: float) -> bool:
-        """Take a lease from its owner, once the owner obeys a pause; then resume."""
+        """Take a lease from its owner when the owner obeys a pause. Then resume."""
         return self._change_paused(key, seconds, lambda row: self._world.table.land(self, leases.release(row)))
 
     def move(self, key: str, receiver: str) -> bool:
@@ -75,7 +76,10 @@ class Operator(Outsider):
         return self._world.table.land(self, leases.steal(row, receiver))
 
     def take_out(self, key: str, *, is_skip: bool) -> bool:
-        """Order one record of a shard to be parked or skipped: the next poisoned record, else the next one to read."""
+        """Order that one record of a shard is parked or skipped.
+
+        It is the next poisoned record, else the next one to read.
+        """
         world, row = self._world, self._world.table.rows.get(key)
         if row is None or row.is_finished or self.is_off_duty:
             return False
@@ -88,7 +92,7 @@ class Operator(Outsider):
         return self._order(row, (place,), is_skip=is_skip)
 
     def drop_parked(self, key: str) -> bool:
-        """Order the records of a shard dropped that are still to be parked; the later order counts."""
+        """Order that the records of a shard that are still to be parked are dropped. The later order counts."""
         row = self._world.table.rows.get(key)
         orders = () if row is None else row.orders
         dropped = {record_id for order in orders if order.is_skip for record_id in order.record_ids}

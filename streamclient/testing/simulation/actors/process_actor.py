@@ -27,7 +27,7 @@ from streamclient.testing.simulation.simulated_stream import STREAM_ID
 from streamclient.testing.simulation.world import SimulatedWorld
 
 TICK_LAG_SECONDS = 1e-6
-"""How long after a deadline, in seconds, its tick comes, so that rounding of clocks never leaves the deadline in the
+"""The time, in seconds, between a deadline and its tick, so that rounding of clocks never leaves the deadline in the
 future."""
 
 NEVER_DUE = float("inf")
@@ -58,7 +58,7 @@ class PythonProcess(SimulatedProcess):
         self.held_by_program: dict[str | None, None] = {}
         """The shards that the worker's own program paused; ``None`` stands for the whole worker."""
         self.decided: dict[str, LeaseWrite] = {}
-        """The last write of each lease; other writes that arrive under this process's name are late."""
+        """The last write of each lease. Other writes that arrive under this process's name are late."""
         self._tick_due = NEVER_DUE
         """The deadline for which a tick is on the agenda."""
         position = InitialPosition.oldest() if plan.position == "oldest" else InitialPosition.latest()
@@ -99,11 +99,11 @@ class PythonProcess(SimulatedProcess):
             self.deliver(events.StopRequested())
 
     def hold(self, lease_key: str | None) -> None:
-        """Have the worker's own program pause a shard, or the whole worker."""
+        """Let the worker's own program pause a shard, or the whole worker."""
         self.deliver(events.PauseRequested(lease_key, "maintenance"))
 
     def let_go(self, lease_key: str | None) -> None:
-        """Have the worker's own program end a pause."""
+        """Let the worker's own program end a pause."""
         self.deliver(events.ResumeRequested(lease_key))
 
     def believes(self, consumer: ConsumerRole) -> bool:
@@ -117,11 +117,11 @@ class PythonProcess(SimulatedProcess):
     # --- events ------------------------------------------------------------------------------------------------
 
     def deliver(self, event: Event) -> None:
-        """Let an event reach the process: at once, when the process continues, or never."""
+        """Let an event reach the process: at once, or when the process continues, or never."""
         self.when_awake(self.handle, event)
 
     def handle(self, event: Event) -> None:
-        """Have the core handle an event, and carry out its commands."""
+        """Let the core handle an event, and carry out its commands."""
         world = self.world
         world.events += 1
         if type(event) is events.PauseRequested:
@@ -183,9 +183,10 @@ class PythonProcess(SimulatedProcess):
     def _ask(
         self, call: Call[Any], land: Callable[..., None], *arguments: Any, effect: Callable[[], object] | None = None
     ) -> None:
-        """Send a call: ``land`` takes its fate and the arguments at the service, unless the call or its answer is lost.
+        """Send a call.
 
-        ``effect`` is the work that the call does at the service even if the answer is lost.
+        ``land`` receives its fate and the arguments at the service, unless the call or its answer is lost. ``effect``
+        is the work that the call does at the service even if the answer is lost.
         """
         fate = self.network.fate(self.name, self.dice)
         if effect is not None and fate in CARRIED_OUT:
@@ -231,7 +232,7 @@ class PythonProcess(SimulatedProcess):
         self._ask(command, self._answer, command, lambda: self.world.table.workers_of(command.names))
 
     def _wake_workers(self, command: events.WakeWorkers) -> None:
-        """Send wakes, which have no condition: they may be lost, and late ones do no harm."""
+        """Wake other workers. The writes have no condition: they may be lost, and late ones do no harm."""
         fate, names = self.network.fate(self.name, self.dice), command.names
         delay = self.network.delay(self.name, self.dice)
         if not fate.is_unsent:
@@ -284,7 +285,7 @@ class PythonProcess(SimulatedProcess):
         self._send([leases.create(found)])
 
     def _send(self, writes: list[LeaseWrite | WorkerWrite]) -> None:
-        """Send one request; all of its rows have the same fate."""
+        """Send one request. All of its rows have the same fate."""
         network, dice, after = self.network, self.dice, self.agenda.after
         sent_at, fate = self.local(), network.fate(self.name, dice)
         if fate in (Fate.FINE, Fate.LATE_ANSWER, Fate.FALSE_REFUSAL):

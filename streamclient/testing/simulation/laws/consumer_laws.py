@@ -15,7 +15,7 @@ from streamclient.testing.simulation.world import Law, SimulatedWorld
 
 
 class CallsInOrder(Law):
-    """One call at a time: ``initialize``, then others, then ``shutdown``, once for each processor that was made.
+    """Calls never overlap. Each processor that was made gets ``initialize``, then others, then ``shutdown``, each once.
 
     A consumer ends, or starts another processor, only when the former processor was shut down or was never made.
     """
@@ -50,7 +50,7 @@ class StoppedShardsWait(Law):
 
 
 class OnlyFailuresAreParked(Law):
-    """A record is parked only if a batch of it alone was refused, an earlier one of its key is parked, or by order."""
+    """A record is parked only by order, or if it failed in a batch of its own, or after an earlier one of its key."""
 
     name = "only failures are parked"
 
@@ -77,7 +77,7 @@ class OnlyFailuresAreParked(Law):
 
 
 class ParkedKeysWait(Law):
-    """Once a change of a key is parked, no later change is written before the parked one was replayed.
+    """When a change of a key is parked, no later change is written until the parked one was replayed.
 
     A worker that had lost its lease when it parked something is unknown to the shard's present reader. A worker without
     a parking store of its own parks only the records that an order names.
@@ -161,7 +161,7 @@ class PausedShardsRest(Law):
             raise self.broken(consumer.lease_key, f"{consumer!r} {what} although {row} is paused: {row.pause}")
 
     def _is_over(self, row: Lease) -> bool:
-        """Return whether the pause has ended by the clock."""
+        """Return whether the clock says that the pause has ended."""
         until = None if row.pause is None else row.pause.until_micros
         return until is not None and until <= self.world.wall_micros()
 
@@ -178,7 +178,10 @@ class ProgramsPause(Law):
 
 
 class StartsWhereStored(Law):
-    """A consumer starts at or before the stored checkpoint; so after an operator's rewind, never after it."""
+    """A consumer starts at or before the stored checkpoint, never after it.
+
+    So it is also after an operator's rewind.
+    """
 
     name = "starts where stored"
 

@@ -76,18 +76,18 @@ class OneReader(Law):
         return process.believes(consumer) and not self.excuses(process, key, *UNAWARE)
 
     def _is_hasty(self, actor: Actor, before: Lease) -> bool:
-        """Return whether a Java worker took a live lease; the Java client does so, and it is not judged."""
+        """Return whether a Java worker took a live lease. The Java client does so, and it is not judged."""
         is_hasty = not actor.is_python and self.world.rest_of(before.lease_key) < self.world.patience_seconds
         return is_hasty and self.world.excused.note(self.name, Excuse.JAVA)
 
 
 class Patience(Law):
-    """No live lease is taken: its row must have stood still for a lease duration, or be free or handed over.
+    """No live lease is taken. The row of a taken lease stood still for a lease duration, or was free or handed over.
 
     Alternatively the session of the lease's owner must have ended since, by a verdict or by itself.
 
     The time is measured in true time, with the largest allowed drift of a clock. If a row was destroyed from outside,
-    its counter begins anew and the row may look as it did before; the taker is then excused.
+    its counter begins anew and the row may look as it did earlier; the taker is then excused.
     """
 
     name = "patience"
@@ -143,8 +143,9 @@ class FencedWritesFail(Law):
     def _is_same_worker(self, actor: Actor, owner: Actor | None) -> bool:
         """Return whether the lease was taken only by another process of the same worker.
 
-        There are three such cases. A request of a former life arrived late, and there is nothing to fence; or the newer
-        of two processes acts for the worker; or the older process does not know yet that its name was taken over.
+        There are three such cases. In the first, a request of a former life arrived late, and there is nothing to
+        fence. In the second, the newer of two processes acts for the worker. In the third, the older process does not
+        know yet that its name was taken over.
         """
         if owner is None or owner.name != actor.name:
             return False
@@ -196,7 +197,7 @@ class EpochsGrow(Law):
 
 
 class KilledStaysKilled(Law):
-    """A session that was killed never beats again: its row changes only by a new session, or is deleted."""
+    """A session that was killed never beats again. Its row changes only by a new session, or is deleted."""
 
     name = "killed stays killed"
 

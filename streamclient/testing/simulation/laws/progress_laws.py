@@ -81,7 +81,10 @@ class CheckpointsOnlyAdvance(Law):
             self._own[key] = (actor, stored)
 
     def _begins_anew(self, key: str, stored: int) -> bool:
-        """Return whether records after the checkpoint were lost and given up, so that reading goes on at the oldest."""
+        """Return whether records after the checkpoint were lost and given up.
+
+        If so, reading goes on at the oldest record.
+        """
         is_given_up = stored == 0 and self.world.stream.shards[key].is_given_up
         return is_given_up and self.world.excused.note(self.name, Excuse.LOSS_GIVEN_UP)
 
@@ -106,7 +109,7 @@ def last_decision(actor: Actor, lease_key: str) -> LeaseWrite | None:
 
 
 class CheckpointsFollowProcessing(Law):
-    """Every record before a stored checkpoint was processed; SHARD_END says that all of a closed shard was."""
+    """Every record before a stored checkpoint was processed. SHARD_END says so of all records of a closed shard."""
 
     name = "checkpoints follow processing"
 
@@ -124,7 +127,7 @@ class CheckpointsFollowProcessing(Law):
 
 
 class AnswersAreTrue(Law):
-    """A checkpoint that was answered as stored was stored; one that was answered as lost is never stored, even later.
+    """A checkpoint that was answered as stored was stored. One that was answered as lost is never stored, even later.
 
     The same holds for the first phase of a two-phase checkpoint. If a value was requested more than once, only the
     answers that say "stored" are judged. A row that was destroyed from outside may have held values that are no longer
@@ -194,8 +197,8 @@ class NothingIsLost(Law):
     """The changes of every key reach the sink, in order and without a gap, through all splits and merges.
 
     Repeats are allowed only within one shard: after a child's change was written, no change of its parents is. Changes
-    may be missing only if they expired, and then the loss was reported before any reader went on after it; or if an
-    operator's order names them.
+    may be missing if an operator's order names them. They may also be missing if they expired and the loss was reported
+    before any reader went on after it.
     """
 
     name = LOST
@@ -289,7 +292,7 @@ class NothingIsSkipped(Law):
 
 
 class LossesAreReported(Law):
-    """A row is deleted only if its shard has left the stream; if records were unread, the loss was reported before."""
+    """A row is deleted only if its shard has left the stream. If records were unread, the loss was already reported."""
 
     name = "losses are reported"
 

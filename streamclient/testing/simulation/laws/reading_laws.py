@@ -1,4 +1,4 @@
-"""Laws about how often shards are read that have nothing new: soon enough for records, and not above the ceiling.
+"""Laws about the reads of shards without new records: soon enough for records, and not above the ceiling.
 
 The laws keep books of their own, from what consumers do, and not from what the core counts.
 """
@@ -20,14 +20,14 @@ from streamclient.testing.simulation.roles import ConsumerRole, ProcessRole
 from streamclient.testing.simulation.world import Law, SimulatedWorld
 
 CLOCK_SHARE, CLOCK_SECONDS = 0.01, 0.05
-"""The tolerance of the bound of a wait: clocks drift, and a silence may have been measured a moment earlier."""
+"""The tolerance of the bound of a wait. Clocks drift, and a silence may have been measured a moment earlier."""
 
 WINDOW_SECONDS = 60.0
 """The time over which reads are counted."""
 
 CEILING_SHARE = 0.1
-"""The share by which reads in such a time may exceed the ceiling, beside two reads for each shard: intervals are
-decided one after the other, and a frozen process has all its waits end at once."""
+"""The share by which reads within ``WINDOW_SECONDS`` may exceed the ceiling, beside two reads for each shard. Intervals
+are decided one after the other, and all waits of a frozen process end at once."""
 
 
 @define
@@ -35,9 +35,9 @@ class _Reader:
     """The book of one consumer."""
 
     stirred_at: float
-    """The time of its last records, or of its start."""
+    """The time of the shard's last records, or of its start."""
     began: float | None = None
-    """The beginning of the present wait without a reason; ``None`` outside one."""
+    """The beginning of the present wait that has no reason; ``None`` outside such a wait."""
     allowed: float = 0.0
 
 

@@ -21,7 +21,7 @@ from streamclient.testing.simulation.plan import LoopPlan, Mishaps
 from streamclient.worker.handlers.batches import AsyncBatch, AsyncRecordProcessor
 
 COMMITS_SHARE = 0.1
-"""Share of bodies that commit by themselves although the turn would."""
+"""The share of bodies that commit by themselves although the turn would commit."""
 
 ENOUGH_SECONDS = 5.0
 """The longest wait for one batch of a program that waits with a time-out."""
@@ -117,7 +117,7 @@ class LoopProgram:
         return False
 
     async def _next(self, changes: AsyncLoop) -> AsyncBatch | None:
-        """Return the next batch; ``None`` at the end of the loop, which must have a reason."""
+        """Return the next batch. At the end of the loop return ``None``; the end must have a reason."""
         while True:
             is_short = self._draws("time_outs")
             seconds = ENOUGH_SECONDS * self._dice.random() if is_short else None
@@ -192,7 +192,10 @@ class LoopProgram:
         return batch.is_end or self._is_calm() or self._bodies % self._plan.commit_every == 0
 
     async def _commit(self, batch: AsyncBatch, call: WitnessedCall) -> None:
-        """Commit; a refused commit, and one without an answer, is nothing that a program could mend."""
+        """Commit the batch.
+
+        Ignore a refused commit, and a commit without an answer, because a program could not mend them.
+        """
         self._witness.asks_to_commit(call)
         try:
             await batch.commit()

@@ -99,7 +99,7 @@ class LoopLife(Life):
     """One process whose user code is a loop."""
 
     out: dict[str, WitnessedCall] = field(factory=dict)
-    """By shard, the call that the program has, or had last."""
+    """The call of each shard that the program has, or had last."""
     left: WitnessedCall | None = None
     """The batch that the last loop over the same object left."""
     failed: set[str] = field(factory=set)
@@ -131,20 +131,23 @@ class LoopWitness(Witness):
         raise broken
 
     def accepted_in_order(self, reader: LoopReader, changes: list[Change]) -> None:
-        """Judge changes whose bodies ended: those of a key come in order, without a gap."""
+        """Check the order of ``changes``, whose loop bodies have ended.
+
+        The changes of each key must come in order, without a gap.
+        """
         for broken in self._accepted_order.see(delivered(reader, changes)):
             self.failed = self.failed or broken
             raise broken
 
     def number_of(self, shard_id: str, checkpoint: str) -> int:
-        """Return how many changes of a shard are before a checkpoint."""
+        """Return the number of a shard's changes that are before a checkpoint."""
         if checkpoint == CheckpointPosition.SHARD_END:
             return sum(shard == shard_id for shard, _ in self.places.values())
         shard, _, read = checkpoint.rpartition("@")
         return int(read) if shard == shard_id else 0
 
     def stored(self, shard_id: str, checkpoint: str) -> None:
-        """Judge a stored checkpoint: the bodies of all batches before it ended, or a commit was asked for."""
+        """Judge a stored checkpoint. The bodies of all batches before it must have ended, or a commit was asked for."""
         reader, number = self.current.get(shard_id), self.number_of(shard_id, checkpoint)
         self.counts["stored"] += 1
         self.note("table", f"stores {shard_id}", checkpoint)
@@ -163,7 +166,7 @@ class LoopWitness(Witness):
     # --- what programs tell --------------------------------------------------------------------------------------
 
     def received(self, life: LoopLife, batch: AsyncBatch) -> WitnessedCall:
-        """Judge a batch that a program gets: it is claimed, and it is the left one if there is one."""
+        """Judge a batch that a program gets. It must be claimed, and it must be the left batch if there is one."""
         shard_id, left = batch.shard.shard_id, life.left
         call = life.out.get(shard_id)
         if call is None or not call.is_open or call.body not in (Body.NONE, Body.LEFT):
@@ -188,17 +191,17 @@ class LoopWitness(Witness):
             call.reader.finished(call, stores=self.stores_turns)
 
     def asks_to_commit(self, call: WitnessedCall) -> None:
-        """Record that ``commit`` is called: the position after the batch may be stored from now on."""
+        """Record that ``commit`` is called. From now on the position after the batch may be stored."""
         call.reader.finished(call, stores=True)
 
     def committed(self, call: WitnessedCall) -> None:
-        """Judge the return of ``commit``: the position is stored."""
+        """Judge the return of ``commit``. The position must be stored."""
         if call.changes and call.reader.stored <= self.places[call.changes[-1]][1]:
             self.break_law(ANSWERS, call.shard_id, f"commit returned to {call.reader}, but nothing is stored")
         self.became(call, Body.COMMITTED)
 
     def nothing_taken(self, life: LoopLife) -> None:
-        """Judge a cancelled wait for a batch: no batch left the line."""
+        """Judge a cancelled wait for a batch. No batch must have left the line."""
         for call in life.claimed:
             if call.body is Body.NONE:
                 self.break_law(NOTHING_FALLS, call.shard_id, f"a wait of {life.name} was cancelled, its batch is gone")
@@ -214,7 +217,7 @@ class LoopReader(WitnessedReader, Receiver):
         super().__init__(witness, life)
         self._own = own
         self.done = self.safe = self.stored = 0
-        """How many changes of the shard are finished, may be stored, and are stored."""
+        """The numbers of the shard's changes that are finished, that may be stored, and that are stored."""
         self.may_end = False
         """Whether the program has asked for the end of the shard to be stored."""
         self.out: WitnessedCall | None = None
@@ -251,7 +254,7 @@ class LoopReader(WitnessedReader, Receiver):
     # --- what becomes of a call ----------------------------------------------------------------------------------
 
     def claimed(self, call: WitnessedCall, *, was_free: bool) -> None:
-        """Judge a claim: the call was free, and the program has no other one of this shard."""
+        """Judge a claim. The call must have been free, and the program must have no other call of this shard."""
         witness = self.witness
         if not was_free:
             witness.break_law(SETTLED, self.shard_id, f"{self} gives out {call.name}, which was claimed or taken back")
@@ -264,7 +267,7 @@ class LoopReader(WitnessedReader, Receiver):
             witness.handed_out(self, call.changes)
 
     def taken_back(self, call: WitnessedCall, *, was_free: bool) -> None:
-        """Judge that the owner takes a call back: no program had it."""
+        """Judge that the owner takes a call back. No program must have it."""
         self.witness.counts["taken back"] += 1
         self.witness.note(self.life.name, f"takes back {self.shard_id}", _names(call.changes))
         if not was_free:
@@ -273,7 +276,7 @@ class LoopReader(WitnessedReader, Receiver):
             self.witness.tell(ReaderOver(self, self.shard_id))  # it has no processor, so none is shut down
 
     def ended(self, call: WitnessedCall, raised: Raised | None, *, is_given_back: bool) -> None:
-        """Judge the end of a call: it is claimed, it ends once, and it ends as its body did."""
+        """Judge the end of a call. The call must be claimed, end once, and end as its body did."""
         witness, call.ends = self.witness, call.ends + 1
         if not call.is_claimed or call.ends > 1:
             text = f"{call.name} of {self} ends, and was not claimed or has ended before"
@@ -309,7 +312,7 @@ class LoopReader(WitnessedReader, Receiver):
             self.safe, self.may_end = self.done, self.may_end or is_end
 
     def accepts(self, changes: list[Change]) -> None:
-        """Accept these changes; each batch counts once."""
+        """Accept ``changes``. Each batch counts once."""
         self.witness.accepted_in_order(self, [change for change in changes if change in self.in_hand])
         super().accepts(changes)
         self.last = changes[-1] if changes else self.last

@@ -60,7 +60,7 @@ class LoopProcess:
     program: LoopProgram
     task: SimulatedTask = field(init=False)
     waits: int = 0
-    """How often a task has waited, or was rung."""
+    """The number of times that a task has waited, or was rung."""
 
     @property
     def is_running(self) -> bool:
@@ -182,7 +182,7 @@ class LoopTrial(Trial):
             self.witness.break_law(REASONS, "", text)
 
     def _worker_ended(self, process: LoopProcess) -> None:
-        """Start another process, as a supervisor does: at once, or after a while."""
+        """Start another process, as a supervisor does, at once or after a while."""
         name = process.life.name
         self.note(name, "ends", "")
         if process.consumption.failure is not None:

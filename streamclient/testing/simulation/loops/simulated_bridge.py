@@ -1,7 +1,7 @@
 """An event loop on simulated time: posted functions and coroutines, one step at a time, when the simulation says so.
 
-Order and cancellation are those of asyncio: what is posted runs first come, first served; a cancellation reaches a
-coroutine where it waits, also if what it waits for has just come.
+Order and cancellation are the same as in asyncio. Posted functions run first come, first served. A cancellation reaches
+a coroutine where it waits, even if the awaited result has just come.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from streamclient.testing.simulation.workers import QueuedPool, Simulation
 from streamclient.worker.handlers.event_loop import TimedLoopBridge
 
 MOST_CLOSINGS = 5
-"""A coroutine that awaits while it is closed is closed again, at most this often."""
+"""The largest number of times that a coroutine is closed again because it awaits while it is closed."""
 
 
 class LoopQueue(QueuedPool):
@@ -66,7 +66,7 @@ class SimulatedTask:
         self.bridge, self._coroutine, self._ended = bridge, coroutine, ended
         self.is_over = self._must_cancel = False
         self.cancellations = 0
-        """How often the coroutine was cancelled."""
+        """The number of times that the coroutine was cancelled."""
         self._waits_for: SimulatedWaiter | None = None
         bridge.post(self._step)
 
@@ -115,7 +115,7 @@ class SimulatedTask:
             self.bridge.current = None
 
     def _wait(self, waiter: SimulatedWaiter | None) -> None:
-        """Go on when the waiter is rung; without one, after all that is posted already."""
+        """Go on when the waiter is rung. Without a waiter, go on after all that is already posted."""
         if waiter is None:
             self.bridge.post(self._step)
         else:
@@ -133,7 +133,7 @@ class SimulatedBridge(TimedLoopBridge):
     """One event loop. Everything in it stops with its process, and when the loop is closed."""
 
     def __init__(self, simulation: Simulation, name: str, failed: Callable[[Exception], object]) -> None:
-        """``failed`` is called with what a posted function raises."""
+        """Make it. ``failed`` is called with the exception of a posted function."""
         self.queue = LoopQueue(simulation, f"{name}-loop", failed)
         self.tasks: list[SimulatedTask] = []
         self.current: SimulatedTask | None = None
@@ -164,7 +164,7 @@ class SimulatedBridge(TimedLoopBridge):
         return task
 
     def elsewhere(self) -> Callable[[], bool]:
-        """Return what tells whether the present task still runs and another one asks."""
+        """Return a function that tells whether another task asks while the present task still runs."""
         task = self.current
         return lambda: task is not None and not task.is_over and self.current is not task
 
@@ -206,7 +206,7 @@ class SimulatedBridge(TimedLoopBridge):
             is_done = True
 
     def close(self) -> None:
-        """Close the event loop: nothing in it goes on, and its tasks stay where they stand."""
+        """Close the event loop. Nothing in it goes on, and its tasks stay where they stand."""
         self._is_closed = True
         self.queue.calls.clear()
 

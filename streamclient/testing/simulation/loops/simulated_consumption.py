@@ -71,7 +71,7 @@ class SimulatedConsumption(Consumption):
         self._life.worker.take_along(self._bridge.queue)
 
     def drop(self) -> None:
-        """Have the worker stopped soon."""
+        """Make the worker stop soon."""
         super().drop()
         self.look_soon()
 
@@ -81,7 +81,7 @@ class SimulatedConsumption(Consumption):
         self.look_soon()
 
     def look_soon(self) -> None:
-        """Look after a while whether the program is left that takes batches."""
+        """Check after a while whether the program that takes batches still exists."""
         self._simulation.agenda.after(LOOK_SECONDS, self._look)
 
     def _look(self) -> None:

@@ -21,11 +21,11 @@ from streamclient.worker.handlers.batches import RecordProcessorFactory
 from streamclient.worker.handlers.handler_processor import blocking_maker
 
 SHOWN_LINES = 12
-"""The number of the last steps, and of the last incidents, that a failure shows."""
+"""The largest numbers of steps, and of incidents, that a failure shows: the last ones."""
 
 
 class SimulationFailed(AssertionError):
-    """A law or the user's invariant does not hold; the text names the seed, and the command to run it again."""
+    """A law or the user's invariant does not hold. The text names the seed, and the command to run it again."""
 
     def __init__(self, text: str, seed: int, law: str) -> None:
         super().__init__(text)
@@ -100,7 +100,7 @@ class StreamSimulation:
             shards: number of shards at the beginning.
             records: number of changes that are written while faults happen.
             keys: number of rows that the changes concern; the key column is ``id``.
-            max_records: most records in one batch.
+            max_records: the largest number of records in one batch.
             faults: made by ``Faults``; without any the run is quiet.
             seeds: the number of seeds, counted from 0, or the seeds themselves. Each seed gives another history.
             columns: columns of the n-th change of a key; by default ``{"number": n}``.
@@ -111,7 +111,7 @@ class StreamSimulation:
 
         Raises:
             SimulationFailed: under some seed a change was lost or came out of order, or ``check`` failed.
-            ConfigurationError: an argument cannot work.
+            ConfigurationError: an argument is invalid.
         """
         given: dict[str, Any] = {} if columns is None else {"columns": columns}
         if config is not None:
@@ -193,7 +193,7 @@ def _needed(settings: TrialSettings, seed: int, law: str) -> tuple[Fault, ...]:
 
 
 def _maker(factory: object) -> Callable[[], IRecordProcessor]:
-    """Return a function that makes processors, as a worker does; a class of factories is instantiated."""
+    """Return a function that makes processors, as a worker does. A class of factories is instantiated."""
     is_class_of_factories = isinstance(factory, type) and hasattr(factory, "create_processor")
     made: object = cast(Callable[[], object], factory)() if is_class_of_factories else factory
     return blocking_maker("factory", made)

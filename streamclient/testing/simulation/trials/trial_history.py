@@ -139,7 +139,7 @@ def _shards(trial: Trial, times: list[float]) -> list[HistoryShard]:
 
 
 def _ranges(parents: Mapping[str, tuple[str, ...]]) -> dict[str, tuple[float, float]]:
-    """Return a part of the key space for each shard, parents first: keys of a trial have no order of their own.
+    """Return a part of the key space for each shard, parents first. Keys of a trial have no order of their own.
 
     A merged shard whose parents are not neighbours has the part of the first one.
     """
@@ -183,7 +183,10 @@ def _lives(trial: Trial) -> list[HistoryLife]:
 
 
 def _reading_spans(trial: Trial, lives: list[HistoryLife]) -> Iterator[Span]:
-    """Yield from when to when each process had a processor of each shard, which dies with its process."""
+    """Yield the spans of time in which each process had a processor of each shard.
+
+    A processor dies with its process.
+    """
     since: dict[tuple[str, str], float] = {}
     newest: dict[str, HistoryLife] = {}
     by_start = sorted(lives, key=lambda life: life["started"])

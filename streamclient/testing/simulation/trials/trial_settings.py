@@ -25,7 +25,7 @@ CHOICES: Mapping[str, tuple[Do | Fate, str]] = {
     "throttled": (Fate.THROTTLED, "throttled"),
     "failing_reads": (Fate.FAILING_READ, "failing reads"),
 }
-"""For each choice, its name in all simulations and its name in the words of users."""
+"""The two names of each choice: its name in all simulations, and its name in the words of users."""
 
 
 @frozen
@@ -34,7 +34,7 @@ class Fault:
 
     choice: str
     times: int = 0
-    """How often the fault happens, at moments that the seed decides; 0 for faults of single calls."""
+    """The number of times that the fault happens, at moments that the seed decides; 0 for faults of single calls."""
     share: float = 0.0
     """The probability that the fault affects a single call; 0 for faults of workers and shards."""
 
@@ -62,7 +62,7 @@ class Faults:
 
     @staticmethod
     def crash(times: int = 1) -> Fault:
-        """Kill a worker's process; the memory of its processors is lost. Another process starts later."""
+        """Kill a worker's process. The memory of its processors is lost. Another process starts later."""
         return _repeated("crash", times)
 
     @staticmethod
@@ -72,7 +72,7 @@ class Faults:
 
     @staticmethod
     def pause_longer_than_lease(times: int = 1) -> Fault:
-        """Freeze a process, user code included, until others have its leases; it then continues as a zombie."""
+        """Freeze a process, user code included, until others have its leases. It then continues as a zombie."""
         return _repeated("pause_longer_than_lease", times)
 
     @staticmethod
@@ -102,7 +102,7 @@ class Faults:
 
     @staticmethod
     def throttled(share: float = 0.05) -> Fault:
-        """Have the status table refuse calls for load."""
+        """Let the status table refuse calls for load."""
         return _shared("throttled", share)
 
     @staticmethod
@@ -147,8 +147,8 @@ class Run:
     written: tuple[Change, ...]
     """Every change, in the order of writing."""
     delivered: Mapping[Change, int]
-    """How often each change was handed to a processor that accepted it: its call returned, or it stored a checkpoint
-    after the change before it failed or was killed."""
+    """The number of times that each change was handed to a processor that accepted it. A processor accepts a change if
+    its call returns, or if it stores a checkpoint after the change before it fails or is killed."""
     newest: Mapping[str, int]
     """The number of the last change of each key."""
     faults: Mapping[str, int]
@@ -181,7 +181,7 @@ class TrialSettings:
     keys: int = field(default=40, validator=checks.positive)
     """The number of different rows that the records change."""
     max_records: int = field(default=20, validator=checks.positive)
-    """The most records in one batch."""
+    """The largest number of records in one batch."""
     faults: tuple[Fault, ...] = field(default=(), converter=_faults)
     columns: Callable[[str, int], Mapping[str, ColumnValue]] = field(
         default=_default_columns, validator=checks.function("with a key and a number")

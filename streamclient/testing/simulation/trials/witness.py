@@ -41,7 +41,7 @@ class Life:
     worker: SimulatedWorker | None = None
     """The worker of the process; ``None`` until it is made."""
     started: float = 0.0
-    """When the process started, in seconds since the run began."""
+    """The time when the process started, in seconds since the run began."""
 
     def relies_on_lease(self, shard_id: str, identifier: str) -> bool:
         """Return whether the worker holds that lease by its own clock, was not killed, and is not frozen."""
@@ -58,8 +58,8 @@ class Life:
 class Witness:
     """Knows all written changes and all deliveries.
 
-    The laws are those of ``streamclient.testing.history``. The witness sees a reader by the calls into user code: a
-    reader begins with ``initialize``, and is over after ``shutdown``. In the end everything must be handed out and
+    The laws are the same as in ``streamclient.testing.history``. The witness sees a reader by the calls into user code:
+    a reader begins with ``initialize``, and is over after ``shutdown``. In the end everything must be handed out and
     accepted.
 
     A batch is accepted when the call that got it returns, or once the processor that got it has stored a checkpoint
@@ -166,7 +166,7 @@ class WitnessedReader:
         return f"at {self.begin}, epoch {info.epoch}"
 
     def accepts(self, changes: list[Change]) -> None:
-        """Accept these changes; each batch counts once."""
+        """Accept ``changes``. Each batch counts once."""
         self.witness.accepted.update(change for change in changes if change in self.in_hand)
         self.in_hand = [change for change in self.in_hand if change not in changes]
 

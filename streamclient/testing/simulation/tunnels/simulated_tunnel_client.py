@@ -42,7 +42,7 @@ class TunnelProcess(SimulatedProcess):
         self._tick_at: float | None = None
 
     def when_awake(self, call: Callable[..., object], *arguments: Any) -> None:
-        """Wait for a difference of times, and not until a time: the rounding is part of every seed's history."""
+        """Call ``call`` after a difference of times, not at a time: the rounding is part of every seed's history."""
         if self.is_alive and self.is_frozen:
             self.later(self.frozen_until - self.agenda.now, call, *arguments)
         else:
@@ -193,7 +193,7 @@ class TunnelProcess(SimulatedProcess):
         self.later(pause, self._go_on, reader)
 
     def _store(self, reader: Reader, tries: int) -> None:
-        """Store a token as production code does: after an unclear answer read the stored token, then send again."""
+        """Store a token as production code does. After an unclear answer, read the stored token, then send again."""
         number = reader.sequence_number + 1
         request = self._request(schema.CheckpointRequest, reader, checkpoint=reader.token, sequence_number=number)
 

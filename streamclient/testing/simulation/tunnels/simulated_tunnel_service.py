@@ -22,7 +22,7 @@ from streamclient.wire.service_errors import classify, from_answer
 TABLE = "t"
 START_MICROS = 1_700_000_000_000_000
 PAGE_RECORDS = 7
-"""The records of a page: few, so that a channel is read in many steps."""
+"""The number of records of a page. It is small, so that a channel is read in many steps."""
 
 Answer = Callable[[Any, Exception | None], None]
 """A function that gets the answer's message, or the error."""

@@ -110,7 +110,10 @@ class TunnelLaws:
         require(ReaderOver(reader, name), *self._judges)
 
     def processed(self, reader: Reader, records: Sequence[StreamRecord], excuse: Excuse | None) -> None:
-        """Judge a processed page; ``excuse`` says why its process cannot know yet that the channel is another's."""
+        """Judge a processed page.
+
+        ``excuse`` is the reason why its process cannot know yet that another client has the channel.
+        """
         channel, name = self.tunnel.channels[reader.channel_id], self.name(reader.channel_id)
         if not channel.is_over and channel.client_id not in ("", reader.client_id):
             excuse = excuse or (Excuse.SESSION_LOST if reader.client_id in self.ended else None)

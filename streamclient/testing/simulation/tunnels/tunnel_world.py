@@ -22,7 +22,7 @@ from streamclient.wire.schema import PrimaryKeyType, RowExistenceExpectation
 CALM_PROCESS_SECONDS = 0.05
 
 SETTLE_DURATIONS = 15
-"""The limit, in durations, for consuming everything after the faults: dead sessions expire, then channel follows
+"""The limit, in durations, for consuming everything after the faults. Dead sessions expire in it, then channel follows
 channel."""
 
 LOOK_SECONDS = 5.0

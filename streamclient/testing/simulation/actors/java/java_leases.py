@@ -152,7 +152,7 @@ class LeaseRenewer:
         self._process.later(0.0, self._next_job, owned)
 
     def _lost(self, key: str, owned: OwnedLease) -> None:
-        """Remove a lease by its key; this may remove the entry of a lease that was acquired again meanwhile."""
+        """Remove a lease by its key. This may remove the entry of a lease that was acquired again meanwhile."""
         self.owned.pop(key, None)
         self._release(owned)
 
@@ -169,7 +169,7 @@ class LeaseTaker:
         self._taken: list[Lease] = []
 
     def run(self) -> None:
-        """Make one pass; the next pass begins an interval after the end of this one."""
+        """Make one pass. The next pass begins an interval after the end of this one."""
         self._process.call(self._process.world.table.sorted_rows, self._scanned, self._over)
 
     def _over(self) -> None:

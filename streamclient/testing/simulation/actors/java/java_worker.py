@@ -24,7 +24,7 @@ FRESH_SECONDS = 60.0
 """A taker without success for this number of seconds ends the worker."""
 
 SDK_RETRIES = 4
-"""The number of retries that the SDK makes when the list of shards is read; a further failure ends the worker."""
+"""The number of retries that the SDK makes when the list of shards is read. A further failure ends the worker."""
 
 BATCH_RECORDS = 5
 
@@ -125,7 +125,7 @@ class JavaWorker(JavaProcess):
             self._process(consumer)
 
     def _check_parents(self, consumer: JavaConsumer) -> None:
-        """Check the parents; a missing parent row counts as finished.
+        """Check the parents. A missing parent row counts as finished.
 
         A stop request has no effect while a parent is unfinished.
         """
