@@ -144,8 +144,9 @@ class SilentProxy:
                 target.sendall(data)
             if not pair.is_silent.is_set():
                 target.shutdown(socket.SHUT_WR)
-        except OSError:
-            pass
+        except OSError:  # one end is gone without a farewell, as after a kill: the other end hears of it
+            if not pair.is_silent.is_set():
+                pair.cut()
 
     def _keep_back(self) -> None:
         with self._lock:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -300,3 +301,31 @@ def test_while_calls_hang_the_catalog_is_asked_again_when_it_is_time(release: th
         with pytest.raises(TimeoutError, match="has not answered load_table"):
             catalog.load_table("lake.orders")
         assert hanging.calls == turn
+
+
+@pytest.mark.parametrize("pause", [False, True], ids=["at once", "after more was sent"])
+def test_the_proxy_tells_a_client_that_its_server_was_killed(tmp_path: Path, pause: bool) -> None:
+    """Otherwise the client waits for ever, and the trouble that a test plays is another one than it says."""
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / ".s.PGSQL.5432"))
+        listener.listen()
+        with SilentProxy(tmp_path) as proxy, socket.socket(socket.AF_UNIX) as client:
+            client.settimeout(PATIENCE_SECONDS)
+            client.connect(str(proxy.directory / ".s.PGSQL.5432"))
+            server, _ = listener.accept()
+            client.sendall(b"a query")
+            assert server.recv(1, socket.MSG_PEEK) == b"a"
+            server.close()  # with a query unread, which resets the connection
+            if pause:
+                until(lambda: _is_broken(client), "the end of the connection")
+
+            with suppress(ConnectionError):
+                assert client.recv(1) == b""
+
+
+def _is_broken(client: socket.socket) -> bool:
+    try:
+        client.sendall(b"more")
+    except OSError:
+        return True
+    return False
