@@ -54,7 +54,11 @@ class IcebergPlace(Place):
         return kind("tests", uri=uri, warehouse=f"file://{self.directory}/warehouse")
 
     def close(self) -> None:
-        """Once the threads of calls that were given up are over: each returns a connection."""
+        """Once the threads of calls that were given up are over: each returns a connection.
+
+        On a connection that fell silent a call would wait for ever, so all connections are cut before.
+        """
+        self._database.proxy.cut()
         until(lambda: not any(thread.name.startswith(CALLS) for thread in threading.enumerate()), "the last calls")
         for one in (self._catalog, self._own):
             one.engine.dispose()
