@@ -1,4 +1,4 @@
-"""The sentence for a table that does not exist."""
+"""The error message for a table that does not exist."""
 
 from __future__ import annotations
 

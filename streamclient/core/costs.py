@@ -15,7 +15,7 @@ class Cost:
     """The requests and capacity units of a span of time."""
 
     seconds: float = 0.0
-    """The length of the span."""
+    """The length in seconds of the time in which the requests were made."""
     stream_requests: int = 0
     stream_read_units: int = 0
     """The read units of pages of records. Other requests to a stream cost no units."""

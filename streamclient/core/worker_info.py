@@ -71,8 +71,8 @@ class WorkerInfo:
     lease_duration_millis: int = 0
     """The lease duration in milliseconds; 0 if the worker does not state it."""
     obeys_orders: bool = False
-    """Whether the worker obeys orders about records. A worker of an earlier version would deliver such records
-    nevertheless."""
+    """Whether the worker obeys operators' orders to park or skip records. Workers of an earlier version deliver these
+    records."""
     trouble: str = ""
     """The reason why the worker is unhealthy; empty for a healthy worker."""
     pace: str = ""

@@ -106,7 +106,7 @@ class Doubt:
         return self if self.since is not None and self.since <= at else evolve(self, since=at)
 
     def again(self, now: float, pause_seconds: Callable[[int], float]) -> Doubt:
-        """Return the doubt after the row showed none of the writes. Another write may be sent after a pause."""
+        """Return the doubt after a read that showed none of the writes. The next write waits for a pause."""
         tries = self.tries + 1
         return evolve(self, tries=tries, not_before=now + pause_seconds(tries))
 

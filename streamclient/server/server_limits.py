@@ -49,7 +49,7 @@ class Limits:
     """The largest number of partitions of a new table. Splitting shards may exceed it."""
     defined_columns: int = 32
     split_unit_bytes: int = MEGABYTE
-    """The smallest unit of ComputeSplitPointsBySize."""
+    """The smallest ``split_size_unit_in_byte`` that ComputeSplitPointsBySize accepts."""
     capacity_units: int = 100_000
     stream_expiration_hours: int = 168
     """The longest retention of a stream: seven days, as in the SDKs' tests; pages of 2017 say 24 hours."""

@@ -93,7 +93,7 @@ class PagePlan:
         return PagePlan(spans) if len(blamed.indices) == 1 else PagePlan(spans).cut()
 
     def failed(self) -> PagePlan:
-        """Return the plan after the next span has raised; ``remedy`` decides how to go on."""
+        """Return the plan after the delivery of the next span failed. ``remedy`` decides how to go on."""
         first, *others = self.spans
         raised = evolve(first, attempts=first.attempts + 1, tries=first.tries + 1)
         return PagePlan((raised, *_no_rest(others)))

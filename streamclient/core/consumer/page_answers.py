@@ -484,7 +484,7 @@ class PageReader(ConsumerState):
     # --- texts ---------------------------------------------------------------------------------------------------
 
     def _id_of(self, indices: Sequence[int]) -> str:
-        """Return the id of the record; ``None`` for no record."""
+        """Return the id of the record at ``indices`` if it is exactly one; otherwise an empty text."""
         return self._orders.record_id(self._page_in_work.page.records[indices[0]]) if len(indices) == 1 else ""
 
     def _named(self, indices: Sequence[int]) -> str:

@@ -89,9 +89,9 @@ class ParkedKeys:
         self._asked_at: float | None = None
 
     def forget_share(self) -> None:
-        """Count parked records from zero.
+        """Count parked records from zero again.
 
-        After a pause, an operator has decided about the records that stopped the shard.
+        A new order of an operator has ended the halt, so the operator knows of the records parked so far.
         """
         self.share = ParkedShare(self._policy)
 

@@ -211,7 +211,10 @@ class _Fold:
 
     @cached_property
     def all_numbers(self) -> Array:
-        """The row number of each present row, followed by the row number of each change."""
+        """The row number of each present row, then that of each change.
+
+        Rows and changes with the same key have the same number.
+        """
         pa, pc = pyarrow(), compute()
         codes = integers([0]).take(pa.repeat(pa.scalar(0), self.count + self.batch.changes.count))
         for name in self.rule.key:

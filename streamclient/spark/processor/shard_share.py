@@ -46,9 +46,9 @@ class ShardShare:
 
     @property
     def is_in_vain(self) -> bool:
-        """Whether the shard's batch may be neither published nor checkpointed.
+        """Whether the shard's batch can no longer be published or checkpointed.
 
-        This is known before the processor is told.
+        This is known before the processor is informed.
         """
         return self.is_lost or self.checkpointer.is_closed
 

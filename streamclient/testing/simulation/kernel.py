@@ -110,7 +110,7 @@ class Observer(Protocol):
         """Handle an entry that does not come from the cores."""
 
     def handled(self, now: float, label: str, event: object, commands: Iterable[object]) -> None:
-        """Handle an event that the core of the process ``label`` has handled, with the commands of its answer."""
+        """Observe an event that the core of the process ``label`` handled, and the commands that it returned."""
 
 
 @define(eq=False)

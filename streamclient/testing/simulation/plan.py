@@ -35,7 +35,7 @@ class Action:
     """One event of a plan, at its time."""
 
     at: float
-    """Seconds since the beginning."""
+    """Seconds since the beginning of the history."""
     do: Do
     who: str = ""
     """Name of the worker; empty if the event concerns no worker, or all workers."""

@@ -73,7 +73,7 @@ class WorkerDirectory(Protocol):
         """
 
     def read_workers(self, worker_ids: Sequence[str]) -> Sequence[WorkerRow]:
-        """Return the rows of the different ``worker_ids``, without ``info``, in any order; absent rows are left out.
+        """Return the rows of ``worker_ids`` (distinct), without ``info``, in any order; absent rows are left out.
 
         The read is tried once, because a worker that watches others asks again soon. Raises ``DependencyException``.
         """
