@@ -1,1 +1,1 @@
-"""Measurements that the documentation quotes. ``make bench`` prints them all, side by side, from one run."""
+"""Measurements that the documentation quotes. ``make bench`` prints all of them in one table, from one run."""

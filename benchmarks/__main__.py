@@ -1,4 +1,4 @@
-"""``python -m benchmarks``: run every group, print one table."""
+"""``python -m benchmarks``: runs all groups of measurements, and prints one table."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ GROUPS: Mapping[str, Callable[[Stage, Settings], list[Line]]] = {
 
 
 def run(groups: Sequence[str], settings: Settings) -> list[Line]:
-    """Measure ``groups`` in this order against one server process."""
+    """Measure ``groups`` in this order, all against one server process."""
     with Stage() as stage:
         lines = [line for group in groups for line in GROUPS[group](stage, settings)]
     progress("")
@@ -66,7 +66,7 @@ def run(groups: Sequence[str], settings: Settings) -> list[Line]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line."""
+    """Run the command with ``arguments``, by default those of this process."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Print one table of measurements.")
     parser.add_argument("--only", choices=GROUPS, action="append", help="measure this group only; may be repeated")
     parser.add_argument("--quick", action="store_true", help="measure the smallest sizes: a test that everything runs")

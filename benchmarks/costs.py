@@ -1,6 +1,6 @@
-"""The cost of each operation of the local Tablestore as open and past shards and channels become many.
+"""The cost of each operation of the local Tablestore with few and with many shards and channels.
 
-Only the engine runs, in this process and without HTTP, whose constant cost would hide the growing one.
+Only the engine runs, in this process and without HTTP. The constant cost of HTTP would hide a cost that grows.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from streamclient.wire.schema import OperationType, StartOffsetFlag, TunnelTypeN
 
 TABLE = "orders"
 ROWS = 100
-"""The rows of the table, and of one range: few, so that only the shards grow."""
+"""The number of rows in the table; a range reads all of them. With few rows, only the number of shards matters."""
 
 LONG_SECONDS = 86_400
-"""The time-out of a session. The benchmark sends heartbeats only to measure them."""
+"""The time-out of a tunnel's client. It is long, because the benchmark sends heartbeats only to measure them."""
 
 _Request = dict[str, Any] | Callable[[int], dict[str, Any]]
-"""The fields of a request, or a function that makes those of the n-th one, after other, unmeasured requests."""
+"""The fields of a request, or a function that prepares the n-th request, unmeasured, and returns its fields."""
 
 _MESSAGES = {**schema.OPERATIONS, **schema.TUNNEL_OPERATIONS}
 
@@ -47,11 +47,11 @@ _ITEMIZED = {
     "tunnel/getrpo",
     "tunnel/getrpobyoffset",
 }
-"""The operations that return or write each open partition or channel. Their cost is given for one of these."""
+"""The operations that return or write every open partition or channel. Their cost is given per partition or channel."""
 
 
 def measure(stage: Stage, settings: Settings) -> list[Line]:
-    """Return one line for each operation, storage, and kind of shards."""
+    """Measure every operation with each storage and each kind of shards; return one line for each combination."""
     return [
         _line(operation, storage, kind, micros)
         for storage in ("memory", "SQLite")
@@ -61,9 +61,9 @@ def measure(stage: Stage, settings: Settings) -> list[Line]:
 
 
 def _costs(storage: str, kind: str, settings: Settings) -> Iterator[tuple[str, dict[int, float]]]:
-    """Yield the median processor time of a call, by operation and by the number of shards.
+    """Yield each operation, with the median processor time of a call in microseconds by the number of shards.
 
-    All sizes are measured in turn, call by call, so that a busy moment of the machine meets all of them.
+    The calls take turns between all numbers of shards, so that a busy moment of the machine slows all of them.
     """
     with ExitStack() as stack:
         scenes = []
@@ -94,12 +94,12 @@ def _line(operation: str, storage: str, kind: str, micros: dict[int, float]) -> 
 
 @define
 class Scene:
-    """An engine with a table, a stream of ``shards`` shards, and a tunnel that follows it; a context manager."""
+    """A context manager with an engine, a table, its stream with ``shards`` shards, and a tunnel on the stream."""
 
     directory: Path | None
     shards: int
     is_past: bool
-    """Whether all shards but one are closed and their channels have ended."""
+    """Whether all shards except one are closed, and their channels have ended."""
     engine: Engine = field(init=False)
     ids: dict[str, str] = field(factory=dict)
 
@@ -131,7 +131,7 @@ class Scene:
         self.ids = {"tunnel_id": tunnel_id, "client_id": client_id}
 
     def _make_shards(self) -> None:
-        """Split shards, or split and merge them: a split closes its parent, a merge two."""
+        """Split shards for open ones; split and merge for closed ones: a split closes one shard, a merge two."""
         if not self.is_past:
             for number in range(1, self.shards):
                 self.engine.split_shard(TABLE, at=[number * ROWS])
@@ -141,7 +141,7 @@ class Scene:
         self._end_channels()
 
     def _end_channels(self) -> None:
-        """End the channels of closed shards, as if all their records were consumed."""
+        """End the channels of closed shards, as a client does that has consumed all of their records."""
         is_open = {shard.shard_id for shard in self.engine.shards(TABLE) if shard.is_open}
         described = self._call("tunnel/describe", table_name=TABLE, tunnel_name="all")
         for channel in described.channels:
@@ -150,11 +150,11 @@ class Scene:
                 self._call("tunnel/checkpoint", **whose, checkpoint=FINISHED, sequence_number=1)
 
     def requests(self) -> dict[str, _Request]:
-        """Return one request of each operation, in the order of the measurements."""
+        """Return one request for each operation, in the order in which they are measured."""
         return {**self._steady(), **self._table_moves(), **self._moves(), **self._tunnel_moves()}
 
     def seconds(self, operation: str, request: _Request, number: int) -> float:
-        """Return the processor time of the call with the number ``number``; a call waits for nothing."""
+        """Return the processor seconds of the call with the number ``number``, which equal its time: it never waits."""
         fields = request(number) if callable(request) else request
         body = _MESSAGES[operation].request(**fields).SerializeToString()
         started = time.process_time()
@@ -162,7 +162,7 @@ class Scene:
         return time.process_time() - started
 
     def _steady(self) -> dict[str, _Request]:
-        """Return requests that may be repeated as they are."""
+        """Return requests that may be repeated without preparation."""
         stream_id = self._call("ListStream", table_name=TABLE).streams[0].stream_id
         shard_id = next(shard.shard_id for shard in self.engine.shards(TABLE) if shard.is_open)
         iterator = self._call("GetShardIterator", stream_id=stream_id, shard_id=shard_id).shard_iterator
@@ -202,7 +202,7 @@ class Scene:
             "tunnel/heartbeat": self.ids,
             "tunnel/getcheckpoint": channel,
             "tunnel/readrecords": {**channel, "token": token},
-            # A repeated sequence number would not be written.
+            # A checkpoint with a repeated sequence number would not be written.
             "tunnel/checkpoint": lambda number: {**channel, "checkpoint": token, "sequence_number": number + 1},
             "tunnel/schedule": lambda number: {
                 **tunnel,
@@ -214,7 +214,7 @@ class Scene:
         }
 
     def _table_moves(self) -> dict[str, _Request]:
-        """Return requests whose effect is undone before the next call, so that the tables do not become many."""
+        """Return requests about tables. The next request undoes their effect first, so that there are few tables."""
 
         def created(number: int) -> dict[str, Any]:
             if number:
@@ -232,7 +232,7 @@ class Scene:
         return {"CreateTable": created, "DeleteTable": deleted, "UpdateTable": updated}
 
     def _moves(self) -> dict[str, _Request]:
-        """Return requests that need a row to delete, or a transaction to start or end."""
+        """Return requests that need a new row to delete, or a new transaction to start or end."""
 
         def row_deleted(number: int) -> dict[str, Any]:
             self._call("PutRow", **_write("row", 1))

@@ -1,4 +1,4 @@
-"""Bytes to records and to columns: our codecs against the decoders of the official SDKs, on equal rows."""
+"""The decoding of pages into records and columns: this package's codecs beside the decoders of the official SDKs."""
 
 from __future__ import annotations
 
@@ -50,15 +50,15 @@ COLUMNS = "streamclient, compiled codec, Arrow"
 FAST = (ROWS, KEPT, LOOKED_AT, COLUMNS)
 
 MIXED = "mixed"
-"""The first word in the name of the shape whose records differ."""
+"""The first word in the name of the shape whose records differ from each other."""
 
 
 TWO_THREADS = 1.4
-"""The least rate of two threads that make Arrow, as a multiple of one thread's."""
+"""The smallest accepted rate of two threads that make Arrow, as a multiple of the rate of one thread."""
 
 
 def _targets(name: str, shape: Shape) -> tuple[float | None, float | None]:
-    """Return the least multiples that a decoder has to reach: of the SDK's rate in Python, and of its rate in Java."""
+    """Return the targets of a decoder, as multiples of the rates of the SDK in Python and of the SDK in Java."""
     targets: dict[str, tuple[float, float | None]] = {
         ROWS: (60, 1.8) if shape.name.startswith(MIXED) else (110, 2.8),
         COLUMNS: (150, 4.5),
@@ -68,7 +68,7 @@ def _targets(name: str, shape: Shape) -> tuple[float | None, float | None]:
 
 
 def measure(stage: Stage, settings: Settings) -> list[Line]:
-    """Measure rows per second of processor time for each shape; ratios are within one shape."""
+    """Measure the rows per second of processor time of each decoder, for each shape. Ratios are within one shape."""
     lines: list[Line] = []
     with tempfile.TemporaryDirectory() as directory:
         for number, shape in enumerate(shapes()):
@@ -97,7 +97,7 @@ def _rates(shape: Shape, path: Path, settings: Settings) -> dict[str, list[float
 
 
 def _lines(shape: Shape, rates: dict[str, list[float]]) -> list[Line]:
-    """Return a line per decoder, with its ratios to the SDK in Python and to the one in Java."""
+    """Return one line for each decoder, with its ratios to the SDK in Python and to the SDK in Java."""
     row_bytes = len(shape.body) // PAGE_RECORDS
 
     def detail(name: str, figure: float) -> str:
@@ -114,7 +114,7 @@ def _lines(shape: Shape, rates: dict[str, list[float]]) -> list[Line]:
 
 
 def _warm_java(shape: Shape, path: Path, seconds: float) -> None:
-    """Run Java's decoder unmeasured, as its compiler goes on improving code for about ten seconds."""
+    """Run Java's decoder unmeasured for ``seconds``: Java's compiler improves the code for about ten seconds."""
     until = time.monotonic() + seconds
     while True:
         progress(f"warming up: {shape.name}: {JAVA}")
@@ -147,7 +147,7 @@ def _decoders(shape: Shape) -> dict[str, Callable[[], Any]]:
 
 
 def _limits(shape: Shape) -> dict[str, Callable[[], Any]]:
-    """Return the work that no decoder can avoid: to touch the bytes once."""
+    """Return work that touches each byte once, which every decoder has to do at least."""
     return {
         "limit: memory copy of the body": lambda: bytearray(shape.body),
         "limit: MD5 of the body": lambda: hashlib.md5(shape.body).digest(),
@@ -155,7 +155,7 @@ def _limits(shape: Shape) -> dict[str, Callable[[], Any]]:
 
 
 def _passed(records: Sequence[StreamRecord]) -> Sequence[StreamRecord]:
-    """Iterate over the records once, as a processor that counts them does."""
+    """Iterate over the records once, like a processor that counts them."""
     for _ in records:
         pass
     return records
@@ -173,7 +173,7 @@ def _columns(body: bytes) -> Any:
 
 
 def _threads(settings: Settings) -> list[Line]:
-    """Measure pages turned into columns by one thread and by two, in wall time; Python's lock is released meanwhile."""
+    """Measure in wall time how one thread and two threads turn pages into columns. The codec releases Python's lock."""
     if NATIVE is None:
         return []
     shape = shapes()[0]
@@ -207,7 +207,7 @@ def read_with_sdk(row: bytes) -> Any:
 
 
 def _rate(decode: Callable[[], object], count: int) -> float:
-    """Return rows per second of processor time, which other programs disturb less; nothing here waits."""
+    """Return rows per second of processor time, which other programs disturb less. Decoders never wait."""
 
     def pages() -> None:
         for _ in range(count):
@@ -217,7 +217,7 @@ def _rate(decode: Callable[[], object], count: int) -> float:
 
 
 def _check(shape: Shape, name: str, decoded: Any) -> None:
-    """Check that a decoder returns equal rows; otherwise the comparison means nothing."""
+    """Check that a decoder returns the rows of the shape; otherwise the comparison would mean nothing."""
     if isinstance(decoded, pyarrow.RecordBatch):
         decoded = list(map(_from_columns, decoded.to_pylist()))
     for record, found in zip(shape.records, decoded, strict=True):
@@ -238,5 +238,5 @@ def _from_columns(row: dict[str, Any]) -> tuple[Any, Any]:
 
 
 def _plain(cells: Any) -> list[list[Any]]:
-    """Return the cells as lists with ``bytes``: the SDK's decoder in Python returns binary values as ``bytearray``."""
+    """Return the cells as lists, with ``bytes`` in place of ``bytearray``, which the SDK's Python decoder returns."""
     return [[bytes(part) if isinstance(part, bytearray) else part for part in cell] for cell in cells or ()]

@@ -1,4 +1,4 @@
-"""The cost of a commit before its destination sees it: digest and rows, from records and from columns."""
+"""The cost of preparing a commit for a destination: its digest and its rows, made from records or from columns."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _FIRST_MICROS = 1_700_000_000_000_000
 
 
 def measure(stage: Stage, settings: Settings) -> list[Line]:
-    """Measure records per second of processor time for each shape, with many pages in a commit."""
+    """Measure the records per second of processor time for each shape, with many pages in one commit."""
     lines: list[Line] = []
     for shape in shapes():
         bodies = _bodies(shape, settings.commit_pages)
@@ -43,7 +43,7 @@ def _detail(name: str, figure: float) -> str:
 
 
 def _bodies(shape: Shape, pages: int) -> list[bytes]:
-    """Return ``pages`` copies of the shape's page, each at its own positions in the stream."""
+    """Return ``pages`` copies of the shape's page. Each copy has other positions in the stream."""
     return [_body(shape.records, number * PAGE_RECORDS) for number in range(pages)]
 
 
@@ -72,13 +72,13 @@ def _by_column(pages: list[DecodedPage]) -> tuple[str, Any]:
 
 
 def _check(found: list[tuple[str, Any]], shape: Shape) -> None:
-    """Check that both ways give equal rows and digests; otherwise the comparison means nothing."""
+    """Check that both ways give equal rows and digests; otherwise the comparison would mean nothing."""
     (digest, rows), (other_digest, other_rows) = found
     if digest != other_digest or not rows.equals(other_rows):
         raise RuntimeError(f"{shape.name}: digest or rows of columns are not those of the records")
 
 
 def _rate(bodies: list[bytes], way: Callable[[list[DecodedPage]], tuple[str, Any]]) -> float:
-    """Return records per second of processor time from verified pages on; making records or columns is included."""
+    """Return records per second of processor time, from verified pages to the rows and the digest of the commit."""
     pages = _decoded(bodies)
     return len(bodies) * PAGE_RECORDS / seconds_of(lambda: way(pages), time.process_time)

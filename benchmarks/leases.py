@@ -1,4 +1,4 @@
-"""The cost of idle leases and shards: requests to the status table, and processor time."""
+"""The cost of leases and shards without records: requests to the status table, and processor time."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from streamclient import ClientConfig, ShardState, StreamConfig, Worker
 from streamclient.tunnel import TunnelWorker
 
 IDLE_MILLIS = 30_000
-"""The pause between reads of an empty shard. It thins out only reads of the *stream*, which would keep both cores busy
-with a thousand idle shards. All settings that concern the status table keep their defaults."""
+"""The milliseconds between reads of an empty shard. The long pause only makes reads of the *stream* rare: with a
+thousand idle shards they would keep both cores busy. All settings that concern the status table keep their defaults."""
 
 SETTLE_SECONDS = 120.0
-"""The time-out for one worker to take all leases, which takes a few heartbeats."""
+"""The time-out, in seconds, for one worker to take all leases. Usually it takes a few heartbeats."""
 
 POLL_SECONDS = 0.2
 
 JAVA_SCANS = ("taking", "noticing steals", "shard sync")
-"""The reasons for which each Java worker scans the status table: the first two once per heartbeat, the third once per
-shard sync (Java stream client: LeaseTaker, LeaseRenewer, ShardSyncTask)."""
+"""The reasons for which each Java worker scans the status table (in LeaseTaker, LeaseRenewer and ShardSyncTask of the
+Java client). The first two come once per heartbeat, the third once per shard sync."""
 
 MOST_AT_FIRST, MOST_LATER = 15.0, 5.0
-"""The most processor time of a thousand idle shards, in percent of a core."""
+"""The largest accepted processor time of a thousand idle shards, in percent of a core: first, and after a silence."""
 
 _MINUTE_MILLIS = 60_000
 
@@ -43,16 +43,16 @@ def measure(stage: Stage, settings: Settings) -> list[Line]:
 
 @frozen
 class Span:
-    """A span in which the processor time of idle shards is counted, in seconds since the last record."""
+    """A time range in which the processor time of idle shards is measured, in seconds since the last record."""
 
     name: str
     start: float
     end: float
     most: float | None = None
-    """The most processor time of the shards, in percent of a core."""
+    """The largest accepted processor time of the shards, in percent of a core."""
 
     def line(self, shards: int, clocks: Mapping[float, tuple[float, float]]) -> Line:
-        """Return the line of this span from the readings of wall clock and processor clock at both moments."""
+        """Return the line for this time range; ``clocks`` has wall time and processor time at its begin and end."""
         (wall_before, before), (wall_after, after) = clocks[self.start], clocks[self.end]
         share, unit = (after - before) / (wall_after - wall_before) * 100, "% of a core"
         name = f"{shards} idle shards in one worker, {self.name}"
@@ -62,7 +62,7 @@ class Span:
 
 
 def _idle(stage: Stage, settings: Settings) -> list[Line]:
-    """Measure the processor time of this process with one worker of default settings, at first and after a silence."""
+    """Measure the processor time of a worker with default settings and idle shards, at first and after a silence."""
     count, window, silence = max(settings.lease_counts), settings.lease_window_seconds, settings.silence_seconds
     spans = (
         Span("at first", 0.0, window),
@@ -81,7 +81,7 @@ def _idle(stage: Stage, settings: Settings) -> list[Line]:
 
 
 def _requests(stage: Stage, settings: Settings) -> list[Line]:
-    """Count the requests of one worker per number of leases, all in the same window."""
+    """Count the requests of workers with different numbers of leases, all in the same time."""
     config = ClientConfig(worker_idle_time_millis=IDLE_MILLIS, max_idle_poll_interval_millis=IDLE_MILLIS)
     with ExitStack() as running:
         workers = {count: _start(running, stage, count, config) for count in settings.lease_counts}
@@ -107,7 +107,7 @@ def _start(running: ExitStack, stage: Stage, count: int, config: ClientConfig, p
 
 
 def start_worker(running: ExitStack, client: OTSClient, table: str, status_table: str, config: ClientConfig) -> Worker:
-    """Start a worker over a table without new records; it ends with the stack ``running``."""
+    """Start a worker that reads a table without new records. It ends when the stack ``running`` is closed."""
     stream = StreamConfig(client=client, data_table_name=table, status_table_name=status_table)
     meter = Meter(expected=1)
     return running.enter_context(Worker("worker", config, stream, lambda: CheckpointingProcessor(meter)))
@@ -128,7 +128,7 @@ def await_leases(worker: Worker | TunnelWorker, count: int) -> None:
 
 
 def _lines(count: int, requests: dict[str, int], factor: float, config: ClientConfig) -> list[Line]:
-    """Return the counted requests, and those calculated by the Java client's rules."""
+    """Return the lines for the counted requests, and for the requests that a Java worker would make by its rules."""
     counted = sum(requests.values()) * factor
     seen = ", ".join(f"{operation} {number}" for operation, number in sorted(requests.items()))
     window = f"counted in {_MINUTE_MILLIS / 1_000 / factor:.0f} s: {seen}"

@@ -1,6 +1,6 @@
-"""The memory of idle shards in a worker, beyond that of one shard and of the worker itself.
+"""The memory that a worker needs for many idle shards, beyond its memory with one shard.
 
-Each worker runs in a new process: an older one would reuse memory that it holds from earlier measurements.
+Each worker runs in a new process, because an older process would reuse memory of earlier measurements.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from benchmarks.stage import Stage, connect
 from streamclient import ClientConfig
 
 MOST_MEGABYTES = 200.0
-"""The most memory of a thousand idle shards."""
+"""The largest accepted memory of a thousand idle shards, in megabytes."""
 
 _MEGABYTE = 1e6
 
 
 def measure(stage: Stage, settings: Settings) -> list[Line]:
-    """Measure the memory of a worker with many shards, less that of one with a single shard."""
+    """Measure the memory of a worker with many shards, minus the memory of a worker with a single shard."""
     count = max(settings.lease_counts)
     one, many = (_with_shards(stage, shards, settings.lease_window_seconds) for shards in (1, count))
     grown = (many - one) / _MEGABYTE
@@ -42,7 +42,7 @@ def _with_shards(stage: Stage, shards: int, seconds: float) -> int:
 
 
 def _resident_bytes(endpoint: str, table: str, shards: int, seconds: float) -> int:
-    """Return the memory of this process after its worker has read all shards for ``seconds`` without a record."""
+    """Return the memory of this process, in bytes, after its worker has read all empty shards for ``seconds``."""
     with ExitStack() as running:
         worker = start_worker(running, connect(endpoint), table, f"{table}_status", ClientConfig())
         await_leases(worker, shards)

@@ -1,4 +1,4 @@
-"""The cost of measuring: records per second of processor time with and without metrics, and the price of one call."""
+"""The cost of metrics: records per second of processor time with and without metrics, and the time of one call."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ from streamclient.tablestore import RecordPage
 from streamclient.worker.instruments import Instruments
 
 PAGE_SIZES = (1_000, 100)
-"""The page sizes. Most measurements are made once per page, so small pages cost most."""
+"""The numbers of records per page. Most metrics are measured once per page, so they cost most with small pages."""
 
 STATUS_TABLE = "metrics_status"
-"""The status table, deleted after each round: an instance has at most 64 tables, and there are more rounds."""
+"""The name of the status table. It is deleted after each round, because an instance has at most 64 tables."""
 
 CONTROL = "no metrics, once more"
-"""A control. The distance of its ratio from 1 is the noise of the other ratios."""
+"""The name of the control, which is equal to the first candidate. Its ratio differs from 1 only by noise."""
 
 CALLS = 5_000
 
 
 def measure(stage: Stage, settings: Settings) -> list[Line]:
-    """Measure workers with each kind of metrics, compared within one page size, then single calls."""
+    """Measure workers with each kind of metrics, for each page size; then single calls of the metrics."""
     table = stage.table(1, settings.stream_records)
     lines = []
     for size in PAGE_SIZES:
@@ -61,7 +61,7 @@ def _candidates() -> dict[str, IMetrics | None]:
 
 
 def _rate(stage: Stage, table: FilledTable, page_size: int, metrics: IMetrics | None) -> float:
-    """Return records per second of processor time of all threads; wall time would include other programs."""
+    """Return records per second of the processor time of all threads. Wall time would depend on other programs."""
     meter, client = Meter(table.records), stage.client()
     config = ClientConfig(metrics=metrics)
     stream = StreamConfig(
@@ -76,7 +76,7 @@ def _rate(stage: Stage, table: FilledTable, page_size: int, metrics: IMetrics | 
 
 
 def _calls(settings: Settings) -> list[Line]:
-    """Measure single calls without a worker: one counter, and all measurements of one batch with its checkpoint."""
+    """Measure calls without a worker: one increment of a counter, and all metrics of a batch with its checkpoint."""
     lines = []
     for what, round_of in (("increment a counter", _increments), ("measure one batch", _batches)):
         rounds: dict[str, Round] = {

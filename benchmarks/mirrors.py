@@ -1,4 +1,4 @@
-"""The cost of a mirror: folding changes of few and of many columns, in Spark too, and merging them into a table."""
+"""The cost of a mirror: folding changes with few and with many columns, also in Spark, and merging into a table."""
 
 from __future__ import annotations
 
@@ -44,7 +44,10 @@ _FIRST_MILLIS = 1_700_000_000_000
 
 
 def measure(stage: Stage, settings: Settings) -> list[Line]:
-    """Measure cells folded per second of processor time, half of them into existing rows, and changes merged."""
+    """Measure the cells that are folded per second of processor time, and the changes that are merged per second.
+
+    Half of the cells are folded into existing rows.
+    """
     folds: dict[str, Round] = {
         f"folding {settings.folded_changes:,} changes of {count:,} columns": _fold_round(settings.folded_changes, count)
         for count in COLUMNS
@@ -89,7 +92,7 @@ def _fold_round(count: int, columns: int) -> Callable[[], float]:
 
 
 def _folds_in_spark(settings: Settings) -> list[Line]:
-    """Measure cells folded per second of wall time, from a frame to a sink that stores nothing."""
+    """Measure the cells that Spark folds per second of wall time, from a frame to a sink that stores nothing."""
     with spark_session() as session:
         rounds: dict[str, Round] = {
             f"fold_changes of {settings.folded_changes:,} changes of {count:,} columns, in Spark": _spark_round(
@@ -146,7 +149,7 @@ class _Merge:
         return self._last
 
     def round(self) -> float:
-        """Merge changes and return the changes per second, from their columns to the commit."""
+        """Merge changes into the table; return the changes per second, from their columns to the end of the commit."""
         self._sequence += 1
         numbers = self._dice.sample(range(self._rows), min(CHANGES, self._rows))
         changes = [_record(number, self._sequence, 3, RecordType.UPDATE) for number in numbers]
@@ -160,5 +163,5 @@ class _Merge:
 
     @property
     def processor_seconds(self) -> float:
-        """The median processor time of all threads for one merge, unmeasured merges included."""
+        """The median processor time of all threads for one merge, in seconds. Unmeasured merges count as well."""
         return median(self._spent)

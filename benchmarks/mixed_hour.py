@@ -1,7 +1,7 @@
-"""An hour of mixed traffic in simulated time: the requests that a reading law sends, and the time that records wait.
+"""An hour of mixed traffic in simulated time: the requests that a law of pauses causes, and the time that records wait.
 
-The same arrivals meet every law. Time is simulated and the seed decides the arrivals, so a figure is the same on every
-machine.
+A *law* decides how long a reader pauses between reads of a shard. All laws get the same arrivals. Time is simulated and
+a seed decides the arrivals, so a figure is the same on every machine.
 """
 
 from __future__ import annotations
@@ -25,38 +25,38 @@ SHARDS = 4
 SEED = 1
 
 READ_SECONDS = 0.002
-"""The time of one read, about that of a local server. A read returns the records that arrived before it began."""
+"""The seconds of one read, about as long as of a local server. A read returns the records that arrived before it."""
 
 PAGE_RECORDS = 1_000
-"""The most records of one read."""
+"""The largest number of records that one read returns."""
 
 HOUR_SECONDS = 3_600.0
 SILENCE_SECONDS = 600.0
 
 TRIALS = 40
-"""The silences after which the first record is timed, each of a length of its own."""
+"""The number of silences after which the wait of the first record is measured. Each silence has another length."""
 
 _MINUTE = 60.0
 
 
 class ReadingLaw(Protocol):
-    """Decides when each shard of one worker is read next. Times are seconds of one clock."""
+    """A law that decides when each shard of one worker is read next. Times are seconds of one clock."""
 
     def pause_after(self, shard: int, records: int, began: float, now: float) -> float:
         """Return the pause from ``now``, after a read of ``shard`` that began at ``began`` and ended at ``now``.
 
-        The read returned ``records`` records, which may be none.
+        The read returned ``records`` records; 0 for an empty page.
         """
 
 
 @frozen
 class FixedPause:
-    """The Java client's law: a loop looks at every shard once in ``seconds``, and reads it if its last read is over."""
+    """The Java client's law: every ``seconds`` a loop visits each shard, and reads it if its last read has ended."""
 
     seconds: float
 
     def pause_after(self, shard: int, records: int, began: float, now: float) -> float:
-        """Return the time until the next turn of the loop."""
+        """Return the seconds until the loop visits the shard next."""
         return began + ceil((now - began) / self.seconds) * self.seconds - now
 
 
@@ -66,14 +66,14 @@ _FILLED = RecordPage((put("key"),), _POSITION, may_more_record=True)
 
 
 class WorkerPauses:
-    """The law of this package's workers: the one that ``ConsumerMachine`` asks, over the shards of one table."""
+    """The law of this package's workers, by which ``ConsumerMachine`` pauses, for all shards of one table."""
 
     def __init__(self, config: ClientConfig, shards: int = SHARDS) -> None:
         table = WorkerPace(config).table()
         self._shards = [ConsumerBackoff(config, random.Random(shard), table.shard()) for shard in range(shards)]
 
     def pause_after(self, shard: int, records: int, began: float, now: float) -> float:
-        """Return the pause as the machine takes it."""
+        """Return the pause that ``ConsumerMachine`` would make."""
         backoff, page = self._shards[shard], _FILLED if records else _EMPTY
         backoff.read_begins(began)
         backoff.read_succeeded(page, now)
@@ -82,17 +82,17 @@ class WorkerPauses:
 
 @frozen
 class Part:
-    """A part of the hour, with arrivals of one kind."""
+    """A part of the hour in which records arrive at one rhythm."""
 
     name: str
     minutes: int
     each_minute: int
-    """The records of one minute; none in a silence."""
+    """The number of records in each minute; 0 in a silence."""
     within_seconds: float = _MINUTE
-    """The time within which a minute's records arrive: a whole minute for a steady part, less for bursts."""
+    """The seconds of each minute within which its records arrive: all 60 in a steady part, fewer for bursts."""
 
     def moments(self, begin: float, dice: random.Random) -> Iterator[float]:
-        """Return the moments of arrival, each at random within its own slot, if the part begins at ``begin``."""
+        """Return the moments of arrival in the part, which begins at ``begin``. Each is random within its own slot."""
         for minute in range(self.minutes):
             first = begin + minute * _MINUTE + dice.random() * (_MINUTE - self.within_seconds)
             slot = self.within_seconds / max(self.each_minute, 1)
@@ -111,15 +111,15 @@ PARTS = (
 
 @frozen
 class Arrivals:
-    """The moments at which records arrive, ascending, and the shard of each."""
+    """The moments at which records arrive, in order, and the shard of each record."""
 
     moments: Sequence[float]
     shards: Sequence[int]
     end: float = HOUR_SECONDS
-    """The time up to which requests count. Records that arrived by then are read even if that is later."""
+    """The moment after which requests do not count. Records that have arrived before it are still read afterwards."""
 
     def of_shards(self) -> list[list[int]]:
-        """Return the numbers of the records of each shard, in order."""
+        """Return, for each shard, the numbers of its records in the order of their arrival."""
         found: list[list[int]] = [[] for _ in range(SHARDS)]
         for number, shard in enumerate(self.shards):
             found[shard].append(number)
@@ -127,7 +127,7 @@ class Arrivals:
 
 
 def arrivals_of_the_hour(seed: int = SEED) -> Arrivals:
-    """Return the arrivals of ``PARTS``, one after the other."""
+    """Return the arrivals of an hour, with the parts in ``PARTS`` one after the other."""
     dice = random.Random(seed)
     moments: list[float] = []
     for part, begin in _beginnings():
@@ -143,7 +143,7 @@ def _beginnings() -> Iterator[tuple[Part, float]]:
 
 
 def arrivals_around_a_silence(seed: int) -> Arrivals:
-    """Return a record a second for a minute, then one record after ten minutes, and up to ten seconds, of silence."""
+    """Return one record a second for a minute, and one more record after a silence of ten minutes or a bit longer."""
     dice = random.Random(seed)
     moments = list(Part("trickle", 1, 60).moments(0.0, dice))
     moments.append(_MINUTE + SILENCE_SECONDS + 10.0 * dice.random())
@@ -152,7 +152,7 @@ def arrivals_around_a_silence(seed: int) -> Arrivals:
 
 @frozen
 class Course:
-    """The course of a simulation."""
+    """The result of a simulation: the requests, and the waits of the records."""
 
     arrivals: Arrivals
     requests: int
@@ -160,7 +160,7 @@ class Course:
     """The seconds from each record's arrival to the end of the read that returned it, in order of arrival."""
 
     def waits_by_part(self) -> dict[str, list[float]]:
-        """Return the waits of each part of the hour that has records."""
+        """Return the waits by part of the hour, for all parts that have records."""
         found: dict[str, list[float]] = {}
         for part, begin in _beginnings():
             end = begin + part.minutes * _MINUTE
@@ -171,7 +171,7 @@ class Course:
 
 
 def play(law: ReadingLaw, arrivals: Arrivals) -> Course:
-    """Read all shards by ``law`` until every record is read, and at least to the end."""
+    """Simulate the reads of all shards by ``law``, at least to the end of the hour, until every record is read."""
     moments, end, pause_after = arrivals.moments, arrivals.end, law.pause_after
     waits = [0.0] * len(moments)
     unread = [iter(numbers) for numbers in arrivals.of_shards()]
@@ -193,5 +193,5 @@ def play(law: ReadingLaw, arrivals: Arrivals) -> Course:
 
 
 def first_waits(make_law: Callable[[], ReadingLaw], trials: int = TRIALS) -> list[float]:
-    """Return how long the first record after each of ``trials`` silences of ten minutes waits, in seconds."""
+    """Return the seconds that the first record waits, for each of ``trials`` silences of ten minutes."""
     return [play(make_law(), arrivals_around_a_silence(seed)).waits[-1] for seed in range(trials)]

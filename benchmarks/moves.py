@@ -1,7 +1,8 @@
 """``python -m benchmarks.moves`` (``make bench-leases``): moves, recovery and cost of leases.
 
-Two sides run in the simulator: the production core, and a model of the Java client's own algorithm, with the same
-intervals, network and stream. Time is simulated, so a figure is the same on every machine.
+Two kinds of fleets run in the simulator, with the same intervals, network and stream: workers with the production core,
+and workers with a model of the Java client's algorithm. Time is simulated, so a figure is the same on every machine. A
+fleet is *even* when each worker processes the same number of shards, give or take one.
 """
 
 from __future__ import annotations
@@ -34,78 +35,79 @@ from streamclient.testing.simulation.world import Habits, Law, SimulatedWorld
 WORKERS, SHARDS = 10, 900
 LEASE_SECONDS = 20.0
 SETTLE_SECONDS = 600.0
-"""The time-out for becoming even. By the Java client's rules each worker marks one lease per pass."""
+"""The time-out, in seconds, for a fleet to become even. A Java worker marks only one lease per pass."""
 
 REGULAR_SECONDS = 10.0
-"""The time that a fleet is even before something happens, so that every shard is then read all the time."""
+"""The seconds for which a fleet is even before a worker joins or leaves, so that every shard is read all the time."""
 
 STEADY_SECONDS = 600.0
 WATCH_SECONDS = 120.0
 LOOK_SECONDS = 0.1
-"""The time between two checks whether a fleet is even. Becoming even takes about a second."""
+"""The seconds between two checks whether a fleet is even, which takes a second or more."""
 RENEWALS_PER_REQUEST, WRITES_PER_REQUEST = 200, 50
-"""The writes in one request, as the worker's shell groups them."""
+"""The largest number of renewals and of other writes that a worker sends in one request."""
 
 NETWORK_SECONDS = 0.01
 WRITE_SECONDS, ROUND_SECONDS = 0.1, 0.05
-"""The intervals of a busy stream. Every shard gets records ten times a second, so gaps come from moves alone."""
+"""The seconds between writes, and for a batch in a processor, on a busy stream. Every shard gets records ten times a
+second, so only moves cause gaps."""
 
 QUIET_WRITE_SECONDS, QUIET_ROUND_SECONDS = 30.0, 5.0
-"""The intervals of a quiet stream, for counting only the calls of the table."""
+"""The seconds between writes, and for a batch in a processor, on a quiet stream, which serves to count calls."""
 SEED = 1
 MOMENTS = (0.0, 1.2, 2.4, 3.6, 4.8)
-"""The seconds between the fleet becoming even and a worker leaving. Two scans are six seconds apart."""
+"""The additional seconds for which a fleet stays even before a worker leaves. Two scans are six seconds apart."""
 HOT_WRITE_SECONDS = 1.0
 AT_REST = Habits(prompt_seconds=0.0, queued_share=0.0)
-"""Habits under which the user's code takes time only in its batches, as in the model of the Java client."""
+"""The habits of user code that takes time only in its batches, as in the model of the Java client."""
 MOVING = evolve(AT_REST, checkpointed_share=1.0)
-"""Habits under which every batch is written at once. A batch that is kept would look like a gap of the move."""
+"""The habits of user code that writes every batch immediately. A batch that it kept would look like a gap of a move."""
 
 FLEET = Outsider("operator", "operator", "outside", is_python=False)
-"""The writer of the rows of a stream that was read before."""
+"""The writer of the lease rows that exist before a fleet starts."""
 
 
 @define
 class Cost:
-    """Calls of the status table."""
+    """The number of calls of the status table, and of the rows that they read."""
 
     requests: int = 0
     rows_read: int = 0
 
     def add(self, requests: int, rows_read: int = 0) -> None:
-        """Count more calls."""
+        """Add calls, and the rows that they read."""
         self.requests += requests
         self.rows_read += rows_read
 
     def less(self, other: Cost) -> Cost:
-        """Return the calls since ``other`` was read."""
+        """Return the difference to ``other``, an earlier value of this cost."""
         return Cost(self.requests - other.requests, self.rows_read - other.rows_read)
 
 
 @define(eq=False)
 class Meter:
-    """Watches a world: which worker processes which shard when, and its cost. An observer of the production cores."""
+    """Measures a simulated world: the shards that each worker processes, and when; the calls of the status table."""
 
     now: Callable[[], float]
     for_leases: Cost = field(factory=Cost)
-    """The calls that grow with the number of leases: scans, and writes of single leases."""
+    """The calls whose number grows with the number of leases: scans, and writes of single leases."""
     for_workers: Cost = field(factory=Cost)
-    """The calls that grow with the number of workers: their signals and heartbeats, which are sent together."""
+    """The calls whose number grows with the number of workers: signals and heartbeats, which are sent together."""
     last: dict[str, tuple[str, float]] = field(factory=dict)
-    """Shard to the worker that processed it last, and the time."""
+    """The worker that last processed each shard, and the time, by shard."""
     gaps: list[float] = field(factory=list)
     repeated: int = 0
     takes: int = 0
     resets: int = 0
-    """Rows with an owner that a new row replaced."""
+    """The number of lease rows with an owner that a worker replaced by a new row."""
     checkpoints: int = 0
-    """Checkpoints stored by processors."""
+    """The number of checkpoints that processors have stored."""
     processed: dict[str, int] = field(factory=dict)
     read_by_others: dict[str, float] = field(factory=dict)
-    """Shard to the time when another worker than before first processed it."""
+    """The time at which a new worker first processed each shard, by shard."""
 
     def worked(self, worker: str, lease_key: str, start: int, end: int) -> None:
-        """Note that a worker processed records of a shard."""
+        """Add that a worker processed the records from ``start`` to ``end`` of a shard."""
         before = self.last.get(lease_key)
         if before is not None and before[0] != worker:
             self.gaps.append(self.now() - before[1])
@@ -115,17 +117,17 @@ class Meter:
         self.processed[lease_key] = max(end, self.processed.get(lease_key, 0))
 
     def reset(self) -> None:
-        """Count from now on."""
+        """Set all counts to zero, and forget the gaps."""
         self.for_leases, self.for_workers = Cost(), Cost()
         self.gaps, self.repeated, self.takes, self.read_by_others, self.checkpoints = [], 0, 0, {}, 0
 
-    # --- the observer's side ---------------------------------------------------------------------------------
+    # --- methods of an observer ------------------------------------------------------------------------------
 
     def noted(self, entry: Entry) -> None:
-        """Do nothing: the meter learns nothing from the trace."""
+        """Do nothing: the meter does not use the trace."""
 
     def handled(self, now: float, label: str, event: object, commands: Iterable[object]) -> None:
-        """Count the requests that follow from an event."""
+        """Count the requests in the ``commands`` of a core."""
         if isinstance(event, events.Answered) and isinstance(event.value, events.Scan):
             self.for_leases.add(0, len(event.value.rows) + len(event.value.workers or ()))
         elif isinstance(event, events.Answered) and isinstance(event.call, events.ReadSignals):
@@ -148,7 +150,7 @@ class Meter:
 
 
 class Watching(Law):
-    """Tells the meter which records the sink accepts, and which workers take leases."""
+    """A law of the simulator that tells the meter which records the sink accepts, and which workers take leases."""
 
     def __init__(self, world: SimulatedWorld, meter: Meter) -> None:
         super().__init__(world)
@@ -174,11 +176,11 @@ class CountedJava(JavaWorker):
         self.cost = Cost()
 
     def land(self, operate: Callable[[], Answer], then: Callable[[Answer], None], fate: Fate) -> None:
-        """Count the call when it is carried out."""
+        """Carry out a call, and count it."""
         super().land(lambda: self._counted(operate()), then, fate)
 
     def _counted(self, answer: Answer) -> Answer:
-        """Count a call, unless it lists shards, which the stream does."""
+        """Count a call by its answer. A list of shards does not count, because it comes from the stream."""
         if not (isinstance(answer, tuple) and answer and isinstance(answer[0], Shard)):
             rows = len(answer) if isinstance(answer, list | set | tuple) else int(isinstance(answer, Lease))
             self.cost.add(1, rows)
@@ -186,7 +188,7 @@ class CountedJava(JavaWorker):
 
 
 class MeasuredWorld(SimulatedWorld):
-    """A world without faults, whose laws are replaced by a meter."""
+    """A simulated world without faults, with a meter in place of the laws that check it."""
 
     def __init__(self, plan: Plan) -> None:
         self.meter = Meter(lambda: self.now)
@@ -195,16 +197,16 @@ class MeasuredWorld(SimulatedWorld):
         self.fleet.java_client = CountedJava
 
     def java_processed(self, lease_key: str, start: int, end: int) -> None:
-        """Note that the owner of the lease, a Java worker, processed records."""
+        """Tell the meter that the owner of a lease, a Java worker, processed records."""
         self.meter.worked(self.table.rows[lease_key].owner, lease_key, start, end)
         self.sink.advance(lease_key, start, end)
 
     def counts_by_owner(self) -> Counter[str]:
-        """Count the leases per worker. A lease in transit counts for no worker."""
+        """Return the number of leases of each worker. A lease that is being handed over does not count."""
         return Counter(row.owner for row in self.table.rows.values() if not row.stealer)
 
     def is_even(self, workers: int) -> bool:
-        """Return whether every shard is processed by its owner, and the counts differ by at most one."""
+        """Return whether each shard's owner processes it, and the workers' numbers of leases differ by at most one."""
         counts = self.counts_by_owner()
         owners = {key: row.owner for key, row in self.table.rows.items()}
         reading = sum(self.meter.last.get(key, ("", 0.0))[0] == owner for key, owner in owners.items())
@@ -212,7 +214,7 @@ class MeasuredWorld(SimulatedWorld):
         return is_complete and len(counts) == workers and max(counts.values()) - min(counts.values()) <= 1
 
     def run_until(self, condition: Callable[[], bool], seconds: float) -> float:
-        """Let time pass until ``condition`` holds; return the time it took, infinite after ``seconds`` without it."""
+        """Let time pass until ``condition`` holds; return the seconds that passed, or infinity after ``seconds``."""
         began = self.now
         while self.now < began + seconds:
             self.agenda.run_until(self.now + LOOK_SECONDS)
@@ -221,14 +223,14 @@ class MeasuredWorld(SimulatedWorld):
         return float("inf")
 
     def java_cost(self) -> Cost:
-        """Return the calls of all Java workers since the world began."""
+        """Return the calls of all Java workers since the beginning of the simulation."""
         costs = [worker.cost for worker in self.fleet.everybody if isinstance(worker, CountedJava)]
         return Cost(sum(cost.requests for cost in costs), sum(cost.rows_read for cost in costs))
 
 
 @frozen
 class Line:
-    """A figure, ours and that of the Java client."""
+    """A figure of this package's workers beside the same figure of the Java client."""
 
     what: str
     ours: str
@@ -238,7 +240,10 @@ class Line:
 def world_of(
     workers: int, shards: int, *, java: bool, has_rows: bool = True, habits: Habits = MOVING, **changes: Any
 ) -> MeasuredWorld:
-    """Start a whole fleet at once on a stream with a steady writer; with rows, the stream was read before."""
+    """Start all workers of a fleet together, on a stream with a steady writer.
+
+    With ``has_rows``, lease rows exist already, because the stream was read earlier.
+    """
     plan = Plan(
         seed=SEED,
         shards=shards,
@@ -257,14 +262,17 @@ def world_of(
 
 
 def cold_start(*, java: bool) -> tuple[str, str]:
-    """Start ten workers at once on an unread stream; return the time until even, and the owned rows they replaced."""
+    """Start ten workers together on an unread stream.
+
+    Return the time until the fleet is even, and the number of lease rows with an owner that workers replaced.
+    """
     world = world_of(WORKERS, SHARDS, java=java, has_rows=False)
     seconds = world.run_until(lambda: world.is_even(WORKERS), SETTLE_SECONDS)
     return _seconds(seconds), str(world.meter.resets)
 
 
 def scale_out(*, java: bool) -> tuple[str, str, str]:
-    """Let nine workers become ten; return time and moves, the gaps of the moves, and the records repeated."""
+    """Add a tenth worker to nine; return time and moves until the fleet is even, the gaps, and the repeated records."""
     world = world_of(WORKERS - 1, SHARDS, java=java)
     world.run_until(lambda: world.is_even(WORKERS - 1), SETTLE_SECONDS)
     world.agenda.run_until(world.now + REGULAR_SECONDS)
@@ -275,7 +283,10 @@ def scale_out(*, java: bool) -> tuple[str, str, str]:
 
 
 def shutdown(*, java: bool) -> tuple[str, str]:
-    """Stop one of ten workers, at five moments. The Java client releases nothing: its leases expire."""
+    """Stop one of ten workers, at five moments; return the gaps, and the number of repeated records.
+
+    A Java worker crashes instead: the Java client releases no lease, so its leases expire in either case.
+    """
     gaps: list[float] = []
     repeated = 0
     for moment in MOMENTS:
@@ -291,7 +302,7 @@ def shutdown(*, java: bool) -> tuple[str, str]:
 
 
 def loss(*, java: bool) -> str:
-    """Crash one of ten workers, at five moments; return the time until each of its shards is processed elsewhere."""
+    """Crash one of ten workers, at five moments; return the time until other workers process its shards."""
     seconds: list[float] = []
     for moment in MOMENTS:
         world, worker, theirs = _leaving(moment, java=java)
@@ -303,7 +314,10 @@ def loss(*, java: bool) -> str:
 
 
 def _leaving(after: float, *, java: bool) -> tuple[MeasuredWorld, PythonProcess | JavaWorker, set[str]]:
-    """Return a fleet that was even for ``after`` seconds, one of its workers, and its shards; reset the meter."""
+    """Run a fleet until it was even for ``after`` seconds, and reset the meter.
+
+    Return the fleet's world, one of its workers, and the shards of that worker.
+    """
     world = world_of(WORKERS, SHARDS, java=java)
     world.run_until(partial(world.is_even, WORKERS), SETTLE_SECONDS)
     world.agenda.run_until(world.now + after)
@@ -315,7 +329,7 @@ def _leaving(after: float, *, java: bool) -> tuple[MeasuredWorld, PythonProcess 
 def steady(workers: int, *, java: bool) -> tuple[str, str, str, str]:
     """Watch a fleet at rest; return moves per hour, and requests and rows per minute for each lease and each worker.
 
-    Those for each worker are only measured for our fleet.
+    Figures for each worker are measured only for this package's workers.
     """
     quiet: dict[str, Any] = {"write_seconds": QUIET_WRITE_SECONDS, "round_seconds": QUIET_ROUND_SECONDS}
     world = world_of(workers, SHARDS, java=java, habits=AT_REST, **quiet)
@@ -337,7 +351,7 @@ def steady(workers: int, *, java: bool) -> tuple[str, str, str, str]:
 
 
 def load_spread(by: BalanceBy) -> str:
-    """Write one shard in ten ten times as fast; return the least and most records per second of a worker."""
+    """Write ten times as fast to every tenth shard; return the smallest and largest records per second of a worker."""
     hot_stream: dict[str, Any] = {"balance_by": by.value, "write_seconds": HOT_WRITE_SECONDS}
     world = world_of(WORKERS, 100, java=False, habits=AT_REST, **hot_stream)
     hot = set(sorted(world.stream.open_ids)[::10])
@@ -369,7 +383,7 @@ def _seconds(seconds: float) -> str:
 
 
 def measure() -> list[Line]:
-    """Measure every figure of both sides."""
+    """Measure every figure, for this package's workers and for Java workers."""
     ours, java = cold_start(java=False), cold_start(java=True)
     lines = [Line("cold start until even", ours[0], java[0]), Line("owned rows put anew by it", ours[1], java[1])]
     moved, stolen = scale_out(java=False), scale_out(java=True)
@@ -392,7 +406,7 @@ def measure() -> list[Line]:
 
 
 def main() -> None:
-    """Run the command line."""
+    """Measure all figures, and print them as a table."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.moves", description=__doc__)
     parser.parse_args()
     began = time.monotonic()

@@ -19,14 +19,14 @@ from streamclient.wire.signature import SIGNATURE_V2_HEADER, content_md5, sign_r
 PAGE_SIZES = (1_000, 100)
 
 CONNECTIONS = 2
-"""The connections: as many as this benchmark's usual machine has cores."""
+"""The largest number of connections that read at the same time."""
 
 READ_SECONDS = 30.0
-"""The time-out of one page, which takes milliseconds."""
+"""The time-out of one page, in seconds. A page takes milliseconds."""
 
 
 class KeptConnection:
-    """One keep-alive connection that sends signed requests, and does not decode the answers."""
+    """One kept connection that sends signed requests, and does not decode the answers."""
 
     def __init__(self, endpoint: str) -> None:
         url = urlsplit(endpoint)
@@ -48,7 +48,7 @@ class KeptConnection:
 
 
 class PageReader(KeptConnection):
-    """Asks for the same page again and again."""
+    """A connection that reads the same page repeatedly."""
 
     def __init__(self, endpoint: str, iterator: str, limit: int) -> None:
         super().__init__(endpoint)
@@ -66,7 +66,7 @@ class PageReader(KeptConnection):
 
 
 def signed_headers(path: str, body: bytes) -> dict[str, str]:
-    """Return the headers of a request to the local server, signed."""
+    """Return the headers of a request to the local server, with its signature."""
     headers = {
         "x-ots-date": datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.000Z"),
         "x-ots-apiversion": "2015-12-31",
@@ -79,7 +79,7 @@ def signed_headers(path: str, body: bytes) -> dict[str, str]:
 
 
 def measure(stage: Stage, settings: Settings) -> list[Line]:
-    """Measure pages per second by page size and number of connections."""
+    """Measure the pages per second for each page size and each number of connections."""
     filled = stage.table(1, settings.stream_records)
     streams = TablestoreStreamApi(stage.client())
     shard = streams.describe_stream(filled.stream_id).shards[0].shard_id
@@ -113,7 +113,7 @@ def _checked_size(body: bytes, expected: int) -> int:
 
 
 def _rate(readers: list[PageReader], pages: int) -> float:
-    """Return pages per second of wall time: the work is in the server's process."""
+    """Return pages per second of wall time, because the work is done in the server's process."""
     with ThreadPoolExecutor(len(readers)) as threads:
         seconds = seconds_of(lambda: list(threads.map(lambda reader: reader.read_many(pages), readers)))
     return len(readers) * pages / seconds

@@ -1,6 +1,6 @@
-"""Records per second from the server into files: rows by hand-written Spark code, and columns into a Delta table.
+"""Records per second from the server into files: as rows by hand-written Spark code, and as columns into a Delta table.
 
-The latter is then compared with Spark that copies the same rows from one local Parquet file into another.
+The way by columns is also compared with Spark, when it copies the same rows from one local Parquet file into another.
 """
 
 from __future__ import annotations
@@ -49,13 +49,14 @@ if TYPE_CHECKING:
 PAGE_SIZE = 1_000
 
 NEVER_MILLIS = 600_000
-"""An age that no batch reaches: batches end by their number of records, so all candidates write equal ones."""
+"""An age of batches that no batch reaches. So batches end by their number of records, and all candidates write equal
+batches."""
 
 NEVER_BYTES = 1 << 30
 
 
 class StartingProcessor(IRecordProcessor):
-    """Starts the meter, and passes every call on to a processor."""
+    """A processor that starts the meter, and passes every call on to another processor."""
 
     def __init__(self, processor: IRecordProcessor, meter: Meter) -> None:
         self._processor = processor
@@ -76,7 +77,7 @@ class StartingProcessor(IRecordProcessor):
 
 
 class NothingPrepared(IPreparedCheckpoint):
-    """The prepared checkpoint of a checkpointer that stores nothing."""
+    """The prepared checkpoint of ``NoCheckpointer``, which stores nothing."""
 
     @property
     def pending(self) -> PendingCheckpoint:
@@ -88,7 +89,7 @@ class NothingPrepared(IPreparedCheckpoint):
 
 
 class NoCheckpointer(IRecordProcessorCheckpointer):
-    """Stands in for the worker's checkpointer if only the way into files is measured."""
+    """Takes the place of the worker's checkpointer when only the way into files is measured."""
 
     def checkpoint(self, checkpoint_value: str | None = None) -> None:
         """Accept the checkpoint and store nothing."""
@@ -99,12 +100,12 @@ class NoCheckpointer(IRecordProcessorCheckpointer):
 
     @property
     def largest_permitted_checkpoint_value(self) -> str:
-        """A position."""
+        """Any position, because no processor of this benchmark uses it."""
         return "iterator"
 
 
 class NoMarker(IShutdownMarker):
-    """A marker that no processor of this benchmark uses."""
+    """Takes the place of the worker's marker, which no processor of this benchmark uses."""
 
     def mark_for_process_done(self) -> None:
         """Do nothing."""
@@ -114,12 +115,12 @@ class NoMarker(IShutdownMarker):
 
 
 Feed = Callable[[Callable[[], IRecordProcessor], Meter], None]
-"""Feeds all records to processors of a factory, and returns once the meter is complete."""
+"""A function that feeds all records to the processors of a factory, and returns once the meter has counted them."""
 
 
 @frozen
 class RowWriter:
-    """Writes rows without Arrow."""
+    """A candidate that writes rows by hand-written Spark code, without Arrow."""
 
     session: SparkSession
     layout: RowLayout
@@ -131,7 +132,7 @@ class RowWriter:
 
 
 class MeteredDestination(DeltaDestination):
-    """Tells the meter how many records are stored."""
+    """A Delta table that tells the meter how many records it has stored."""
 
     meter: Meter
 
@@ -143,7 +144,7 @@ class MeteredDestination(DeltaDestination):
 
 @frozen
 class ColumnWriter:
-    """Writes columns into a Delta table, as this package does it."""
+    """A candidate that writes columns into a Delta table by this package."""
 
     session: SparkSession
     table: TableDefinition
@@ -164,12 +165,12 @@ class ColumnWriter:
 
 
 def unchanged(frame: DataFrame, context: BatchContext) -> DataFrame:
-    """Return the frame unchanged: the least work for Spark."""
+    """Return the frame unchanged, which is the least work for Spark."""
     return frame
 
 
 def measure(stage: Stage, settings: Settings) -> list[Line]:
-    """Measure four ways to write equal batches, fed by a worker and from memory; ratios are within one batch size."""
+    """Measure four ways to write equal batches, fed by a worker and from memory. Ratios are within one batch size."""
     table = stage.table(1, settings.stream_records)
     by_worker = partial(_feed_by_worker, stage.client(), table)
     from_memory = partial(_feed_from_memory, _pages_of(stage, table))
@@ -194,7 +195,8 @@ def measure(stage: Stage, settings: Settings) -> list[Line]:
 PAGES = "pages in memory"
 LOOSE = "loose records in memory"
 LEAST = {PAGES: 3.0, "server": 0.7}
-"""The least multiples of the rate at which Spark copies the rows. A commit of columns needs no job of Spark's."""
+"""The smallest accepted rates of columns, as multiples of the rate at which Spark copies the rows. A commit of columns
+needs no job of Spark."""
 
 
 def _beside_a_copy(
@@ -229,7 +231,7 @@ def _writers(session: SparkSession, table: TableDefinition, batch: int) -> dict[
 
 @contextmanager
 def spark_session() -> Iterator[SparkSession]:
-    """Yield the session that runs in this process, or one that ends with the block."""
+    """Yield the Spark session that runs in this process. If there is no session, yield a new one for the block."""
     is_own = running_session() is None
     progress("starting Spark")
     session = local_session("streamclient-benchmarks")
@@ -241,7 +243,7 @@ def spark_session() -> Iterator[SparkSession]:
 
 
 def _pages_of(stage: Stage, table: FilledTable) -> list[Sequence[StreamRecord]]:
-    """Return the records page by page, as a worker has them: their reader makes records of them, or columns."""
+    """Return the records page by page, as a worker has them: records or columns are made only when they are read."""
     streams = TablestoreStreamApi(stage.client())
     shard = streams.describe_stream(table.stream_id).shards[0].shard_id
     iterator = streams.get_shard_iterator(table.stream_id, shard)
@@ -254,7 +256,7 @@ def _pages_of(stage: Stage, table: FilledTable) -> list[Sequence[StreamRecord]]:
 
 
 def _rate(expected: int, feed: Feed, writer: RowWriter | ColumnWriter) -> float:
-    """Return records per second until the last batch is written, after checking that the files hold all records."""
+    """Return records per second up to the last written batch, after a check that the files have all records."""
     meter = Meter(expected)
     with tempfile.TemporaryDirectory() as directory:
         writer.write(feed, meter, Path(directory))

@@ -1,4 +1,4 @@
-"""The cost of an idle shard, and the time until a new record is found."""
+"""The cost of reading an idle shard, and the time until a worker finds a new record, for different laws of pauses."""
 
 from __future__ import annotations
 
@@ -29,25 +29,25 @@ from streamclient import (
 )
 
 GAPS_SECONDS = (None, 10.0, 1.0, 0.2)
-"""The mean time between two records of a Poisson process; ``None`` for a shard without records."""
+"""The mean times between two records, which arrive as a Poisson process; ``None`` for a shard without records."""
 
 CONFIGS = {
     "adaptive": ClientConfig(),
     "every second": ClientConfig(worker_idle_time_millis=1_000, max_idle_poll_interval_millis=1_000),
     "every 20 ms": ClientConfig(worker_idle_time_millis=20, max_idle_poll_interval_millis=20),
 }
-"""The times between reads: by the traffic as by default, a fixed second, and the fixed pause of the Java client."""
+"""The laws of pauses between reads: by the traffic (the default), a fixed second, and the Java client's pause."""
 
 START_SECONDS = 30.0
-"""The time-out for a worker to begin to read, which takes a second or two."""
+"""The time-out, in seconds, for a worker to begin to read. It usually takes a second or two."""
 
 CALLS = 200
-"""The calls in one round. They take some tens of milliseconds, many times the step of the clock."""
+"""The number of calls in one round. They take some tens of milliseconds, which is many times the step of the clock."""
 
 IDLE_READ = "read of a shard without records"
 
 MOST_OF_SDK = 0.1
-"""The most processor time of such a read, as a share of a small call through the SDK, which it once was."""
+"""The largest accepted processor time of a read without records, as a share of a small call through the SDK."""
 
 _READ_TABLE = "polling_reads"
 _SECONDS_PER_MINUTE = 60
@@ -55,7 +55,7 @@ _SECONDS_PER_MINUTE = 60
 
 @frozen
 class Trial:
-    """A table, a worker, and the times at which records were written and found."""
+    """A table, the settings of its worker, and the times at which records were written and found."""
 
     name: str
     gap_seconds: float | None
@@ -66,12 +66,12 @@ class Trial:
 
     @property
     def table(self) -> str:
-        """The name of the trial's own table, so that its requests can be counted separately."""
+        """The name of the trial's table. Each trial has a table of its own, so that its requests are counted apart."""
         gap = "none" if self.gap_seconds is None else f"{self.gap_seconds * 1_000:.0f}"
         return f"polling_{self.name.replace(' ', '_')}_{gap}"
 
     def write(self, client: OTSClient, until: float) -> None:
-        """Write rows at random moments until the time ``until``."""
+        """Write rows at random moments until ``until``, a time of the monotonic clock."""
         dice, pause = random.Random(1), threading.Event()
         number = 0
         while self.gap_seconds is not None:
@@ -86,17 +86,17 @@ class Trial:
 
 
 class Finder(IRecordProcessor):
-    """Notes the delay of each record."""
+    """A processor that stores the delay of each record in its trial."""
 
     def __init__(self, trial: Trial) -> None:
         self._trial = trial
 
     def initialize(self, initialization_input: InitializationInput) -> None:
-        """Note that reading begins."""
+        """Tell the trial that reading begins."""
         self._trial.is_reading.set()
 
     def process_records(self, process_records_input: ProcessRecordsInput) -> None:
-        """Note the delays, which include the write itself and the read that found the record."""
+        """Store the delays, which include the write of the record and the read that found it."""
         now = time.monotonic()
         for record in process_records_input.records:
             self._trial.delays.append(now - self._trial.written[int(record.key["order_id"])])
@@ -107,7 +107,7 @@ class Finder(IRecordProcessor):
 
 
 def measure(stage: Stage, settings: Settings) -> list[Line]:
-    """Measure all trials at once, over the same time, because each of them does next to nothing."""
+    """Measure all trials at the same time, because each of them needs hardly any processor time."""
     trials = [Trial(name, gap, config) for gap in GAPS_SECONDS for name, config in CONFIGS.items()]
     with ExitStack() as running:
         for trial in trials:
@@ -132,7 +132,7 @@ def measure(stage: Stage, settings: Settings) -> list[Line]:
 
 
 def _one_read(stage: Stage, settings: Settings) -> list[Line]:
-    """Measure the processor time of a read without records, and of as small a call through the SDK."""
+    """Measure the processor time of a read without records, and of a small call through the SDK for comparison."""
     client = stage.client()
     streams = TablestoreStreamApi(client)
     stream_id = make_table(client, _READ_TABLE, 1)

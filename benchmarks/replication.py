@@ -1,6 +1,6 @@
-"""Rows per second of a replication: a table copied into another one of the same server, from start to end.
+"""Rows per second of a replication, which copies a table into another table of the same server.
 
-It is compared with the program to write without it: a loop that reads and writes through the official SDK.
+It is compared with the program that one would write instead: a loop that reads and writes through the official SDK.
 """
 
 from __future__ import annotations
@@ -34,25 +34,25 @@ from streamclient.copying.target_table import prepare_destination
 SHARDS = (1, 4)
 
 POLL_SECONDS = 0.05
-"""The time between two checks whether all is copied. It is too short to matter in a round of seconds."""
+"""The seconds between two checks whether all rows are copied. They do not matter in a round of several seconds."""
 
 CLOCK_STEP_SECONDS = 1.1
-"""The wait before the rounds: an end time is a whole second, and a run would wait for one that is not past."""
+"""The seconds to wait before the rounds. An end time is a whole second, and a run would wait until it is past."""
 
 LOOP = "a loop over the SDK"
 
 PAGE_ROWS = 1_000
-"""The rows that the loop reads at once."""
+"""The number of rows that the loop reads in one request."""
 
 LEAST = 1.5
-"""The least multiple of the loop's rate. A replication through the SDK reached less than half the loop's rate; this
-is three times as much."""
+"""The smallest accepted rate, as a multiple of the loop's rate. It is three times the rate of an earlier replication,
+which used the SDK."""
 
 _numbers = itertools.count()
 
 
 def measure(stage: Stage, settings: Settings) -> list[Line]:
-    """Measure copies of full data and of changes made meanwhile, by a tunnel with one channel and with several."""
+    """Measure the loop, and replications by a tunnel with one channel and by a tunnel with several channels."""
     rounds: dict[str, Round] = {LOOP: partial(_loop_rate, stage, stage.table(SHARDS[0], settings.stream_records))}
     targets = {}
     for shards in SHARDS:
@@ -66,7 +66,7 @@ def measure(stage: Stage, settings: Settings) -> list[Line]:
 
 
 def _loop_rate(stage: Stage, table: FilledTable) -> float:
-    """Copy the same rows page by page, each page in batches."""
+    """Copy the rows by the loop: read page by page, and write each page in batches. Return the rows per second."""
     client, name = stage.client(), f"{table.name}_loop_{next(_numbers)}"
     prepare_destination(client, table.name, client, name)
     condition = Condition(RowExistenceExpectation.IGNORE)
@@ -98,7 +98,7 @@ def _loop_rate(stage: Stage, table: FilledTable) -> float:
 
 
 def _rate(stage: Stage, table: FilledTable) -> float:
-    """Return rows per second from the creation of the destination to the end of the run, which must copy each row."""
+    """Return rows per second of a replication, from creating the destination to the end of the run."""
     number = next(_numbers)
     run = Replication(
         ReplicationSettings(

@@ -1,4 +1,4 @@
-"""The rounds of a comparison, the medians, and the table of results."""
+"""Comparisons of candidates in rounds, the lines with their medians and targets, and the tables of results."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ from streamclient import ConfigurationError
 from streamclient.spark import find_java
 
 Round = Callable[[], float]
-"""Runs a candidate once and returns its rate."""
+"""A function that runs a candidate once, and returns its rate or another figure."""
 
 
 _WHOLE_FROM = 100.0
-"""The figure from which whole numbers have the three digits that a figure is worth."""
+"""The smallest figure that is shown as a whole number. Smaller figures have decimals, so that each has three digits."""
 
 
 @frozen
 class Aim:
-    """A figure of a line, or its ratio to another one, with the target that it has to reach."""
+    """A figure, or a ratio of figures, with the target that it has to reach."""
 
     figure: float
     unit: str
     bound: float
     is_most: bool = False
-    """Whether the bound is an upper one, and not a lower one."""
+    """Whether the target is an upper bound; otherwise it is a lower bound."""
 
     @property
     def is_missed(self) -> bool:
-        """Whether the figure is on the wrong side of the bound."""
+        """Whether the figure does not reach the target."""
         return self.figure > self.bound if self.is_most else self.figure < self.bound
 
     @property
@@ -48,7 +48,7 @@ class Aim:
 
     @property
     def reached(self) -> str:
-        """The figure as text, and whether it missed the target."""
+        """The figure as text, with a mark if it misses the target."""
         return f"{self._number}, missed" if self.is_missed else self._number
 
     @property
@@ -65,7 +65,7 @@ class Aim:
 
 @frozen
 class Line:
-    """A figure with its ratio to the first one of its comparison."""
+    """One measured figure, with its ratio to the first figure of its comparison."""
 
     group: str
     name: str
@@ -73,14 +73,14 @@ class Line:
     unit: str
     ratio: float
     detail: str = ""
-    """The same figure in other units, and its origin."""
+    """More about the figure as text, for example the figure in other units."""
     spread: float = field(default=0.0, eq=False)
-    """Half the distance between the best and the worst round, as a share of the figure."""
+    """Half of the difference between the best and the worst round, as a share of the figure."""
     aims: tuple[Aim, ...] = ()
 
     @property
     def is_rate(self) -> bool:
-        """Whether the figure is a rate: more of it is better, while less is better of any other figure."""
+        """Whether the figure is a rate. A larger rate is better; any other figure is better if it is smaller."""
         return "/s" in self.unit or "/CPU s" in self.unit
 
     def __str__(self) -> str:
@@ -93,22 +93,22 @@ HEADING = "| what | how | median | ratio | also |\n|---|---|---:|---:|---|"
 
 
 def seconds_of(action: Callable[[], object], clock: Callable[[], float] = time.perf_counter) -> float:
-    """Return the time of one call, by the wall clock or by ``clock``."""
+    """Return the seconds of one call of ``action``, by the wall clock or by ``clock``."""
     started = clock()
     action()
     return clock() - started
 
 
 def cpu_seconds(process_id: int) -> float:
-    """Return the processor time of another process so far, that of all its threads. It needs Linux."""
-    return time.clock_gettime((~process_id << 3) | 2)  # the clock of the process, CPUCLOCK_SCHED
+    """Return the processor seconds that all threads of another process have used. This needs Linux."""
+    return time.clock_gettime((~process_id << 3) | 2)  # the clock of that process, CPUCLOCK_SCHED
 
 
 def interleaved(rounds: int, candidates: dict[str, Round], *, is_warmed_up: bool = True) -> dict[str, list[float]]:
-    """Run the candidates in turn, round after round, so that a busy moment meets them all; return their rates.
+    """Run all candidates in each round, so that a busy moment of the machine slows all of them; return their rates.
 
-    Each round begins with another candidate, because the first and the last may find the machine in different states.
-    Before the rounds each candidate runs once unmeasured, to warm up caches, connections and Java's compiler.
+    Each round begins with another candidate, because the first and the last one may find the machine in another state.
+    With ``is_warmed_up`` each candidate first runs once unmeasured, for caches, connections and Java's compiler.
     """
     for name, candidate in candidates.items() if is_warmed_up else ():
         progress(f"warming up: {name}")
@@ -130,9 +130,9 @@ def compare(
     detail: Callable[[str, float], str] = lambda name, figure: "",
     aims: Callable[[str, float], Iterable[Aim]] = lambda name, figure: (),
 ) -> list[Line]:
-    """Return a line per candidate: its median rate, and the median of its ratios to the first one in the same round.
+    """Return one line for each candidate, with its median rate and its median ratio to the first candidate.
 
-    ``detail`` and ``aims`` are called with a candidate's name and its median rate.
+    Ratios are between rates of the same round. ``detail`` and ``aims`` get a candidate's name and its median rate.
     """
     base = next(iter(rates.values()))
     lines = []
@@ -145,7 +145,7 @@ def compare(
 
 
 def beside(rates: Mapping[str, Sequence[float]], name: str, other: str, *, called: str) -> str:
-    """Return the median ratio of this candidate's rate to another's as text; empty without the other."""
+    """Return as text the median ratio of the rate of ``name`` to the rate of ``other``; empty without ``other``."""
     ratio = _ratio(rates, name, other)
     return "" if ratio is None else f"{ratio:.1f} x {called}"
 
@@ -153,7 +153,10 @@ def beside(rates: Mapping[str, Sequence[float]], name: str, other: str, *, calle
 def aims_beside(
     rates: Mapping[str, Sequence[float]], name: str, other: str, least: float | None, *, called: str
 ) -> list[Aim]:
-    """Return the same ratio as an aim of at least ``least``; no aim without the other candidate or without a target."""
+    """Return the aim that the ratio of ``beside`` is at least ``least``.
+
+    The list is empty if there is no ``other``, or if ``least`` is ``None``.
+    """
     ratio = _ratio(rates, name, other)
     return [] if ratio is None or least is None else [at_least(ratio, least, f"x {called}")]
 
@@ -175,17 +178,17 @@ def at_least(figure: float, least: float, unit: str) -> Aim:
 
 
 def ratio_of_at_least(least: float) -> Callable[[Line], Aim]:
-    """Return a function for ``aimed`` that makes the aim of a ratio of at least ``least``."""
+    """Return a function for ``aimed``: it makes the aim that a line's ratio is at least ``least``."""
     return lambda line: at_least(line.ratio, least, "x the first")
 
 
 def ratio_of_at_most(most: float) -> Callable[[Line], Aim]:
-    """Return a function for ``aimed`` that makes the aim of a ratio of at most ``most``."""
+    """Return a function for ``aimed``: it makes the aim that a line's ratio is at most ``most``."""
     return lambda line: at_most(line.ratio, most, "x the first")
 
 
 def aimed(lines: Sequence[Line], targets: Mapping[str, Callable[[Line], Aim]]) -> list[Line]:
-    """Return the lines, with an aim for each line that ``targets`` names.
+    """Return ``lines``, with an aim added to each line whose name is in ``targets``.
 
     Raises:
         ValueError: ``targets`` names a line that does not exist.
@@ -199,18 +202,18 @@ def aimed(lines: Sequence[Line], targets: Mapping[str, Callable[[Line], Aim]]) -
 
 
 def progress(text: str) -> None:
-    """Show what is running, on standard error if that is a terminal."""
+    """Show ``text`` about the present work on standard error, if that is a terminal."""
     if sys.stderr.isatty():
         print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
 
 
 def load() -> str:
-    """Return the load average of the last minute. If it is well above the number of cores, wall times say little."""
+    """Return the load average of the last minute as text. Far above the number of cores, wall times mean little."""
     return f"{os.getloadavg()[0]:.1f}"
 
 
 def machine() -> str:
-    """Describe the machine and the versions of the measurement."""
+    """Return a text about the machine, and about the versions of the programs that are measured."""
     return (
         f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores, "
         f"Python {platform.python_version()}, tablestore {version('tablestore')}, {_spark()}"
@@ -225,14 +228,14 @@ def _spark() -> str:
 
 
 def table(lines: Sequence[Line]) -> str:
-    """Return the figures as Markdown."""
+    """Return the lines as a table in Markdown."""
     return "\n".join([HEADING, *map(str, lines)])
 
 
 # --- by the number of shards ----------------------------------------------------------------------------------------
 
 ROWS, LATENCY, BYTES, REQUESTS = "rows/s", "ms per commit", "bytes per commit", "requests per commit"
-"""The units of figures of commits, which distinguish those of the same name."""
+"""The units of the figures of commits. Figures with the same name differ by their unit."""
 
 
 def name_of(place: str, shards: int) -> str:
@@ -249,25 +252,26 @@ def parts_of(name: str) -> tuple[str, int]:
 # --- several runs ---------------------------------------------------------------------------------------------------
 
 LEAST_NOISE = 0.1
-"""The difference between runs of the same code on a quiet machine, even if the rounds of one run differ less."""
+"""The share by which two runs of the same code may differ on a quiet machine, even if the rounds of one run differ
+less."""
 
 
 def as_json(run_as: str, lines: Sequence[Line]) -> str:
-    """Return a run as a document to compare with others; ``run_as`` describes its command, machine and load."""
+    """Return a run as a JSON document, to compare with other runs; ``run_as`` describes command, machine and load."""
     return json.dumps({"run": run_as, "lines": [asdict(line) for line in lines]}, indent=1) + "\n"
 
 
 def run_of(text: str) -> str:
-    """Return the command, machine and load from a document of ``as_json``."""
+    """Return the description of command, machine and load in a document of ``as_json``."""
     run_as: str = json.loads(text)["run"]
     return run_as
 
 
 def from_json(text: str) -> list[Line]:
-    """Return the lines from a document of ``as_json``.
+    """Return the lines in a document of ``as_json``.
 
     Raises:
-        ConfigurationError: the text is not such a document.
+        ConfigurationError: ``text`` is not such a document.
     """
     try:
         document: dict[str, Any] = json.loads(text)
@@ -279,10 +283,10 @@ def from_json(text: str) -> list[Line]:
 
 
 def regressions(before: Sequence[Line], after: Sequence[Line]) -> list[str]:
-    """Name the rows that got worse by more than their rounds differ, and the rows that are gone.
+    """Return a sentence for each row that got worse by more than its rounds differ, and for each row that is missing.
 
-    A row that is compared with another one only got worse if its ratio did as well: if all rows of a comparison became
-    slower, the machine did.
+    A row that is compared with another row got worse only if its ratio got worse, too. If all rows of a comparison are
+    slower, the machine was slower.
     """
     found = []
     now = {_key(line): line for line in after}
@@ -301,7 +305,7 @@ def _is_first(old: Line, new: Line) -> bool:
 
 
 def _loss(old: Line, new: Line) -> float:
-    """Return the share by which a row got worse: at most as much as its ratio, unless it is the first row."""
+    """Return the share by which a row got worse. For all rows but the first, it is at most the loss of the ratio."""
     if math.isnan(old.figure) or math.isnan(new.figure):
         return 0.0
     change = new.figure / old.figure - 1
@@ -313,7 +317,7 @@ def _loss(old: Line, new: Line) -> float:
 
 
 def targets_table(runs: Sequence[Sequence[Line]]) -> str:
-    """Return the targets and the figures reached, run by run, as Markdown: a row for each target of the first run."""
+    """Return a table in Markdown with a row for each target of the first run, and the figures that each run reached."""
     first = runs[0]
     found = [{(*_key(line), aim.unit): aim.reached for line in run for aim in line.aims} for run in runs]
     heads = ["what", "how", "in", "target", *(f"run {number}" for number in range(1, len(runs) + 1))]

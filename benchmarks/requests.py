@@ -1,7 +1,7 @@
-"""The processor time of the local Tablestore per row and record, and its memory for a million of them.
+"""The processor time of the local Tablestore for each row and record, and its memory for many rows and records.
 
-Requests are encoded before the measurement. Processor time is measured in the server's process. So only figures of wall
-time include the client.
+Requests are encoded before the measurement, and processor time is measured in the server's process. So only figures of
+wall time include the client.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ from streamclient.wire.plainbuffer import Cell, KeyBound, Row, encode_row
 from streamclient.wire.schema import Direction, OperationType
 
 PAGE = 1_000
-"""The rows of one GetRange, and the records of one GetStreamRecord."""
+"""The number of rows in one GetRange, and of records in one GetStreamRecord."""
 
 MOST_ROW_BYTES = 700.0
-"""The most memory of a row and its record: half of their memory as Python objects."""
+"""The largest accepted memory of a row and its record, in bytes. It is half of their memory as Python objects."""
 
 SDK_ROW = "the SDK's decoder in Python, one such row"
-"""The row that the others are compared with: it shows how fast the machine is."""
+"""The candidate with which all others are compared. It shows how fast the machine is."""
 
 MOST = {"PutRow": 3.5, "BatchWriteRow": 1.1, "GetRange": 0.29, "GetStreamRecord": 0.033}
-"""The most multiples of that row. Before rows were kept as bytes, they were 10.7 for PutRow, 3.3 for a row of a batch,
-0.29 for a row of GetRange, and 0.033 for a record: writes shall cost a third of that, and reads no more."""
+"""The largest accepted cost of each operation for a row or record, as a multiple of the cost of ``SDK_ROW``. For rows
+as Python objects it was 10.7, 3.3, 0.29 and 0.033. As bytes, writes shall cost a third of that, and reads no more."""
 
 _TABLE = "orders_requests"
 _MICROS = 1e6
@@ -54,7 +54,7 @@ _MEGABYTE = 1e6
 
 
 class Caller(KeptConnection):
-    """A kept connection to a server process, with the time and memory that the process has used."""
+    """A kept connection to a server process, which also reads the processor time and the memory of the process."""
 
     def __init__(self, stage: Stage) -> None:
         super().__init__(stage.endpoint)
@@ -66,17 +66,17 @@ class Caller(KeptConnection):
             self.send(operation, body)
 
     def cpu_seconds(self) -> float:
-        """Return the processor time of the server's process so far."""
+        """Return the processor seconds that the server's process has used."""
         return cpu_seconds(self.stage.process_id)
 
     def memory_bytes(self) -> int:
-        """Return the memory of the server's process."""
+        """Return the memory of the server's process in bytes."""
         status = Path(f"/proc/{self.stage.process_id}/status").read_text()
         return int(status.partition("VmRSS:")[2].split()[0]) * 1024
 
 
 def measure(stage: Stage, settings: Settings) -> list[Line]:
-    """Measure processor time per row by operation, then memory."""
+    """Measure the processor time for each row by operation, and the memory."""
     with Stage() as own, closing(Caller(own)) as caller:
         return [*_costs(caller, settings), _memory(caller, settings)]
 
@@ -100,7 +100,7 @@ def _costs(caller: Caller, settings: Settings) -> list[Line]:
             _cost, caller, "GetStreamRecord", [_read(iterator)] * pages, len(frames), walls
         ),
     }
-    measured = interleaved(settings.rounds, rounds, is_warmed_up=True)  # the reads need rows
+    measured = interleaved(settings.rounds, rounds, is_warmed_up=True)  # warmed up, because reads need rows
     lines = compare("requests", "ns of CPU per row", measured, lambda name, _: _wall(walls.get(name.partition(",")[0])))
     most = {line.name: MOST[operation] for line in lines if (operation := line.name.partition(",")[0]) in MOST}
     return aimed(lines, {name: ratio_of_at_most(ratio) for name, ratio in most.items()})
@@ -150,7 +150,7 @@ def _frame(number: int, rows: int) -> bytes:
 
 
 def _frames(rows: int) -> Iterator[bytes]:
-    """Return the frames of ``rows`` rows in random order."""
+    """Yield the encoded rows of a table with ``rows`` rows, in random order."""
     numbers = list(range(rows))
     random.Random(1).shuffle(numbers)
     return (_frame(number, rows) for number in numbers)

@@ -1,4 +1,4 @@
-"""The program to write without this package's Spark part: records as tuples, a DataFrame of them, Parquet."""
+"""The program that one would write without this package's Spark part: tuples of records, a DataFrame, and Parquet."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _ALL_ADDED = (
 
 @frozen
 class RowLayout:
-    """The schema of rows without Arrow, and the function that makes a row of a record."""
+    """The schema of the rows, and the function that makes a row of a record."""
 
     schema: str
     row: Callable[[str, StreamRecord], tuple[Any, ...]]
@@ -85,7 +85,7 @@ FULL = RowLayout(f"{_TABLE_COLUMNS}, {_ALL_ADDED}", _full_row)
 
 
 class RowProcessor(IRecordProcessor):
-    """Buffers records, writes each batch as rows, and checkpoints it."""
+    """A processor that buffers records, writes each full batch as rows, and stores a checkpoint after it."""
 
     def __init__(self, session: SparkSession, layout: RowLayout, batch: int, path: Path, meter: Meter) -> None:
         self._session = session
@@ -103,14 +103,14 @@ class RowProcessor(IRecordProcessor):
         self._shard_id = initialization_input.shard_info.shard_id
 
     def process_records(self, process_records_input: ProcessRecordsInput) -> None:
-        """Buffer the records; write and checkpoint them once a batch is full."""
+        """Buffer the records. Once a batch is full, write it and store a checkpoint."""
         self._buffer += process_records_input.records
         if len(self._buffer) >= self._batch:
             self._write()
             process_records_input.checkpointer.checkpoint()
 
     def shutdown(self, shutdown_input: ShutdownInput) -> None:
-        """Do nothing: buffered records were not checkpointed."""
+        """Do nothing: records in the buffer are after the checkpoint, so they come again."""
 
     def _write(self) -> None:
         rows = [self._layout.row(self._shard_id, record) for record in self._buffer]

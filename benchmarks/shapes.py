@@ -1,4 +1,4 @@
-"""Pages of a thousand records in four shapes, as a stream answer and as the bare rows that the SDK can read."""
+"""Pages of a thousand records in four shapes, each as a response of the stream and as bare rows for the SDK."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ _WIDE_ALPHABET = _ALPHABET + "äöü愿安"
 
 @frozen
 class Shape:
-    """A page in both encodings, which hold the same keys, cells and timestamps."""
+    """A page of one shape in two encodings, with the same keys, cells and timestamps."""
 
     name: str
     records: tuple[Record, ...] = field(repr=False)
     body: bytes = field(repr=False)
-    """A GetStreamRecord response body, sequence information included."""
+    """The body of a GetStreamRecord response, with sequence information."""
     rows: tuple[bytes, ...] = field(repr=False)
-    """Each record as a row of its own, without sequence information: the SDK's decoders do not know it."""
+    """Each record as a row, without sequence information, which the SDK's decoders do not know."""
 
 
 @cache
 def shapes() -> tuple[Shape, ...]:
-    """Return the four pages, the same ones each time."""
+    """Return one page of each of the four shapes. Every call returns equal pages."""
     dice = random.Random(1)
     makers: dict[str, Callable[[random.Random, int], Record]] = {
         "2 key + 6 attribute columns": _order,
@@ -108,9 +108,9 @@ def _wide(dice: random.Random, number: int) -> Record:
 
 
 def _mixed(dice: random.Random, number: int) -> Record:
-    """Make a record: half are puts, four tenths updates of some columns in any order, one tenth deletes.
+    """Make a record. Half are puts, four tenths are updates of some columns in any order, and one tenth are deletes.
 
-    Text goes beyond ASCII. No columns are deleted: the SDK's decoder in Python fails at a cell with an operation.
+    Texts have characters beyond ASCII. Updates delete no columns, because the SDK's Python decoder fails at such cells.
     """
     key: list[KeyValue] = [_text(dice, 12, _WIDE_ALPHABET), number]
     share = dice.random()

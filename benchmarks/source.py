@@ -1,4 +1,4 @@
-"""Records per second through the streaming source, beside Spark streaming the same rows from local Parquet files."""
+"""Records per second through the streaming source, beside Spark's own stream of the same rows from Parquet files."""
 
 from __future__ import annotations
 
@@ -35,27 +35,29 @@ if TYPE_CHECKING:
 
 SCHEMA = """key0 string, key1 bigint, city string, items bigint, amount double, paid boolean, digest binary,
 status string, _operation string, _timestamp timestamp"""
-"""Ten columns: eight of the first shape, and two of the change."""
+"""The schema of a query on the first shape: eight columns of its rows, and two columns about the change."""
 
 FEW_SCHEMA = "key0 string, city string, _timestamp timestamp"
 
 SERVER_SCHEMA = """customer string, order_id bigint, amount double, city string, items bigint, note string,
 paid boolean, status string, _operation string, _timestamp timestamp"""
-"""Ten columns of the table that other groups read too."""
+"""The schema of a query on the table of the server, which other groups read, too: eight columns, and two about the
+change."""
 
 LEAST = {"noop": 0.8, "parquet": 1.0}
-"""The least multiples of Spark's own rate. Its reader decodes as many cells, and the files are in the page cache."""
+"""The smallest accepted rates by sink, as multiples of Spark's own rate. Spark decodes as many cells, and its files are
+in the page cache."""
 
 LEAST_FROM_SERVER = {"noop": 0.7, "parquet": 0.7}
 
 USUAL_BATCHES = 6
-"""The number of usual batches. Each has 100,000 records, the number that a query takes from a shard by default."""
+"""The number of usual batches. Each has 100,000 records, which a query takes from a shard by default."""
 
 LARGE_BATCHES = 2
-"""The number of large batches, with three times as many records each; the first one is not part of the rate."""
+"""The number of large batches, each with three times as many records. The first batch is not part of the rate."""
 
 SHARDS = 2
-"""The shards of a stream that as many tasks read at once: one for each core of a small machine."""
+"""The number of shards of a stream that is read by one task for each shard, at the same time."""
 
 SERVER_BATCHES = 5
 
@@ -66,45 +68,46 @@ SPARK = "Spark from local Parquet files"
 MADE_BEFORE = ", batches made before"
 
 LEAST_OF_FEW = 1.0
-"""The least rate of few columns, as a multiple of that of all: a query for fewer columns must not be slower."""
+"""The smallest accepted rate with few columns, as a multiple of the rate with all columns. A query for fewer columns
+must not be slower."""
 
 
 @define
 class _Queries:
-    """Runs queries, and keeps the rate of the first batch of each."""
+    """Runs queries, and remembers the rate of the first batch of each query."""
 
     session: SparkSession
     directory: Path
     first_batches: dict[str, list[float]] = field(factory=dict)
-    """Records per second, by the name of the row."""
+    """The records per second of the first batch of each query, by the name of its row in the table."""
     _numbers: Iterator[int] = field(factory=count)
 
     def source(self, name: str, options: Mapping[str, str], schema: str) -> Frame:
-        """Return a frame that reads one of our sources, for all its queries: Spark starts a process to load it."""
+        """Return a frame that reads one of this package's sources. Its queries share it, because loading takes long."""
         load: Frame = self.session.readStream.format(name).options(**options).schema(schema).load
         return cache(load)
 
     def copied(self, frame: Frame, name: str, files: int = 1) -> Frame:
-        """Copy the records into local files; return a frame that reads them with Spark, ``files`` files per batch."""
+        """Copy the records of ``frame`` into local files; return a frame that reads ``files`` of them per batch."""
         place = self.directory / name
         self._run(frame(), "parquet", place)
         reader = self.session.readStream.schema(frame().schema).option("maxFilesPerTrigger", str(files))
         return partial(reader.parquet, str(place))
 
     def rate(self, name: str, frame: Frame, sink: str) -> float:
-        """Return the rate of a new query without its first batch, in which Java compiles the code."""
+        """Run a new query; return its rate without the first batch, in which Java compiles the code."""
         first, *later = self._run(frame(), sink, None)
         self.first_batches.setdefault(name, []).append(_rate_of([first]))
         return _rate_of(later)
 
     def first_of(self, name: str, _: float) -> str:
-        """Return the detail of a row: the rate of the first batches."""
+        """Return the detail of a row in the table: the rate of the first batches."""
         return f"{statistics.median(self.first_batches[name]):,.0f} in the first batch of a query"
 
     def _run(self, frame: DataFrame, sink: str, out: Path | None) -> list[Mapping[str, Any]]:
         """Read all existing records; return the progress of each batch with records.
 
-        The query is one that would go on: a query of ``availableNow`` plans all its batches within the first.
+        The query does not use ``availableNow``, because such a query plans all its batches in the first one.
         """
         place = self.directory / f"query{next(self._numbers)}"
         writer = frame.writeStream.format(sink).option("checkpointLocation", str(place / "checkpoint"))
@@ -121,7 +124,7 @@ class _Queries:
 
 
 def measure(stage: Stage, settings: Settings) -> list[Line]:
-    """Measure the rate of whole batches, planning and Spark's log included, into a sink without storage and Parquet."""
+    """Measure the rate of whole batches, with planning and Spark's log, into a sink without storage and Parquet."""
     lines: list[Line] = []
     with spark_session() as session, tempfile.TemporaryDirectory(prefix="source-") as scratch:
         session.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", "false")
@@ -145,16 +148,16 @@ def measure(stage: Stage, settings: Settings) -> list[Line]:
 
 @frozen
 class _Comparison:
-    """Sources of the same records in batches of the same size. The first is Spark's own."""
+    """Sources that read the same records in batches of the same size. The first one is Spark's own source."""
 
     name: str
     batch: int
     frames: Mapping[str, Frame]
-    """The frames by the end of their names."""
+    """The frames of the sources, by the end of their rows' names."""
     least: Mapping[str, float]
-    """The least multiple of the first one's rate, by sink."""
+    """The smallest accepted multiple of the first source's rate, by sink."""
     tasks: str = ""
-    """The end of the name of Spark's own source if it reads a batch in more than one task."""
+    """The end of the name of Spark's own source, if it reads a batch in several tasks."""
 
 
 def _from_memory(queries: _Queries, stored: Mapping[int, Path], records: int) -> Iterator[_Comparison]:
@@ -211,7 +214,7 @@ def _of_few(queries: _Queries, settings: Settings, stored: Path) -> list[Line]:
 
 
 def _rates(settings: Settings, rounds: dict[str, Round]) -> dict[str, list[float]]:
-    """Return the rates of the rounds. No query warms up others: its own first batch does that for it."""
+    """Return the rates of the rounds, without a round to warm up: each query warms up with its own first batch."""
     return interleaved(settings.slow_rounds, rounds, is_warmed_up=False)
 
 

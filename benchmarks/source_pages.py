@@ -1,4 +1,4 @@
-"""Pages in memory as a streaming source, in a module of its own: the process that plans each query imports no more."""
+"""A streaming source over pages in memory. It is a module of its own, because each query's planner has to import it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ STREAM = "memory"
 
 @frozen
 class _Written:
-    """Pages of a stream, which its shards have in turn."""
+    """The pages of a stream, which its shards have in turn."""
 
     shards: tuple[str, ...]
     bodies: tuple[bytes, ...]
@@ -43,7 +43,7 @@ class _Written:
 
 @lru_cache(maxsize=2)
 def _written(directory: str) -> _Written:
-    """Return the pages in a directory, which each process reads once."""
+    """Return the pages in a directory. Each process reads them from disk only once."""
     about = json.loads((Path(directory) / _PAGES).read_text())
     data = (Path(directory) / "pages").read_bytes()
     ends = [sum(about["sizes"][:number]) for number in range(len(about["sizes"]) + 1)]
@@ -52,12 +52,12 @@ def _written(directory: str) -> _Written:
 
 @frozen
 class MemoryPages:
-    """Stands in for the service: a stream of open shards, whose pages each process holds."""
+    """Takes the place of the service: a stream of open shards, whose pages are in the memory of each process."""
 
     directory: str
 
     def streams(self) -> MemoryPages:
-        """Return this object, which the planner calls."""
+        """Return this object, which also has the stream operations that the planner calls."""
         return self
 
     def list_stream(self, table_name: str | None = None) -> Sequence[StreamSummary]:
@@ -65,7 +65,7 @@ class MemoryPages:
         return [StreamSummary(STREAM, table_name or "", 0)]
 
     def describe_stream(self, stream_id: str) -> StreamDescription:
-        """Describe the stream with the shards that were written."""
+        """Return the description of the stream, with the shards for which pages were written."""
         shards = tuple(map(Shard, _written(self.directory).shards))
         return StreamDescription(stream_id, "", 24, 0, StreamStatus.ACTIVE, shards)
 
@@ -78,11 +78,11 @@ class MemoryPages:
         return self.get_shard_iterator(stream_id, shard_id)
 
     def summary(self, shard_id: str, iterator: str, limit: int) -> PageSummary:
-        """Return the summary of a page, for the planner."""
+        """Return the summary of the page at ``iterator``, for the planner."""
         return default_codec().summarize_page(self._body(iterator))
 
     def page(self, iterator: str, limit: int) -> DecodedPage:
-        """Return a page, decoded at each call, for executors."""
+        """Return the page at ``iterator``, for executors. Each call decodes the page."""
         return default_codec().decode_page(self._body(iterator))
 
     def _body(self, iterator: str) -> bytes:
@@ -101,21 +101,21 @@ class MemoryDataSource(TablestoreDataSource):
         return "pages"
 
     def service(self) -> Any:
-        """Return the pages, read from disk now: a planner is a new process in each round."""
+        """Return the pages. They are read from disk now, because each round has a new process for the planner."""
         pages = MemoryPages(self._options.connection.instance)
         _written(pages.directory)
         return pages
 
 
 _made: dict[tuple[Any, ...], list[RecordBatch]] = {}
-"""The batches of ranges that this process has read."""
+"""The batches that this process has made, by the range of records that they have."""
 
 
 class PreparedReader(ChangeStreamReader):
-    """Returns batches that its process has made before, which leaves only Spark's own work for a source in Python."""
+    """A reader that returns batches which its process made earlier. So only Spark's own work for a source remains."""
 
     def read(self, partition: RangePartition) -> Iterator[RecordBatch]:
-        """Return the same batches each time."""
+        """Return the batches of a range. They are made in the first call only."""
         part = partition.value
         what = (self._options.connection.instance, tuple(self._columns.names), part.at, part.count)
         if what not in _made:
@@ -124,7 +124,7 @@ class PreparedReader(ChangeStreamReader):
 
 
 class PreparedDataSource(MemoryDataSource):
-    """The data source over batches that were made before."""
+    """The data source whose reader returns batches that were made earlier."""
 
     @classmethod
     def name(cls) -> str:
@@ -137,9 +137,9 @@ class PreparedDataSource(MemoryDataSource):
 
 
 def write_pages(shape: Shape, pages: int, directories: Mapping[int, Path]) -> None:
-    """Write copies of the shape's page, each at its own positions, into the directory of each number of shards.
+    """Write ``pages`` copies of the shape's page into each of ``directories``, which are by number of shards.
 
-    The shards have the pages in turn, so each page is after the shard's page before it.
+    Each copy has other positions in the stream. The shards have the pages in turn, so positions rise in each shard.
     """
     sizes: dict[int, list[int]] = {shards: [] for shards in directories}
     with ExitStack() as files:

@@ -1,4 +1,7 @@
-"""A local Tablestore in a process of its own, so that it and the client never wait for the same interpreter."""
+"""The stage of the benchmarks: a local Tablestore in a process of its own, and the tables that the groups share.
+
+Server and client never wait for the same Python interpreter.
+"""
 
 from __future__ import annotations
 
@@ -22,13 +25,13 @@ from streamclient.tablestore import Connection, StreamSpecification, TablestoreS
 from streamclient.tablestore.instance import LOCAL_ACCESS_KEY_SECRET
 
 STOP_SECONDS = 10.0
-"""The time-out for a server to stop. An idle one stops within a fraction of this."""
+"""The time-out, in seconds, for a server to stop. An idle server stops within a fraction of it."""
 
 ADMIN_SECONDS = 30.0
-"""The time-out of one call to the admin surface."""
+"""The time-out of one call to the server's admin interface, in seconds."""
 
 MOST_PARTITIONS = 10
-"""The most partitions with which a table may begin."""
+"""The largest number of partitions with which the service creates a table."""
 
 _LISTENING = "listening on "
 _LOGGER = "streamclient.benchmarks.client"
@@ -36,14 +39,14 @@ _LOGGER = "streamclient.benchmarks.client"
 
 def connect(endpoint: str) -> OTSClient:
     """Return a client of the official SDK for the running server at ``endpoint``."""
-    # Below WARNING the SDK renders each request as text even if no handler uses it. At ERROR it logs each answer that
-    # is not a success, also the expected one that a status table does not exist yet.
+    # Below WARNING the SDK renders each request as text, even if no handler uses the text. At ERROR it logs each failed
+    # answer, also the expected answer that a status table does not exist yet.
     logging.getLogger(_LOGGER).setLevel(logging.CRITICAL)
     return Connection(endpoint=endpoint).client(logger_name=_LOGGER)
 
 
 class Stage:
-    """The server and the tables that the groups share; a context manager. Each starts when it is first needed."""
+    """A context manager with the server, and with the tables that the groups share. Each is made when first needed."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[str] | None = None
@@ -67,7 +70,7 @@ class Stage:
 
     @property
     def endpoint(self) -> str:
-        """``http://HOST:PORT`` of the server, which the first access starts."""
+        """The endpoint ``http://HOST:PORT`` of the server. The first access to this property starts the server."""
         if self._process is None:
             command = [sys.executable, "-m", "streamclient", "server", "--port", "0"]
             self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
@@ -85,11 +88,11 @@ class Stage:
         return self._process.pid
 
     def client(self) -> OTSClient:
-        """Return a client of the official SDK."""
+        """Return a client of the official SDK for the server."""
         return connect(self.endpoint)
 
     def table(self, shards: int, records: int) -> FilledTable:
-        """Return a table with ``shards`` shards and ``records`` records, the same one each time."""
+        """Return a table with ``shards`` shards and ``records`` records. Equal arguments give the same table."""
         if (shards, records) not in self._tables:
             name = f"orders_{shards}_{records}"
             progress(f"writing {records} rows into {name}")
@@ -99,8 +102,8 @@ class Stage:
     def make_table(self, name: str, shards: int) -> str:
         """Create an empty table with any number of open shards; return the stream id.
 
-        A table begins with few partitions. Splits add the others; then the stream is switched off and on, because a new
-        stream has one open shard for each partition and no closed ones.
+        A table begins with few partitions, and splits add the others. Then the stream is switched off and on: a new
+        stream has one open shard for each partition, and no closed shards.
         """
         begun = min(shards, MOST_PARTITIONS)
         wanted = [1_000 * part // shards for part in range(shards)]
@@ -120,9 +123,9 @@ class Stage:
         return stream_id
 
     def requests(self, table: str | None = None) -> dict[str, int]:
-        """Return the number of requests of each operation since the last reset: those on ``table``, or all of them.
+        """Return the number of requests of each operation since the last reset, for ``table`` or for all tables.
 
-        Requests about a tunnel are counted without a table.
+        Requests about a tunnel do not count for a table.
         """
         found: Counter[str] = Counter()
         for count in self._admin("GET")["requests"]:
@@ -131,12 +134,12 @@ class Stage:
         return dict(found)
 
     def reset_requests(self) -> None:
-        """Set all counters to zero."""
+        """Set the server's counters of requests to zero."""
         self._admin("DELETE")
 
     @contextmanager
     def late_answers(self, operation: str, seconds: float) -> Iterator[None]:
-        """Delay the answers of one operation by ``seconds``, as a distant server does, until the block ends."""
+        """Delay the answers of one operation by ``seconds`` during the block, like a distant server."""
         rule = {"operation": operation, "action": {"kind": "late-answer", "seconds": seconds}}
         self._admin("POST", "faults", json.dumps(rule))
         try:

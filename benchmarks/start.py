@@ -1,4 +1,4 @@
-"""The time before the first record: the import, a worker's start on an existing status table, a server's start."""
+"""The time of imports, of a worker's start up to its first record, and of a local server's start."""
 
 from __future__ import annotations
 
@@ -38,18 +38,19 @@ IMPORTS = {
 }
 
 MOST_TIMES_THE_SDK = 1.3
-"""The most time of the import, as a multiple of the SDK's. Later imports belong to a worker's start: see below."""
+"""The largest accepted time of the package's import, as a multiple of the SDK's import. Imports that happen later count
+for a worker's start."""
 
 MOST_MILLIS = 1_000.0
-"""The most milliseconds from a worker's start to its first record."""
+"""The largest accepted time from a worker's start to its first record, in milliseconds."""
 
 
 MOST_MILLIS_TO_FIRST_LINE = 500.0
-"""The most milliseconds from a local server's start to the line with its address."""
+"""The largest accepted time from a local server's start to the line with its address, in milliseconds."""
 
 
 class FirstRecord(IRecordProcessor):
-    """Notes the first record and stores no position, so that the next worker finds the record again."""
+    """A processor that sets an event at the first record. It stores no checkpoint, so the next worker gets it, too."""
 
     def __init__(self, came: threading.Event) -> None:
         self._came = came
@@ -58,7 +59,7 @@ class FirstRecord(IRecordProcessor):
         """Do nothing."""
 
     def process_records(self, process_records_input: ProcessRecordsInput) -> None:
-        """Note that a record came."""
+        """Set the event if there is a record."""
         self._came.set()
 
     def shutdown(self, shutdown_input: ShutdownInput) -> None:
@@ -66,12 +67,12 @@ class FirstRecord(IRecordProcessor):
 
 
 def measure(stage: Stage, settings: Settings) -> list[Line]:
-    """Measure the processor time of the imports, each in a new process, and the wall time to the first record."""
+    """Measure the processor time of imports in new processes, and the wall time of a server's and a worker's start."""
     with tempfile.TemporaryDirectory() as compiled:
         imports: dict[str, Round] = {
             name: partial(_import_millis, compiled, program) for name, program in IMPORTS.items()
         }
-        # Warmed up, because the first import of each compiles.
+        # Warmed up, because the first import compiles the modules.
         times = interleaved(settings.rounds, imports, is_warmed_up=settings.is_warmed_up)
         servers: dict[str, Round] = {"first line of a local server": partial(_first_line_millis, compiled)}
         lines = interleaved(settings.rounds, servers, is_warmed_up=settings.is_warmed_up)
@@ -114,7 +115,7 @@ def _first_line_millis(compiled: str) -> float:
 
 
 def _with_compiled(directory: str) -> dict[str, str]:
-    """Return an environment with its own directory for compiled modules: the SDK may be compiled, and ours not."""
+    """Return an environment with its own directory for compiled modules, because only some may be compiled already."""
     variables = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     return {**variables, "PYTHONPYCACHEPREFIX": directory}
 

@@ -1,4 +1,4 @@
-"""Tables and rows to measure with."""
+"""The tables and rows that the benchmarks use."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from streamclient.model import TableDefinition
 from streamclient.tablestore import StreamSpecification, TablestoreStreamApi
 
 BATCH_ROWS = 200
-"""The most rows that the service accepts in one BatchWriteRow."""
+"""The largest number of rows that the service accepts in one BatchWriteRow."""
 
 KEY = (("customer", ColumnType.STRING), ("order_id", ColumnType.INTEGER))
 
@@ -50,17 +50,17 @@ class FilledTable:
 
     @property
     def definition(self) -> TableDefinition:
-        """The definition for the Spark processors."""
+        """The definition of the table, for processors with Spark."""
         return TableDefinition(self.name, KEY, ATTRIBUTES)
 
 
 def key_of(number: int, rows: int) -> list[tuple[str, str | int]]:
-    """Return the key of a row. Customers ascend with the numbers, so equal parts of both correspond."""
+    """Return the key of row ``number`` of ``rows``. Customers ascend with the numbers, in equal shares."""
     return [("customer", f"customer-{number * 1_000 // rows:03d}"), ("order_id", number)]
 
 
 def attributes(number: int) -> list[tuple[str, str | int | float | bool]]:
-    """Return six columns of four types with about 75 bytes of values, as of an order."""
+    """Return the columns of an order: six columns of four types, with about 75 bytes of values."""
     return [
         ("amount", number * 0.25),
         ("city", f"city-{number % 97:011d}"),
@@ -74,7 +74,8 @@ def attributes(number: int) -> list[tuple[str, str | int | float | bool]]:
 def make_table(client: OTSClient, name: str, shards: int, begins: Sequence[int] | None = None) -> str:
     """Create an empty table whose stream has ``shards`` shards; return the stream id.
 
-    The shards begin at the customers with the numbers ``begins``, of which the first is 0, or else have equal shares.
+    The shards begin at the customers with the numbers ``begins``, the first of which is 0. Without ``begins``, all
+    shards have equal shares of the customers.
     """
     begins = begins or [1_000 * part // shards for part in range(shards)]
     streams = TablestoreStreamApi(client)
@@ -93,14 +94,14 @@ def make_table(client: OTSClient, name: str, shards: int, begins: Sequence[int] 
 
 
 def fill_table(client: OTSClient, name: str, shards: int, rows: int) -> FilledTable:
-    """Create a table and write its rows in random order."""
+    """Create a table, and write ``rows`` rows into it in random order."""
     stream_id = make_table(client, name, shards)
     put_rows(client, name, rows)
     return FilledTable(name, stream_id, shards, rows)
 
 
 def put_rows(client: OTSClient, name: str, rows: int) -> None:
-    """Write the rows of a table in random order."""
+    """Write ``rows`` rows into a table in random order."""
     numbers = list(range(rows))
     random.Random(1).shuffle(numbers)
     for start in range(0, rows, BATCH_ROWS):

@@ -1,4 +1,4 @@
-"""A tunnel for one round."""
+"""A tunnel that exists for one round of a measurement."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _numbers = itertools.count()
 
 @frozen
 class Target:
-    """A tunnel, with the client that calls it."""
+    """A tunnel, and the client by which it is used."""
 
     client: TunnelClient
     table: str
@@ -24,7 +24,7 @@ class Target:
     tunnel_id: str
 
     def open_channels(self, tag: str = "") -> set[str]:
-        """Return the ids of the open channels, of all clients or of those whose ids begin with ``tag``."""
+        """Return the ids of the open channels of clients whose ids begin with ``tag``; by default, of all clients."""
         described = self.client.describe_tunnel(self.table, self.name).channels
         is_open = [channel for channel in described if channel.status is ChannelStatus.OPEN]
         return {channel.channel_id for channel in is_open if channel.client_id.startswith(tag)}
@@ -34,7 +34,7 @@ class Target:
 def new_tunnel(
     client: OTSClient, table: str, kind: TunnelType, config: StreamTunnelConfig | None = None
 ) -> Iterator[Target]:
-    """Create a tunnel, and delete it when the block ends."""
+    """Create a tunnel, yield it, and delete it when the block ends."""
     tunnels, name = TunnelClient(client), f"bench_{next(_numbers)}"
     tunnel_id = tunnels.create_tunnel(table, name, kind, config)
     try:

@@ -1,4 +1,4 @@
-"""Records per second through a tunnel, by our worker and by a plain read loop."""
+"""Records per second through a tunnel, by this package's worker and by a plain loop of reads."""
 
 from __future__ import annotations
 
@@ -18,13 +18,14 @@ from streamclient.tunnel import StartOffset, StreamTunnelConfig, TunnelType, Tun
 CHANNELS = (1, 4)
 
 LEAST_RATE = 87_000.0
-"""The least rate: three times that of the codec in Python on the machine of the figures in docs/benchmarks.md."""
+"""The smallest accepted rate, in records per second: three times the rate with the codec in Python, on the machine that
+``docs/benchmarks.md`` names."""
 
 KINDS = {"full data": TunnelType.BASE_DATA, "changes": TunnelType.STREAM}
 
 
 def measure(stage: Stage, settings: Settings) -> list[Line]:
-    """Measure both kinds of data from one channel and from several, then the end of a worker."""
+    """Measure full data and changes from one channel and from several channels; then the end of a worker."""
     lines: list[Line] = []
     for (what, kind), channels in itertools.product(KINDS.items(), CHANNELS):
         table = stage.table(channels, settings.stream_records)
@@ -65,7 +66,7 @@ def _rate(stage: Stage, table: str, kind: TunnelType, records: int, consume: Cal
 
 
 def _loop(target: Target, meter: Meter) -> None:
-    """Read as a program without a worker does: channel by channel, without a session, one checkpoint per channel."""
+    """Read like a program without a worker: one channel after the other, without a session, a checkpoint at its end."""
     tunnels, tunnel_id = target.client, target.tunnel_id
     for channel_id in target.open_channels():
         found = tunnels.get_checkpoint(tunnel_id, "loop", channel_id)
@@ -81,7 +82,7 @@ def _loop(target: Target, meter: Meter) -> None:
 
 
 def _work(config: TunnelWorkerConfig, target: Target, meter: Meter) -> None:
-    """Read with a real worker: a session, heartbeats, and checkpoints every five seconds and at the end."""
+    """Read with a real worker, which has a session, heartbeats, and a checkpoint every five seconds and at the end."""
 
     def count(records: Sequence[StreamRecord]) -> None:
         meter.add(len(records))

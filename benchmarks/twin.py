@@ -1,7 +1,7 @@
 """``python -m benchmarks.twin``: rounds of the codec in Python, in a process without the compiled codec.
 
-If the compiled codec is loaded, records are stored in its form, which the codec in Python then has to serve as well.
-Users of the codec in Python have neither.
+If the compiled codec were loaded, the codec in Python would have to make records in the form of the compiled codec.
+Users of the codec in Python do not have the compiled codec.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from benchmarks.java import RoundsProcess
 
 @cache
 def twin_rounds() -> RoundsProcess:
-    """Return the process, started at the first call and closed with this one."""
+    """Return the process of these rounds. The first call starts it, and it ends with the present process."""
     return RoundsProcess([sys.executable, "-m", "benchmarks.twin"], {**os.environ, "STREAMCLIENT_PURE_PYTHON": "1"})
 
 
 def main() -> None:
-    """Answer rounds ("decode", file, number of repetitions) until the input ends."""
-    from streamclient.wire.record_decoding import PurePythonCodec  # noqa: PLC0415  # not in the process that asks
+    """Run each round ("decode", file, number of repetitions) of the standard input, and print its result."""
+    from streamclient.wire.record_decoding import PurePythonCodec  # noqa: PLC0415  # only in the process of the rounds
 
     codec = PurePythonCodec()
     for line in sys.stdin:

@@ -1,4 +1,4 @@
-"""Records per second from the server to ``process_records``: a real worker, leases and checkpoints included."""
+"""Records per second from the server to ``process_records``, by a real worker with its leases and checkpoints."""
 
 from __future__ import annotations
 
@@ -38,16 +38,16 @@ SHARDS = (1, 4)
 PAGE_SIZES = (1_000, 100)
 
 LONGEST_ROUND_SECONDS = 180.0
-"""The time-out of one round, which takes seconds."""
+"""The time-out of one round, in seconds. A round usually takes a few seconds."""
 
 LOOK_SECONDS = 0.5
-"""The time between two checks whether the worker still runs."""
+"""The seconds between two checks whether the worker still runs."""
 
 _numbers = itertools.count()
 
 
 class Meter:
-    """Counts records that are done, and wakes the waiting thread when all are. Thread-safe."""
+    """Counts processed records, and wakes the waiting thread when all expected records are processed. Thread-safe."""
 
     def __init__(self, expected: int) -> None:
         self._expected = expected
@@ -58,16 +58,16 @@ class Meter:
         self._count = 0
 
     def start(self) -> None:
-        """Start the clock at the first call; later calls do nothing.
+        """Start the clock. Only the first call has an effect.
 
-        Processors call it in ``initialize``, just before the first read: the time before was spent on taking leases.
+        Processors call this method in ``initialize``, just before the first read, so that taking leases does not count.
         """
         with self._lock:
             if self._started is None:
                 self._started = time.perf_counter()
 
     def add(self, records: int) -> None:
-        """Count ``records`` as done."""
+        """Count ``records`` more processed records."""
         with self._lock:
             self._ended = time.perf_counter()
             self._count += records
@@ -75,7 +75,7 @@ class Meter:
                 self._complete.set()
 
     def wait(self, worker: Worker | TunnelWorker | None = None) -> None:
-        """Wait until all records are done.
+        """Wait until all expected records are processed.
 
         Raises:
             RuntimeError: ``worker`` fails, or the longest time for a round has passed.
@@ -88,7 +88,7 @@ class Meter:
 
     @property
     def rate(self) -> float:
-        """Records per second since the start."""
+        """The records per second, from ``start`` to the last record."""
         if self._started is None:
             raise RuntimeError("no record came")
         return self._count / (self._ended - self._started)
@@ -102,7 +102,7 @@ def _state_of(worker: Worker | TunnelWorker | None) -> str:
 
 
 class CheckpointingProcessor(IRecordProcessor):
-    """Checkpoints each batch without looking at its records."""
+    """A processor that stores a checkpoint after each batch, and does not look at the records."""
 
     def __init__(self, meter: Meter) -> None:
         self._meter = meter
@@ -112,21 +112,21 @@ class CheckpointingProcessor(IRecordProcessor):
         self._meter.start()
 
     def process_records(self, process_records_input: ProcessRecordsInput) -> None:
-        """Checkpoint, then count: a record is done once it cannot come again."""
+        """Store a checkpoint; then count the records, because they are done once they cannot come again."""
         process_records_input.checkpointer.checkpoint()
         self._meter.add(len(process_records_input.records))
 
     def shutdown(self, shutdown_input: ShutdownInput) -> None:
-        """Do nothing: each batch was checkpointed."""
+        """Do nothing: each batch has its checkpoint."""
 
 
 @contextmanager
 def running_worker(
     client: OTSClient, table: FilledTable, page_size: int, factory: RecordProcessorFactory, config: ClientConfig
 ) -> Iterator[Worker]:
-    """Run a worker with its own status table, so that it reads all records from the beginning.
+    """Run a worker with a new status table during the block, so that it reads all records from the beginning.
 
-    The table is deleted at the end: an instance has at most 64 tables, and a fast machine has many rounds.
+    The status table is deleted at the end, because an instance has at most 64 tables, and there may be more rounds.
     """
     number = next(_numbers)
     status_table = f"{table.name}_status_{number}"
@@ -139,10 +139,10 @@ def running_worker(
 
 
 class LookingProcessor(CheckpointingProcessor):
-    """Looks at each cell of each record once."""
+    """A processor that looks at each cell of each record once."""
 
     def process_records(self, process_records_input: ProcessRecordsInput) -> None:
-        """Look at each cell, then checkpoint and count."""
+        """Look at each cell; then store a checkpoint, and count the records."""
         for record in process_records_input.records:
             for _, _value in record.primary_key:
                 pass
@@ -152,10 +152,10 @@ class LookingProcessor(CheckpointingProcessor):
 
 
 class ColumnsProcessor(CheckpointingProcessor):
-    """Takes each batch by column."""
+    """A processor that takes each batch as columns."""
 
     def process_records(self, process_records_input: ProcessRecordsInput) -> None:
-        """Make the columns, then checkpoint and count."""
+        """Make the columns; then store a checkpoint, and count the records."""
         process_records_input.arrow()
         super().process_records(process_records_input)
 
@@ -169,45 +169,47 @@ CANDIDATES: Mapping[str, Callable[[Meter], CheckpointingProcessor]] = {
 
 JAVA = "Java stream client"
 JAVA_TARGETS = {"looked at by nobody": (2.0, 1.2, 2.0), "each cell looked at": (1.2, 1.2, 1.2)}
-"""The least multiples of its rate: of wall time with one shard, with several, and of processor time."""
+"""The smallest accepted multiples of the Java client's rate: in wall time with one shard, in wall time with several
+shards, and in processor time."""
 
 WITH_MD5, WITHOUT_MD5 = "with the MD5 of answers", "without the MD5 of pages"
-"""The Java SDK does not check by default, and streamclient does, so each is also measured the other way."""
+"""The ends of the names of candidates that do not have their default setting of MD5. By default streamclient checks the
+MD5 of pages, and the Java SDK does not."""
 
 _JAVA_PAGE = PAGE_SIZES[0]
 
 JAVA_STEP_NANOS = 10_000_000
-"""The step of Java's clock of processor time. A warm client reads a few thousand records within one step."""
+"""The step of Java's clock of processor time, in nanoseconds. A warm client reads some thousand records in one step."""
 
 ROLES = ("fetch", "owner", "processor", "scan", "status", "renew")
-"""The roles of a worker's threads, which are part of their names."""
+"""The roles of a worker's threads, which are parts of the threads' names."""
 
 
 @define
 class Spent:
-    """The processor time of one candidate."""
+    """The processor time that one candidate has spent."""
 
     rates: list[float] = field(factory=list)
-    """Records per second of processor time, by round."""
+    """The records per second of processor time, one figure for each round."""
     seconds: defaultdict[str, float] = field(factory=lambda: defaultdict(float))
-    """The processor time of all rounds, by the role of the thread."""
+    """The processor seconds of all rounds, by the role of the thread."""
 
     def add(self, records: int, seconds: float, by_role: Mapping[str, float]) -> None:
-        """Add one round. Time that no thread of the worker has spent counts as start and end."""
+        """Add one round. Processor time that no thread of the worker has spent counts as ``start and end``."""
         self.rates.append(records / seconds)
         for role, own in by_role.items():
             self.seconds[role] += own
         self.seconds["start and end"] += seconds - sum(by_role.values())
 
     def shares(self) -> str:
-        """Return each role's share of the processor time as text."""
+        """Return the share of each role in the processor time, as text."""
         whole = sum(self.seconds.values())
         most_first = sorted(self.seconds, key=self.seconds.__getitem__, reverse=True)
         return ", ".join(f"{role} {self.seconds[role] / whole:.0%}" for role in most_first)
 
 
 def measure(stage: Stage, settings: Settings) -> list[Line]:
-    """Measure every combination of shards and page size over equally many records, in wall and in processor time."""
+    """Measure every combination of shards and page size with the same number of records, in wall and processor time."""
     rounds: dict[str, Round] = {}
     spent: dict[str, Spent] = {}
     for (shards, size), (what, make) in itertools.product(itertools.product(SHARDS, PAGE_SIZES), CANDIDATES.items()):
@@ -258,7 +260,7 @@ def _java_name(shards: int, what: str, *, checks_md5: bool = False) -> str:
 
 
 def _aims(rates: Mapping[str, list[float]], name: str, *, is_wall: bool) -> list[Aim]:
-    """Return the aims beside the Java client that does the same; none without it."""
+    """Return the aims beside the Java client that does the same work; an empty list without the Java client."""
     for shards, (what, (one, several, processor)) in itertools.product(SHARDS, JAVA_TARGETS.items()):
         if name in (_name(shards, _JAVA_PAGE, what), _without_md5(shards, what)):
             target = processor if not is_wall else one if shards == 1 else several
@@ -267,7 +269,7 @@ def _aims(rates: Mapping[str, list[float]], name: str, *, is_wall: bool) -> list
 
 
 def _beside_checking_java(rates: Mapping[str, list[float]], name: str) -> str:
-    """Return the ratio to the Java client that checks as much as streamclient does by default."""
+    """Return as text the ratio to the Java client that checks MD5, as streamclient does by default."""
     for shards, what in itertools.product(SHARDS, JAVA_TARGETS):
         if name == _name(shards, _JAVA_PAGE, what):
             return beside(rates, name, _java_name(shards, what, checks_md5=True), called=f"{JAVA} {WITH_MD5}")
@@ -275,7 +277,7 @@ def _beside_checking_java(rates: Mapping[str, list[float]], name: str) -> str:
 
 
 def _java_rounds(stage: Stage, settings: Settings, spent: dict[str, Spent]) -> dict[str, Round]:
-    """Return rounds of the official Java client with a warm compiler, or one that names why it is missing."""
+    """Return rounds of the official Java client with a warm compiler, or a round whose name says why it is missing."""
     try:
         java_rounds()
     except JavaMissingError as error:
@@ -289,7 +291,7 @@ def _java_rounds(stage: Stage, settings: Settings, spent: dict[str, Spent]) -> d
         spent[name] = Spent()
         rounds[name] = partial(_java_rate, stage, table, looks=looks, checks_md5=checks_md5, spent=spent[name])
         if checks_md5:
-            continue  # the same code but for the digest, which is Java's own code: the unmeasured round warms it
+            continue  # the code is warm already; only Java's own digest is new, and the unmeasured round warms it up
         until = time.monotonic() + settings.java_warm_seconds
         while time.monotonic() < until:
             progress(f"warming up: {name}")
@@ -316,7 +318,7 @@ def _rate(
     make: Callable[[Meter], CheckpointingProcessor],
     spent: Spent,
 ) -> float:
-    """Return the rate in wall time; add that in processor time of this process, the worker's start and end included."""
+    """Return the rate in wall time. Add the processor time of this process, with start and end, to ``spent``."""
     meter = Meter(table.records)
     before = set(threading.enumerate())
     started = time.process_time()
@@ -328,7 +330,7 @@ def _rate(
 
 
 def _seconds_by_role(threads: set[threading.Thread]) -> Mapping[str, float]:
-    """Return the processor time of ``threads`` by role. A thread that has ended counts as start and end."""
+    """Return the processor seconds of ``threads`` by role, without threads that have ended."""
     found: defaultdict[str, float] = defaultdict(float)
     for thread in threads:
         role = next((role for role in ROLES if f"-{role}-" in thread.name), "")

@@ -1,7 +1,7 @@
 """Print every change of a table: the smallest complete consumer.
 
-Start ``streamclient server`` in another terminal, then run this. It makes a table with a stream, writes three changes,
-and reads them back through a leased worker.
+Start ``streamclient server`` in another terminal, then run this program. It creates a table with a stream, writes three
+changes, and reads them back through a worker.
 """
 
 import sys
@@ -36,7 +36,7 @@ all_seen = threading.Event()
 
 
 class RecordProcessor(IRecordProcessor):
-    """Prints records; one instance per shard."""
+    """Prints the records of one shard."""
 
     def __init__(self, worker_identifier: str) -> None:
         self.worker_identifier = worker_identifier
@@ -62,7 +62,7 @@ class RecordProcessor(IRecordProcessor):
 
 
 class RecordProcessorFactory(IRecordProcessorFactory):
-    """Makes one processor for each shard that the worker gets."""
+    """Makes one processor for each shard whose lease the worker takes."""
 
     def __init__(self, worker_identifier: str) -> None:
         self.worker_identifier = worker_identifier
@@ -96,7 +96,7 @@ def new_worker(worker_identifier: str, client: OTSClient) -> Worker:
 
 
 def main() -> None:
-    client = connect()  # to the instance that TABLESTORE_ENDPOINT and its like name, or else to the local server
+    client = connect()  # connects to the instance in the TABLESTORE_... variables, or to a local server
     make_table_with_stream(client)
     write_three_changes(client)
     with new_worker("worker1", client) as worker:
@@ -106,5 +106,5 @@ def main() -> None:
 if __name__ == "__main__":
     try:
         main()
-    except StreamClientError as error:  # one sentence, such as that no server answers
+    except StreamClientError as error:  # the text says in one sentence what is wrong
         sys.exit(str(error))

@@ -1,8 +1,9 @@
-"""Write every record to a file exactly once by checkpoints in two phases, although the process is killed in between.
+"""Write every record to a file exactly once by two-phase checkpoints, even if the process is killed in between.
 
-Runs against a local Tablestore that it starts itself. A worker process writes each batch to a new file and kills itself
-now and then: before it prepares a batch, between preparing and committing it, or between committing it and storing the
-checkpoint. The next process learns from the lease which batch that was, and checks whether its file exists.
+The program starts a local Tablestore for itself. A worker process writes each batch to a new file. At random it kills
+itself: before it prepares a batch, between preparing and committing the batch, or between committing the batch and
+storing the checkpoint. The lease tells the next process which batch was prepared. That process then checks whether the
+file of the batch exists.
 """
 
 import json
@@ -50,7 +51,7 @@ QUICK = ClientConfig(
 
 
 class FileSink(IRecordProcessor):
-    """Writes one file per batch. A file gets its name when it is complete, so it exists whole or not at all."""
+    """Writes one file per batch. A file gets its final name when its content is complete."""
 
     def __init__(self, directory: Path, chance_of_death: float) -> None:
         self.directory = directory
@@ -60,14 +61,14 @@ class FileSink(IRecordProcessor):
         self.replayed_shard = initialization_input.shard_info.shard_id if initialization_input.is_replay else None
         pending = initialization_input.pending_checkpoint
         if pending is not None and self.path(pending.state.decode()).exists():
-            # The batch was committed; only its checkpoint is missing.
+            # The batch was committed. Only its checkpoint is missing.
             initialization_input.checkpointer.checkpoint(pending.value)
 
     def process_records(self, process_records_input: ProcessRecordsInput) -> None:
         self.perhaps_die("before")
         name = str(uuid.uuid4())
         if self.replayed_shard is not None:
-            # A parked record has its own file, named by its position: a replay after a crash overwrites that file.
+            # In a replay, the record's position is the name of the file. So a second replay overwrites the file.
             place = process_records_input.records[0].sequence_info
             name = f"{self.replayed_shard}-{place.epoch}-{place.timestamp_micros}-{place.row_index}"
         prepared = process_records_input.checkpointer.prepare_checkpoint(None, name.encode())
@@ -102,7 +103,7 @@ def written(directory: Path) -> list[int]:
 
 
 def work(endpoint: str, directory: Path, seed: int) -> None:
-    """Run a worker until every record is in a file, or until it kills its process."""
+    """Run a worker until every record is in a file, or until the worker kills its own process."""
     random.seed(seed)
     client = Connection(endpoint=endpoint).client()
     config = StreamConfig(client=client, data_table_name="visits", status_table_name="status", max_records=BATCH)

@@ -1,7 +1,8 @@
-"""A sink that refuses writers which have lost their shard: SQLite, with the epoch and the position of each shard.
+"""A SQLite sink that stores the epoch and position of each shard, and refuses writers that have lost their shard.
 
-Runs against a local Tablestore that it starts itself. One worker hangs in the middle of a batch until its lease has
-expired and another worker has taken over. Then it goes on, as a frozen process does, and is refused.
+The program starts a local Tablestore for itself. One worker hangs in the middle of a batch until its lease has expired
+and another worker has taken over the shard. When the first worker goes on, as a frozen process would, the sink refuses
+its batch.
 """
 
 import sqlite3
@@ -45,12 +46,12 @@ CREATE TABLE IF NOT EXISTS changes (
 
 
 def position_of(sequence: SequenceInfo) -> str:
-    """Return a text; texts sort in the order of a shard's records."""
+    """Return a record's position as a text. These texts sort in the order of the shard's records."""
     return f"{sequence.epoch:010d}/{sequence.timestamp_micros:020d}/{sequence.row_index:010d}"
 
 
 class FencedSink:
-    """Stores each change once. Thread-safe, and safe between processes that share the file."""
+    """A SQLite file that stores each change once. Threads and processes may share it."""
 
     def __init__(self, path: Path) -> None:
         self._lock = threading.Lock()
@@ -66,12 +67,12 @@ class FencedSink:
             return int(self._connection.execute("SELECT count(*) FROM changes").fetchone()[0])
 
     def take_over(self, shard_id: str, epoch: int) -> None:
-        """Fence earlier owners: from now on only this owner, or a later one, can write for the shard."""
+        """Fence off owners with a smaller epoch than ``epoch``: they can no longer write for the shard."""
         with self._transaction(shard_id, epoch):
             pass
 
     def store(self, shard_id: str, epoch: int, records: Sequence[StreamRecord]) -> int:
-        """Store the records that are not stored yet, all or none; return their number."""
+        """Store all records that are not stored yet, in one transaction; return the number of stored records."""
         with self._transaction(shard_id, epoch) as position:
             new = [record for record in records if position_of(record.sequence_info) > position]
             for record in new:
@@ -82,9 +83,9 @@ class FencedSink:
         return len(new)
 
     def replay(self, shard_id: str, epoch: int, records: Sequence[StreamRecord]) -> None:
-        """Store parked records, which are before the shard's position, each at its own unless it is stored already.
+        """Store parked records, which are before the shard's position. Skip records that are stored already.
 
-        Epoch and position stay as they are: they belong to the shard's owner, and a replay is not the owner.
+        A replay does not change the shard's epoch and position, because they belong to the shard's owner.
         """
         with self._lock:
             for record in records:
@@ -96,7 +97,10 @@ class FencedSink:
 
     @contextmanager
     def _transaction(self, shard_id: str, epoch: int) -> Generator[str, None, None]:
-        """Compare the epoch and write in one transaction; a check before the transaction would prove nothing."""
+        """Open a transaction that refuses an old epoch; yield the shard's position.
+
+        The check of the epoch is part of the transaction, so no other owner can take over after the check.
+        """
         with self._lock:
             self._connection.execute("BEGIN IMMEDIATE")
             try:
@@ -115,7 +119,7 @@ class FencedSink:
 
 
 class Storing(IRecordProcessor):
-    """Stores the changes of one shard in the sink."""
+    """Stores the changes of one shard in the sink, under the epoch of the worker's acquisition."""
 
     def __init__(self, sink: FencedSink, before_store: Callable[[], None] = lambda: None) -> None:
         self.sink = sink
@@ -139,7 +143,7 @@ class Storing(IRecordProcessor):
 
 
 class Telling(Storing):
-    """Stores changes, and prints each step."""
+    """Stores changes like its base class, and prints each step."""
 
     def __init__(self, worker: str, sink: FencedSink, before_store: Callable[[], None] = lambda: None) -> None:
         super().__init__(sink, before_store)
@@ -194,7 +198,7 @@ def main() -> None:
         first, second = Telling("worker-1", sink, freeze), Telling("worker-2", sink)
         with Worker("worker-1", QUICK, config, lambda: first) as worker:
             worker.wait(600, until=hangs.is_set)
-        # The worker has ended although its call still hangs, so its lease expires.
+        # The worker has ended although its call still hangs, so nothing renews its lease, and the lease expires.
         with Worker("worker-2", QUICK, config, lambda: second) as worker:
             worker.wait(600, until=second.is_done.is_set)
             wakes.set()

@@ -1,7 +1,7 @@
 """Print every change of a table, in a loop.
 
-Start ``streamclient server`` in another terminal, make the table with ``streamclient tables create orders``, and write
-rows with any client of Tablestore. Ctrl-C ends it; started again, it goes on where it was.
+Start ``streamclient server`` in another terminal, create the table with ``streamclient tables create orders``, and
+write rows with any Tablestore client. Ctrl-C ends the program. The next start continues at the stored position.
 """
 
 import streamclient

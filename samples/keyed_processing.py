@@ -1,7 +1,7 @@
 """Process the changes of each customer in order, many customers at a time, with exact checkpoints.
 
-Runs against a local Tablestore that it starts itself. Each change takes 20 ms, as a call to another service would. One
-of them fails at first and is retried.
+The program starts a local Tablestore for itself. Each change takes 20 ms, like a call to another service. One change
+fails at first, and is tried again.
 """
 
 import threading
@@ -27,7 +27,7 @@ SECONDS_PER_CHANGE = 0.02
 
 
 class Shipping:
-    """Ships changes. It is called in many threads, but never twice at once for one customer."""
+    """Ships changes. Many threads call it, but never two at the same time for one customer."""
 
     def __init__(self) -> None:
         self.changes_by_customer: dict[str, list[int]] = defaultdict(list)
@@ -60,7 +60,7 @@ def make_table(client: OTSClient) -> None:
 
 
 def unread(client: OTSClient) -> int:
-    """Return the number of records after the stored checkpoint."""
+    """Return the number of records after the stored checkpoint of the table's only shard."""
     streams = TablestoreStreamApi(client)
     (stream,) = streams.list_stream("orders")
     (lease,) = LeaseManager(client, "orders_shipping", stream.stream_id).list_leases()

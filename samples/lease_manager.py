@@ -1,7 +1,7 @@
 """Leases in a store of your own: an ``ILeaseManager`` over one SQLite file, for workers on one machine.
 
-Every conditional operation is one UPDATE whose WHERE clause is the condition, so SQLite decides races. The number of
-changed rows is the answer.
+Every conditional operation is one UPDATE whose WHERE clause is the condition. So SQLite decides which of two workers
+wins. The number of changed rows tells whether the operation succeeded.
 """
 
 import sqlite3
@@ -16,14 +16,14 @@ IF_COUNTER_AND_OWNER = "WHERE lease_key = ? AND counter = ? AND owner = ?"
 
 
 class SqliteLeaseManager(ILeaseManager):
-    """Keeps leases in a SQLite file. Thread-safe, and safe between processes that share the file."""
+    """Stores leases in a SQLite file. Threads and processes may share it."""
 
     def __init__(self, path: Path) -> None:
         self._lock = threading.Lock()
         self._connection = sqlite3.connect(path, check_same_thread=False, isolation_level=None, timeout=60)
 
     def close(self) -> None:
-        """Close the file. The manager cannot be used afterwards."""
+        """Close the file. Afterwards the manager cannot be used."""
         self._connection.close()
 
     def create_lease_table_if_not_exists(self) -> bool:

@@ -1,7 +1,7 @@
 """Measure a worker, and show the samples that Prometheus reads from it after it has caught up.
 
-Runs against a local Tablestore that it starts itself. It writes a hundred rows, lets one worker process them, and reads
-the worker's metrics port as Prometheus does.
+The program starts a local Tablestore for itself. It writes a hundred rows, lets one worker process them, and reads the
+worker's metrics port as Prometheus does.
 """
 
 import sys
@@ -47,7 +47,7 @@ SHOWN = (
 
 
 class Checkpointing(IRecordProcessor):
-    """Checkpoints every batch."""
+    """Stores a checkpoint after every batch."""
 
     def initialize(self, initialization_input: InitializationInput) -> None:
         pass

@@ -1,6 +1,6 @@
 """Keep a Delta table equal to a table: copy its rows, follow its changes, and compare both at the end.
 
-Runs against a local Tablestore that it starts itself. ``streamclient mirror FILE`` does the same from a shell.
+The program starts a local Tablestore for itself. The command ``streamclient mirror FILE`` does the same.
 """
 
 import tempfile

@@ -1,8 +1,8 @@
 """Find a poison record among a thousand, park it, and replay it once the program is mended.
 
-Runs against a local Tablestore that it starts itself. A table of orders gets one amount that is not a number. The
-worker cuts the batch down to that record, parks it in a directory and goes on. A later change of the same order is
-parked after it. Then a mended processor replays both.
+The program starts a local Tablestore for itself. One order in a table has an amount that is not a number. The worker
+delivers smaller and smaller batches until it has found that record. It parks the record in a directory and goes on.
+It also parks a later change of the same order. In the end a mended processor replays both records.
 """
 
 import tempfile
@@ -38,7 +38,7 @@ ORDERS = 1_000
 
 
 class Totals:
-    """The amounts that the processors have read, and the number of their calls."""
+    """The amounts of the orders that the processors have read, and the number of calls to the processors."""
 
     def __init__(self) -> None:
         self.amounts: dict[int, float] = {}
@@ -46,7 +46,7 @@ class Totals:
 
 
 class Adding(IRecordProcessor):
-    """Takes the amount of each order. ``read`` turns the value of the column into a number."""
+    """Stores the amount of each order in ``totals``. ``read`` turns the value of the column into a number."""
 
     def __init__(self, totals: Totals, read: Callable[[object], float]) -> None:
         self.totals = totals

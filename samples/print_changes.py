@@ -5,8 +5,8 @@ Start ``streamclient server`` in another terminal, then::
     streamclient tables create orders
     streamclient run print_changes:PrintChanges --data-table orders --group printer
 
-and write rows with any client of Tablestore. A group has positions of its own: a worker prints what is new to its
-group.
+and write rows with any Tablestore client. Each group stores its own positions, so a worker prints the changes that are
+new to its group.
 """
 
 from streamclient import (
@@ -20,7 +20,7 @@ from streamclient import (
 
 
 class PrintChanges(IRecordProcessor):
-    """Prints records; one instance per shard."""
+    """Prints the records of one shard."""
 
     def initialize(self, initialization_input: InitializationInput) -> None:
         shard_id = initialization_input.shard_info.shard_id
@@ -33,5 +33,5 @@ class PrintChanges(IRecordProcessor):
         process_records_input.checkpointer.checkpoint()
 
     def shutdown(self, shutdown_input: ShutdownInput) -> None:
-        if shutdown_input.shutdown_reason is ShutdownReason.TERMINATE:  # the shard has ended, and its children wait
+        if shutdown_input.shutdown_reason is ShutdownReason.TERMINATE:  # the children wait for this last checkpoint
             shutdown_input.checkpointer.checkpoint()

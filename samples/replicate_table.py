@@ -1,6 +1,6 @@
-"""Copy a table into another one: its rows, then the changes since, each until an end time.
+"""Copy a table into another table: first its rows, then later changes, in two runs that each have an end time.
 
-Runs against two local Tablestores that it starts itself. ``streamclient replicate FILE`` does the same from a shell.
+The program starts two local Tablestores for itself. The command ``streamclient replicate FILE`` does the same.
 """
 
 from datetime import datetime, timedelta, timezone
@@ -41,7 +41,7 @@ def copy_until(end_time: datetime, source: LocalTablestore, destination: LocalTa
 
 
 def in_a_second() -> datetime:
-    """Return a time after all earlier writes, as end times are whole seconds."""
+    """Return an end time that is after all earlier writes, even if its fraction of a second is cut off."""
     return datetime.now(timezone.utc) + timedelta(seconds=1)
 
 

@@ -1,7 +1,7 @@
 """Share the shards of a table among several workers in one process, through leases in a SQLite file.
 
-Runs against a local Tablestore that it starts itself. It splits the table's shard a few times, lets two workers share
-the shards, and shows that they process each record once.
+The program starts a local Tablestore for itself. It splits the table's shard a few times, lets two workers share the
+shards, and shows that they process each record once.
 """
 
 import tempfile
@@ -44,7 +44,7 @@ QUICK = ClientConfig(
 
 
 class Tally:
-    """Counts records by worker, and notes when all are there."""
+    """Counts the records of each worker, and sets ``is_complete`` when all expected records are counted."""
 
     def __init__(self, expected: int) -> None:
         self.by_worker: Counter[str] = Counter()
@@ -60,7 +60,7 @@ class Tally:
 
 
 class Counting(IRecordProcessor):
-    """Checkpoints each batch, and adds its records to the tally."""
+    """Stores a checkpoint after each batch, and adds the number of records in the batch to the tally."""
 
     def __init__(self, worker: str, tally: Tally) -> None:
         self.worker = worker

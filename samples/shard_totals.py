@@ -1,6 +1,6 @@
 """Keep state for each shard of a table in one event loop: an object per shard, with ``await`` in its methods.
 
-Each total begins at 0 when this process gets the shard of ``orders``, and counts what comes from then on.
+Each total begins at 0 when this process takes a shard of ``orders``. It adds the amounts of the records from then on.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
-"""Call another service for every change of a table, a hundred calls at a time, those of one order in their order.
+"""Call another service for every change of a table: a hundred calls at a time, and in order for each row.
 
-The table is ``orders``. A position is stored once every change before it is shipped. A call that fails is repeated, so
-the other service has to bear a change that it has seen before.
+The table is ``orders``. A position is stored only after all changes before it are shipped. A failed call is repeated,
+so the other service must accept a change a second time.
 """
 
 import asyncio

@@ -1,8 +1,8 @@
 """Store every change of a table in a Delta table exactly once, with one more column that Spark computes.
 
-Start ``streamclient server`` in another terminal, then ``python samples/spark_lake.py``. It makes a table, writes
-some changes, lets a worker bring them into the lake, and compares the rows that result from them with the table. The
-lake is the folder ``lake``, or the one named by the argument.
+Start ``streamclient server`` in another terminal, then ``python samples/spark_lake.py``. The program creates a table,
+writes some changes, and lets a worker store them in the lake. It then compares the rows that result from the changes in
+the lake with the rows of the table. The lake is the folder ``lake``, or the folder that the argument names.
 """
 
 import sys
@@ -39,7 +39,7 @@ from tablestore import (
 TABLE = "spark_orders"
 ANY_STATE = Condition(RowExistenceExpectation.IGNORE)
 RELIED_ON = {"amount": ColumnType.DOUBLE}
-"""The columns that the transform needs in each batch, even if no change of the batch puts them."""
+"""The columns that ``with_tax`` needs in each batch, even if no change of the batch sets them."""
 
 
 def make_table(client: OTSClient) -> None:
@@ -52,7 +52,10 @@ def make_table(client: OTSClient) -> None:
 
 
 def write_changes(client: OTSClient) -> int:
-    """Write twenty orders; every second one is paid and loses its note, every fifth one is deleted."""
+    """Write twenty orders; return the number of changes.
+
+    Every second order is paid and loses its note. Every fifth order is deleted.
+    """
     changes = 0
     for number in range(20):
         key = [("customer", f"customer-{number % 4}"), ("order_id", number)]
@@ -81,7 +84,7 @@ def with_tax(frame: DataFrame, context: BatchContext) -> DataFrame:
 
 
 def main(lake: str = "lake") -> None:
-    client = connect()  # to the instance that TABLESTORE_ENDPOINT and its like name, or else to the local server
+    client = connect()  # connects to the instance in the TABLESTORE_... variables, or to a local server
     make_table(client)
     expected = write_changes(client)
     spark = local_session("spark-lake")
@@ -95,7 +98,7 @@ def main(lake: str = "lake") -> None:
         ) as factory,
         Worker("spark-worker", ClientConfig(), config, factory) as worker,
     ):
-        reader = destination.another()  # a handle is for one thread at a time
+        reader = destination.another()  # two threads must not use one destination object at the same time
         worker.wait(600, until=lambda: sum(one.count for entry in reader.log() for one in entry.commits) == expected)
     changes = read_delta(spark, lake)
     order = ("_epoch", "_timestamp", "_row_index")
@@ -112,5 +115,5 @@ def main(lake: str = "lake") -> None:
 if __name__ == "__main__":
     try:
         main(*sys.argv[1:])
-    except StreamClientError as error:  # one sentence, such as that no server answers
+    except StreamClientError as error:  # the text says in one sentence what is wrong
         sys.exit(str(error))

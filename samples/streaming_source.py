@@ -1,7 +1,7 @@
 """Stream a table's changes into Parquet, read its rows with ``spark.read``, and write a frame into a table.
 
-Makes a table on a local server of its own, and reads its stream in three runs of one query, with a split of the shard
-after the first. Then it copies the rows of the table into another one.
+The program starts a local Tablestore for itself, and creates a table. It reads the table's stream in three runs of one
+query; after the first run the shard splits. In the end it copies the rows of the table into another table.
 """
 
 import sys
@@ -41,7 +41,7 @@ def make_tables(client: OTSClient) -> None:
 
 
 def write_orders(client: OTSClient, first: int, count: int) -> None:
-    """Write orders: each third one has an amount that is text, and each fourth one is deleted."""
+    """Write ``count`` orders. Every third order has a text as its amount, and every fourth order is deleted."""
     for number in range(first, first + count):
         key = [("customer", f"customer-{number % 3}"), ("order_id", number)]
         amount = f"{number} euros" if number % 3 == 2 else number * 1.5
@@ -51,7 +51,7 @@ def write_orders(client: OTSClient, first: int, count: int) -> None:
 
 
 def catch_up(spark: SparkSession, connection: Mapping[str, str], lake: Path) -> None:
-    """Read all changes in the stream, in batches of four; the checkpoint keeps the position for the next run."""
+    """Read all new changes in batches of four. Spark's checkpoint stores the position for the next run."""
     changes = spark.readStream.format("tablestore").options(**connection, table="orders", maxOffsetsPerTrigger="4")
     writer = changes.schema(COLUMNS).load().writeStream.format("parquet")
     writer = writer.option("checkpointLocation", str(lake / "checkpoint")).trigger(availableNow=True)

@@ -1,7 +1,7 @@
 """Test a record processor with ``stream_simulation``; run it with ``pytest samples/test_my_processor.py``.
 
-The processor collects changes and writes them to a warehouse ten at a time. ``HastyProcessor`` is the same with a
-mistake that no ordinary test finds: it checkpoints before its buffer is written.
+The processor collects changes, and writes them to a warehouse ten at a time. ``HastyProcessor`` has a mistake that no
+ordinary test finds: it stores a checkpoint before its buffer is written.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ BUFFER_SIZE = 10
 
 
 class Warehouse:
-    """Keeps the newest number of each row, as a table updated by key would."""
+    """Keeps the newest number of each row, like a table updated by key."""
 
     def __init__(self) -> None:
         self.rows: dict[str, int] = {}
@@ -34,7 +34,7 @@ class Warehouse:
         self.rows.update(changes)
 
     def check(self, run: Run) -> None:
-        """Check that every row has the number of its last change."""
+        """Check that the warehouse has the newest number of every row."""
         items = run.newest.items()
         stale = {key: new for key, new in items if self.rows.get(key) != new}
         some = sorted(stale)[:3]
@@ -42,7 +42,7 @@ class Warehouse:
 
 
 class PatientProcessor(IRecordProcessor):
-    """Checkpoints only what is in the warehouse."""
+    """Stores a checkpoint once all changes before it are in the warehouse."""
 
     def __init__(self, warehouse: Warehouse) -> None:
         self.warehouse = warehouse
@@ -72,7 +72,7 @@ class PatientProcessor(IRecordProcessor):
 
 
 class HastyProcessor(PatientProcessor):
-    """Checkpoints every batch, whether its buffer is written or not."""
+    """Stores a checkpoint after each batch, before its buffer is written."""
 
     def process_records(
         self,

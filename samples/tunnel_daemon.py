@@ -1,6 +1,6 @@
-"""Consume full data, then changes, with a callback and a daemon.
+"""Consume all rows of a table and then its changes, through a tunnel, with a callback and a daemon.
 
-Runs against a local Tablestore that it starts itself, or against the endpoint in TABLESTORE_ENDPOINT if that is set.
+The program uses the instance at TABLESTORE_ENDPOINT. If that variable is not set, it starts a local Tablestore.
 """
 
 import threading
@@ -22,11 +22,11 @@ def main() -> None:
         # 1. A tunnel client over the SDK's own client.
         tunnel_client = TunnelClient(ots_client)
 
-        # 2. A tunnel for full data and, from now on, changes.
+        # 2. A tunnel for all rows (full data), and for the changes from now on.
         tunnel_id = tunnel_client.create_tunnel("test_table", "test_tunnel", TunnelType.BASE_AND_STREAM)
         put_orders(ots_client, "test_table", [0])
 
-        # 3. A callback, and a daemon that calls it for as long as it runs.
+        # 3. A callback, and a daemon that passes all records to the callback until the daemon ends.
         seen = []
         everything = threading.Event()
 

@@ -1,4 +1,4 @@
-"""The common parts of the tunnel samples: a Tablestore to run against, a table, and orders in it."""
+"""The common parts of the tunnel samples: a Tablestore instance, a table, and orders in the table."""
 
 import os
 from collections.abc import Generator, Iterable
@@ -23,7 +23,7 @@ from tablestore import (
 
 @contextmanager
 def instance() -> Generator[OTSClient, None, None]:
-    """Yield a client of the Tablestore named in the environment, or of a local one that ends with the sample."""
+    """Yield a client of the instance at TABLESTORE_ENDPOINT or, if that is not set, of a new local Tablestore."""
     if "TABLESTORE_ENDPOINT" not in os.environ:
         with LocalTablestore() as local:
             yield local.client()
@@ -32,13 +32,13 @@ def instance() -> Generator[OTSClient, None, None]:
 
 
 def make_table(client: OTSClient, name: str) -> None:
-    """Create a table of orders by number. It needs no stream for a tunnel, which switches the stream on by itself."""
+    """Create a table of orders, with their numbers as keys. The stream is off, because a tunnel switches it on."""
     meta = TableMeta(name, [("order", "INTEGER")])
     client.create_table(meta, TableOptions(), ReservedThroughput(CapacityUnit(0, 0)))
 
 
 def put_orders(client: OTSClient, name: str, orders: Iterable[int]) -> None:
-    """Write one row per order."""
+    """Write one row for each number in ``orders``."""
     request = BatchWriteRowRequest()
     condition = Condition(RowExistenceExpectation.IGNORE)
     rows = [PutRowItem(Row([("order", order)], [("state", "paid")]), condition) for order in orders]

@@ -1,6 +1,6 @@
-"""Share one tunnel among several clients: channels are balanced, and a client that ends leaves its own to the others.
+"""Share the channels of one tunnel among several workers; when one worker ends, the others take its channels.
 
-Runs against a local Tablestore that it starts itself, because it splits the table's partition.
+The program starts a local Tablestore for itself, because it splits the table's partition.
 """
 
 import threading
@@ -58,10 +58,10 @@ def main() -> None:
                 print("two workers read 2 channels each")
                 put_orders(client, "orders", ORDERS)
                 worker.wait(until=lambda: sum(first.records.values()) + sum(second.records.values()) >= len(ORDERS))
-                print(f"together they processed {len(ORDERS)} changes, each in 2 channels")
+                print(f"together they processed {len(ORDERS)} changes; each worker read 2 channels")
             worker.wait(until=lambda: len(worker.channel_statuses()) == 4)
-            print("the second one has ended, the first reads 4 channels again")
-        print(f"the second one was told of the end of {second.ended_channels} channels")
+            print("the second worker has ended, the first one reads 4 channels again")
+        print(f"the second worker was told of the end of {second.ended_channels} channels")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""Handle changes as objects of a class, and park those that do not fit it.
+"""Handle changes as objects of a class, and park changes that do not fit the class.
 
-A change of ``orders`` whose amount is missing or not an integer fails twice, and waits in the table ``parked_orders``
-with the reason; ``streamclient parked list --table parked_orders`` shows it. The shard goes on.
+A change of ``orders`` whose amount is missing or is not an integer fails twice. It is then parked in the table
+``parked_orders`` with the reason, and the shard goes on. ``streamclient parked list --table parked_orders`` shows it.
 """
 
 from dataclasses import dataclass

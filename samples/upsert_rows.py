@@ -1,8 +1,9 @@
-"""Keep a table of PostgreSQL like a table of Tablestore, at least once.
+"""Keep a PostgreSQL table equal to a Tablestore table, with at-least-once delivery.
 
-``DSN=... python upsert_rows.py``, with a table that ``create table orders (id text primary key, amount bigint)`` made.
-Each batch is one transaction, and its position is stored after it. So after a crash a batch may come again, which
-changes nothing: an upsert of the same row is the same row.
+Run ``DSN=... python upsert_rows.py``. The table in PostgreSQL must exist; create it with
+``create table orders (id text primary key, amount bigint)``. Each batch is one transaction, and the batch's position is
+stored after the transaction. So after a crash a batch may come again. That changes nothing, because an upsert of the
+same row has the same result.
 """
 
 import os

@@ -256,9 +256,9 @@ _HOMES = {
     "record_batch": "wire.columns",
     "replay_parked": "worker.parking.parking_replay",
 }
-"""Each public name and the module that defines it. A name is loaded when it is first used, because loading slows a
-command line. The modules of workers load the SDK or a scheduler, which together take most of a second. Even modules of
-plain values take a twentieth of a second."""
+"""Each public name and the module that defines it. The module is imported when the name is first used, because each
+import delays the start of a command. The modules of workers, with the SDK and the scheduler that they import, take most
+of a second. Even the modules of plain values take a twentieth of a second."""
 
 
 __getattr__ = loader(__name__, _HOMES)

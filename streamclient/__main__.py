@@ -1,4 +1,4 @@
-"""``python -m streamclient`` is the command ``streamclient``."""
+"""The entry point of ``python -m streamclient``, which runs the command ``streamclient``."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""``changes``: the loop over tables or over a tunnel, from one set of options.
+"""``changes``: the function that makes a loop over the changes of tables or of a tunnel.
 
-The package ``loops`` knows only tables. This module adds tunnels.
+The package ``streamclient.loops`` makes loops over tables only. This module adds loops over tunnels.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from streamclient.worker.worker import Worker
 
 
 class WithWorker(LoopBase):
-    """A loop that makes its worker accessible."""
+    """A loop over changes, with access to its worker: ``worker`` for tables, ``tunnel_worker`` for a tunnel."""
 
     @property
     def worker(self) -> Worker:
-        """The worker, for its statuses, its health, ``pause`` and ``accept_loss``. Usable from any thread.
+        """The worker that reads the tables, for its statuses and for calls such as ``pause``. Usable from any thread.
 
         Raises:
-            StreamClientException: these are the changes of a tunnel; see ``tunnel_worker``.
+            StreamClientException: the loop reads a tunnel; use ``tunnel_worker``.
         """
         worker = self._consumption.worker
         if not isinstance(worker, Worker):
@@ -47,11 +47,13 @@ class WithWorker(LoopBase):
 
     @property
     def tunnel_worker(self) -> TunnelWorker:
-        """The worker of a tunnel. If it is used before the loop begins, the first use asks the service for the tunnel.
+        """The worker that reads the tunnel.
+
+        If the loop has not begun yet, the first use of this property looks the tunnel up in the service.
 
         Raises:
             ConfigurationError: the tunnel does not exist.
-            StreamClientException: these are the changes of tables; see ``worker``.
+            StreamClientException: the loop reads tables; use ``worker``.
         """
         worker = self._consumption.worker
         if not isinstance(worker, TunnelWorker):
@@ -60,19 +62,20 @@ class WithWorker(LoopBase):
 
 
 class Changes(WithWorker, Loop):
-    """The changes of tables, batch by batch; ``streamclient.changes`` makes it.
+    """The changes of tables or of a tunnel, batch by batch; ``streamclient.changes`` makes this object.
 
-    Use an object once, and in one way: iterate it in one thread, or call ``run``, or call ``each``. If the object is
-    used as a context manager, the end of the block closes it.
+    Use an object in one way: iterate it in one thread, or call ``run`` once, or call ``each`` once. If the object is
+    used as a context manager, the end of the block closes the object.
 
-    When the body of a loop has ended and the loop asks for the next batch, the previous batch is committed, without
-    waiting for the answer. With ``commit="explicit"`` only ``batch.commit()`` stores: everything up to its batch. If
-    the body is left by ``break``, ``return`` or an exception, nothing of its batch is stored, and the next loop over
-    the same object begins with that batch. A shard gives one batch at a time, so its records come in order.
+    When the body of a loop has ended and the loop asks for the next batch, the worker commits the previous batch
+    without waiting for the answer. With ``commit="explicit"``, the program calls ``batch.commit()``, which commits the
+    batch and all earlier batches of its shard. If the body is left by ``break``, ``return`` or an exception, its batch
+    is not committed, and the next loop over the same object begins with that batch. A shard gives one batch at a time,
+    so the records of a shard come in order.
 
     A loop ends after ``close()`` or ``worker.shutdown()``. While the program's main thread is in a loop, SIGTERM raises
-    ``SystemExit(143)`` there; see ``ClientConfig.end_on_sigterm``. An object that is dropped, or whose thread has
-    ended, stops its worker within a second.
+    ``SystemExit(143)`` in that thread; see ``ClientConfig.end_on_sigterm``. If the program drops the object, or if the
+    thread of the loop ends, the worker stops within a second.
     """
 
 
@@ -90,31 +93,31 @@ def changes(
     max_records: int = 1_000,
     config: ClientConfig | TunnelWorkerConfig | None = None,
 ) -> Changes:
-    """Return the changes of one or more tables, to be iterated or given to functions. No service is called.
+    """Return the changes of one or more tables, to be iterated or given to functions. This call sends no request.
 
     All processes with the same ``group`` share the shards of the tables; each process needs its own ``worker`` name.
 
     Args:
-        table: name of the data table, or names of several. With ``tunnel`` it may be left out.
-        group: name of the consuming application; needed without ``tunnel``.
-        tunnel: name or id of a tunnel, in place of a group: a tunnel with base data delivers the present rows first,
-            then the changes. The service keeps the positions, so ``status_table``, ``initial_position`` and
-            ``max_records`` do not apply.
-        commit: when positions are stored: ``"turn"`` when a batch's body or handler ends, or ``"explicit"`` only by
-            ``batch.commit()``.
-        client: a ``tablestore.OTSClient``; by default a client for the instance in the environment, as for every
-            command.
-        status_table: table of the leases; by default ``<table>_<group>``. Needed for several tables.
-        worker: name of this worker, unique among all workers that run; by default a new name.
+        table: name of the data table, or a sequence of several names. With ``tunnel``, ``table`` may be left out.
+        group: name of the consuming application; required unless ``tunnel`` is given.
+        tunnel: name or id of a tunnel, given instead of ``group``. A tunnel with base data delivers the present rows
+            first and the changes afterwards. The service keeps the positions, so ``status_table``, ``initial_position``
+            and ``max_records`` do not apply.
+        commit: when positions are stored: with ``"turn"`` when the body or the handler of a batch ends, with
+            ``"explicit"`` only when the program calls ``batch.commit()``.
+        client: a ``tablestore.OTSClient``; by default a client for the instance that the environment variables name.
+        status_table: name of the table that stores the leases; by default ``<table>_<group>``. Required for several
+            tables.
+        worker: name of this worker, which no other running worker may have; by default a new name.
         initial_position: start of shards without a stored position: ``"oldest"``, ``"latest"`` or an
             ``InitialPosition``.
-        max_records: most records of a batch.
+        max_records: the largest number of records in a batch.
         config: settings of the worker, used unchanged; by default the worker has few threads, whatever the number of
-            shards. With ``tunnel`` they may be a ``TunnelWorkerConfig``, with ``worker``, if given, as its
-            ``client_tag``.
+            shards. With ``tunnel``, a ``TunnelWorkerConfig`` is accepted too; if ``worker`` is given, it replaces the
+            ``client_tag`` of that config.
 
     Raises:
-        ConfigurationError: an argument, or a variable of the environment, is invalid; nothing has happened yet.
+        ConfigurationError: an argument or an environment variable is invalid; nothing was started.
     """
     return Changes(
         consumption_of(
@@ -145,10 +148,10 @@ def consumption_of(
     max_records: int,
     config: ClientConfig | TunnelWorkerConfig | None,
 ) -> Consumption:
-    """Return the consumption that the options of ``changes`` describe.
+    """Return the ``Consumption``, a worker and its line of batches, for the options of ``changes``.
 
     Raises:
-        ConfigurationError: an option is invalid; nothing has happened yet.
+        ConfigurationError: an option is invalid; nothing was started.
     """
     if tunnel is None:
         if isinstance(config, TunnelWorkerConfig):
@@ -187,7 +190,13 @@ def consumption_of(
 
 
 def _table_of_tunnel(table: object, tunnel: str, is_left_out: Mapping[str, bool]) -> str | None:
-    """Return the name of the tunnel's table, if one is given; refuse the options of a group."""
+    """Return ``table`` if the options suit a tunnel.
+
+    ``is_left_out`` says for each option that goes only with ``group`` whether the caller left it out.
+
+    Raises:
+        ConfigurationError: ``table`` is not a name, or such an option was given.
+    """
     checks.identifier.require("tunnel", tunnel)
     if table is not None and not isinstance(table, str):
         given = checks.shown(table)
@@ -211,10 +220,10 @@ def _tunnel_worker(
 
 
 def _tunnel_named(client: TunnelClient, tunnel: str, table: str | None) -> TunnelInfo:
-    """Return the tunnel with this name or id.
+    """Return the tunnel with the name or id ``tunnel``.
 
     Raises:
-        ConfigurationError: no tunnel has this name or id, or several have it.
+        ConfigurationError: no tunnel or more than one tunnel has this name or id.
     """
     known = client.list_tunnel(table)
     found = [each for each in known if tunnel in (each.tunnel_id, each.tunnel_name)]

@@ -1,4 +1,4 @@
-"""Changes of tables in an event loop: ``async for``, coroutines as handlers, processors with ``await``."""
+"""Changes in an event loop, with ``async for``, with coroutines as handlers, or with async processors."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -15,15 +15,15 @@ __all__ = ["AsyncBatch", "AsyncChanges", "AsyncRecordProcessor", "changes"]
 
 
 class AsyncChanges(WithWorker, AsyncLoop):
-    """The changes of tables, batch by batch, in an event loop; ``streamclient.aio.changes`` makes it.
+    """The changes of tables or of a tunnel, batch by batch, in an event loop; made by ``streamclient.aio.changes``.
 
-    This is ``streamclient.Changes`` with ``async for`` and ``await``. Use an object once, and in one way: iterate it in
-    one event loop, by one task at a time, or await ``run``, or await ``each``. Reading, leases and checkpoints stay in
-    threads, so a body that blocks the event loop costs no lease.
+    The object works like ``streamclient.Changes``, with ``async for`` and ``await``. Use an object in one way: iterate
+    it in one event loop, by one task at a time, or await ``run`` once, or await ``each`` once. The worker reads, renews
+    leases and stores checkpoints in its own threads, so a body that blocks the event loop costs no lease.
 
-    Cancellation loses nothing. If a wait for a batch is cancelled, all batches go on waiting. If a body is cancelled,
-    nothing of its batch is stored. SIGTERM ends the loop after its present body, if the program does not handle it. An
-    object that is dropped, or whose event loop is closed, stops its worker within a second.
+    Cancellation loses no records. If a wait for a batch is cancelled, no batch is taken. If a body is cancelled, its
+    batch is not committed. SIGTERM ends the loop after its present body, unless the program handles that signal. If the
+    program drops the object, or closes the event loop, the worker stops within a second.
     """
 
 
@@ -43,8 +43,8 @@ def changes(
 ) -> AsyncChanges:
     """Return the changes of one or more tables, to be iterated in an event loop or given to coroutines.
 
-    Arguments and errors are the same as in ``streamclient.changes``. The function calls no service, and needs no
-    running event loop.
+    Arguments and errors are the same as in ``streamclient.changes``. This call sends no request, and needs no running
+    event loop.
     """
     return AsyncChanges(
         consumption_of(

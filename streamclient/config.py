@@ -1,6 +1,6 @@
-"""Settings of workers and streams: frozen, and checked when they are made.
+"""Settings of workers and streams, as frozen objects whose values are checked when they are made.
 
-Names and defaults are the same as in the Java client, with units in the name.
+Names and defaults are the same as in the Java client. Most names end with a unit.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from streamclient.model import BalanceBy, InitialPosition, OnFailure, TrimmedDat
 _log = logs.logger(__name__)
 
 BEATS_PER_LEASE = 3.3
-"""The number of heartbeats in one lease duration, and the number of scans, with the defaults of ``ClientConfig``. The
-loss of a single heartbeat or scan does no harm."""
+"""The number of heartbeats, and also of scans, in one lease duration with the defaults of ``ClientConfig``. So the loss
+of a single heartbeat or scan does no harm."""
 
 READS_PER_SECOND = 400
-"""The largest number of reads a second that a worker may make without finding a record. It suffices for four shards
-with traffic and a thousand quiet shards. A thousand reads took about one second of a processor core, on a busy
-machine."""
+"""The largest number of reads a second that a worker may make without finding a record, unless ``EAGER_SHARDS`` allows
+more. This number suffices for four shards with traffic and a thousand quiet shards. On a busy machine, a thousand reads
+took about one second of a processor core."""
 
 EAGER_SHARDS = 6
-"""If reading this many shards every ``worker_idle_time_millis`` takes more than ``READS_PER_SECOND`` reads, a worker
-may make that larger number."""
+"""The number of shards that a worker may always read every ``worker_idle_time_millis``, even if it needs more than
+``READS_PER_SECOND`` reads for that."""
 
 _retry_strategy = checks.optional(checks.implementation(IRetryStrategy))
 lease_manager = checks.implementation(ILeaseManager)
@@ -52,18 +52,19 @@ class ProcessorKind(Enum):
     """The kinds of objects that a program may give as its processor factory."""
 
     MAKER = "makes processors"
-    """A factory, or a class or function without arguments."""
+    """A factory object, or a class or function that makes a processor when it is called without arguments."""
     ASYNC_MAKER = "makes async processors"
-    """A class of async processors."""
+    """A class whose instances are async processors."""
     HANDLER = "handles batches"
-    """A function of one batch."""
+    """A function that takes one batch."""
     ASYNC_HANDLER = "handles batches in an event loop"
 
 
 def processor_kind(given: object) -> ProcessorKind | str:
-    """Return the kind of ``given``.
+    """Return the kind of processor factory that ``given`` is.
 
-    If a worker cannot take it, return the reason; for ``None`` return an empty text.
+    If a worker cannot use ``given``, return the reason as a text. For an object that cannot be called, such as
+    ``None``, the text is empty.
     """
     if not isinstance(given, type) and callable(getattr(given, "create_processor", None)):
         return checks.deferring(getattr(given, "create_processor")) or ProcessorKind.MAKER  # noqa: B009
@@ -145,24 +146,26 @@ def _initial_position(given: object) -> InitialPosition:
 class FailurePolicy:
     """The treatment of records for which ``process_records`` raises.
 
-    A failed batch is delivered again to the same processor, up to ``retries`` times. If it still fails, it is cut in
-    two, and the halves are delivered in order, each as a batch of its own. Halves that fail are cut again, down to the
-    single record that fails, which is retried ``retries`` times more. Then ``then`` applies. So a processor must accept
-    a record that it has seen before, which also happens after a crash.
+    The worker delivers a failed batch again to the same processor, up to ``retries`` times. If the batch still fails,
+    the worker cuts it in two, and delivers the halves in order, each as a batch of its own. A half that fails is cut
+    again, down to the single record that fails. This record is retried up to ``retries`` times; if it still fails, the
+    field ``then`` decides the next step. So a processor must accept a record that it has seen already, as it must after
+    a crash.
     """
 
     retries: int = field(default=3, validator=checks.not_negative)
-    """The number of retries. Retries and pauses together should outlast ordinary outages of the processor's sink."""
+    """The largest number of times that a failed batch is delivered again. The retries and their pauses together should
+    outlast ordinary outages of the processor's sink."""
     first_pause_millis: int = field(default=1_000, validator=checks.not_negative)
     """The pause before the first retry; it doubles with each retry."""
     longest_pause_millis: int = field(default=60_000, validator=checks.not_negative)
     bisect: bool = field(default=True, validator=checks.flag)
-    """Whether a failing batch is cut. If it is not, ``then`` applies to all of its records. With ``then=RESTART`` no
-    batch is ever cut, because the new processor reads the whole batch again."""
+    """Whether the worker cuts a failing batch in two. With ``False``, ``then`` applies to all records of the batch.
+    With ``then=RESTART`` no batch is ever cut, because the new processor reads the whole batch again."""
     then: OnFailure = field(default=OnFailure.RESTART, converter=_then)
     parking: IParkingStore | None = field(default=None, validator=checks.optional(checks.implementation(IParkingStore)))
-    """The store of parked records, needed with PARK; see ``streamclient.worker.parking``. All workers of a fleet need
-    the same store."""
+    """The store of parked records, required with ``then=PARK``; see ``streamclient.worker.parking``. All workers of a
+    fleet need the same store."""
     park_rest_of_key: bool = field(default=True, validator=checks.flag)
     """Whether later records of a parked key are parked too, without being tried, as long as the key has parked records.
     With ``False``, later records are delivered, and a replay may write an old change over a newer one."""
@@ -191,14 +194,14 @@ class FailurePolicy:
 
     @property
     def most_parked(self) -> int:
-        """The most records that may be parked among the latest ``share_window_records`` of a shard."""
+        """The largest number of records that may be parked among the latest ``share_window_records`` of a shard."""
         return int(self.most_parked_share * self.share_window_records)
 
 
 @checks.explains_names
 @frozen(kw_only=True)
 class Backoff:
-    """Pauses before a failed processor is started again."""
+    """The pauses between the failure of a processor and the start of a new processor."""
 
     restart_backoff_min_millis: int = field(default=1_000, validator=checks.positive)
     """The first pause; it doubles with each consecutive failure."""
@@ -215,7 +218,7 @@ class Backoff:
 @checks.explains_names
 @frozen(kw_only=True)
 class CallLimits:
-    """The longest durations of calls for one shard."""
+    """The longest durations of the calls that a worker makes for one shard."""
 
     slow_processor_warning_millis: int = field(default=30_000, validator=checks.positive)
     """The duration after which a call into user code is logged and named in the shard's status."""
@@ -224,8 +227,8 @@ class CallLimits:
     releases the shard's lease, so that another worker can continue from the stored checkpoint; 0 sets no limit."""
     read_limit_millis: int = field(default=120_000, validator=checks.not_negative)
     """The longest duration of one read of a shard, including the wait for a thread. After this time the worker releases
-    the shard's lease, as for ``user_code_limit_millis``; 0 sets no limit. A client with the usual time-outs gives up a
-    read earlier."""
+    the shard's lease, so that another worker can read the shard; 0 sets no limit. With the usual time-outs of the SDK's
+    client, a read fails earlier than this limit."""
     checkpoint_timeout_millis: int = field(default=30_000, validator=checks.positive)
     """The time that ``checkpoint()`` waits for the status table before it raises."""
 
@@ -236,10 +239,12 @@ class Prefetch:
     """Limits of reading ahead while processors work, in bytes as the service sends them."""
 
     prefetch_bytes: int = field(default=2 << 20, validator=checks.not_negative)
-    """The limit for one shard; 0 reads nothing ahead. With any other limit one page may always be read ahead, whatever
-    its size. Several pages help when batches take unequal times to process."""
+    """The largest size of the pages read ahead for one shard. With 0 the worker reads no page ahead. With any other
+    value it may always read one page ahead, whatever the size of the page. More pages help when batches take unequal
+    times to process."""
     prefetch_total_bytes: int = field(default=32 << 20, validator=checks.positive)
-    """The limit for all shards of a worker together. Decoded records take about four times as much memory."""
+    """The largest size of the pages read ahead for all shards of a worker together. Decoded records take about four
+    times as much memory."""
 
 
 @checks.explains_names
@@ -248,10 +253,11 @@ class ClientConfig:
     """Settings of a worker. All workers of a fleet, in every language, must agree on ``lease_duration_millis``."""
 
     lease_duration_millis: int = field(default=20_000, validator=checks.positive)
-    """The time after which an observer treats a lease as expired if the lease's counter does not change."""
+    """The time after which other workers treat a lease as expired if the lease's counter has not changed."""
     renewer_interval_millis: int = field(default=6_000, validator=checks.positive)
     taker_interval_millis: int = field(default=6_000, validator=checks.positive)
-    """The time between scans of the status table. Each scan serves taking, balancing, hand-overs and parent checks."""
+    """The time between scans of the status table. After each scan the worker takes, balances and hands over leases, and
+    checks whether parent shards are finished."""
     worker_idle_time_millis: int = field(default=15, validator=checks.positive)
     """The time from the beginning of one read to the beginning of the next, for a shard that had no new records
     although its table has traffic. A smaller value finds records sooner and costs more reads. A table counts as having
@@ -261,11 +267,11 @@ class ClientConfig:
     check_table_ready_interval_millis: int = field(default=100, validator=checks.positive)
     sync_shard_interval_millis: int = field(default=10_000, validator=checks.positive)
     max_duration_before_last_successful_renew_or_take_lease: int = field(default=60_000, validator=checks.positive)
-    """The worker reports itself unhealthy after this many milliseconds without a successful renewal or scan."""
+    """The milliseconds without a successful renewal or scan after which the worker reports itself unhealthy."""
     status_table_read_capacity: int = field(default=0, validator=checks.not_negative)
     status_table_write_capacity: int = field(default=0, validator=checks.not_negative)
     auto_steal_lease: bool = field(default=True, validator=checks.flag)
-    """Whether to ask loaded workers for leases."""
+    """Whether this worker asks workers with more load for some of their leases."""
     renew_thread_pool_size: int = field(default=20, validator=checks.positive)
     """The largest number of threads for heartbeats, which are sent in batches. The worker's other calls about leases
     have a pool of the same size."""
@@ -274,36 +280,39 @@ class ClientConfig:
 
     # The Java client does not have the settings below.
     signal_interval_millis: int = field(default=400, validator=checks.positive)
-    """The time between two reads of a few workers' rows in the status table. It decides how soon a worker notices a
-    message of another worker, or another worker's death. If it is above a tenth of the lease duration, that tenth is
-    used."""
+    """The time between two reads of workers' rows in the status table; each read covers a few workers. The time decides
+    how soon a worker notices another worker's message or death. A value above a tenth of the lease duration counts as
+    that tenth."""
     read_threads: int = field(default=128, validator=checks.positive)
     """The largest number of reads that a worker makes at the same time. If the worker has no more shards than this, no
     read ever waits for another read. A thread is started only when all existing threads are reading."""
     balance_by: BalanceBy = field(default=BalanceBy.COUNT, converter=_balance_by)
-    """The quantity that is balanced. A string is accepted too. Load is balanced only while all workers of the fleet use
-    this package. Java workers count leases, so a fleet with a Java worker balances the number of leases."""
+    """The quantity that workers balance, as a ``BalanceBy`` or its string. Records and bytes are balanced only while
+    all workers of the fleet use this package. Java workers count leases, so a fleet with a Java worker balances the
+    number of leases."""
     max_idle_poll_interval_millis: int = field(default=900, validator=checks.positive)
-    """The longest time between two reads of a shard without new records. The time grows in proportion to the silence,
-    and reaches this value after ten minutes. All shards without traffic together are read at most 200 times a second.
-    So with more than 160 such shards the time is longer: about five seconds for a thousand shards."""
+    """The longest time between two reads of a shard without new records. The time grows in proportion to the age of the
+    shard's last record, and reaches this value after ten minutes. All shards without traffic together are read at most
+    200 times a second. So with more than 160 such shards the time is longer: about five seconds for a thousand
+    shards."""
     max_reads_per_second: int | None = field(default=None, validator=checks.optional(checks.positive))
-    """The largest number of reads a second, over all shards of the worker, that may find nothing. Above it, the times
-    between reads all grow by the same factor, and the worker's row shows that factor. A read that follows records is
-    never slowed. ``None`` stands for 400 or for the reads of six shards at ``worker_idle_time_millis``, whichever is
-    more."""
+    """The largest number of reads a second, over all shards of the worker, that may find nothing. A worker that would
+    exceed this number lengthens all times between reads by the same factor, and shows that factor in its row. A read
+    that follows records is never slowed. ``None`` stands for 400 or for the reads of six shards at
+    ``worker_idle_time_millis``, whichever is more."""
     prefetch: Prefetch = field(default=Prefetch(), validator=checks.instance(Prefetch))
     deliver_empty_batches: bool = field(default=False, validator=checks.flag)
     """Whether ``process_records`` is called after a read that returned no records. The Java client always calls it."""
     backoff: Backoff = field(default=Backoff(), validator=checks.instance(Backoff))
     failure_policy: FailurePolicy = field(default=FailurePolicy(retries=0), validator=checks.instance(FailurePolicy))
-    """The treatment of records for which ``process_records`` raises. By default a new processor starts each time,
-    without end. If ``task_retry_strategy`` is given, that strategy decides about retries instead."""
+    """The treatment of records for which ``process_records`` raises. By default a new processor starts after each
+    failure, without a limit. If ``task_retry_strategy`` is given, that strategy decides about retries instead."""
     trimmed_data_policy: TrimmedDataPolicy = field(
         default=TrimmedDataPolicy.STOP_SHARD,
         converter=_trimmed_data_policy,
     )
-    """The treatment of a shard that lost records to retention. A string is accepted too."""
+    """The treatment of a shard whose next records have left the stream unread, as a ``TrimmedDataPolicy`` or its
+    string."""
     limits: CallLimits = field(default=CallLimits(), validator=checks.instance(CallLimits))
     unhealthy_after_failing_millis: int = field(default=0, validator=checks.not_negative)
     """The milliseconds for which the processor of a shard may fail before the worker reports itself unhealthy. With 0,
@@ -318,7 +327,7 @@ class ClientConfig:
 
     @property
     def reads_ceiling(self) -> int:
-        """The value of ``max_reads_per_second``, or the number for which ``None`` stands."""
+        """The value of ``max_reads_per_second``, or the number that replaces ``None``."""
         own = self.max_reads_per_second
         return own or max(READS_PER_SECOND, EAGER_SHARDS * 1_000 // self.worker_idle_time_millis)
 
@@ -369,7 +378,7 @@ def _name_of_the_table(config: StreamConfig) -> str:
 @checks.explains_names
 @frozen(kw_only=True)
 class StreamConfig:
-    """The stream to read, and the table that keeps progress."""
+    """The stream to read, and the table that stores its leases and checkpoints."""
 
     client: Any = field(validator=_client)
     """A ``tablestore.OTSClient``, used for the data table, its stream and the status table. It may be ``None`` if the
@@ -377,20 +386,20 @@ class StreamConfig:
     data_table_name: str = field(validator=checks.identifier)
     status_table_name: str = field(validator=checks.identifier)
     """The status table. Each consuming application needs its own status table, because rows carry no group name.
-    Streams of different tables may share it."""
+    Streams of different tables may share one status table."""
     max_records: int = field(default=1_000, validator=checks.positive)
-    """The largest number of records per read."""
+    """The largest number of records that one read returns."""
     initial_position: InitialPosition = field(factory=InitialPosition.oldest, converter=_initial_position)
     """The start of shards without a stored checkpoint; ``"oldest"`` and ``"latest"`` are accepted too."""
     name: str = field(default=Factory(_name_of_the_table, takes_self=True), validator=checks.identifier)
-    """The name of the stream in statuses and logs, which tells the streams of one worker apart; by default the name of
-    the data table."""
+    """The name of the stream in statuses and logs, different for each stream of a worker; by default the name of the
+    data table."""
     record_processor_factory: IRecordProcessorFactory | Callable[..., object] | None = field(
         default=None, validator=checks.optional(processor_factory)
     )
-    """The maker of this stream's processors, or the handler of its batches, instead of the worker's factory."""
+    """The maker of this stream's processors, or the handler of its batches, used instead of the worker's factory."""
     lease_manager: ILeaseManager | None = field(default=None, validator=checks.optional(lease_manager))
-    """The keeper of this stream's leases, instead of the status table."""
+    """The store of this stream's leases, used instead of the status table."""
 
     @name.validator
     def _has_no_slash(self, attribute: Attribute[Any], value: str) -> None:

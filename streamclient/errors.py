@@ -1,7 +1,7 @@
 """The exceptions of the package.
 
 The three public exceptions of the Java client are siblings under one base, so ported ``except`` clauses keep their
-meaning in any order. An error says how to treat it: callers ask ``error.kind``, and keep no lists of codes.
+meaning in any order. Callers decide by ``error.kind`` how to treat a failed call, so they need no lists of error codes.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ from types import MappingProxyType
 from urllib.parse import urlsplit
 
 MOST_ERROR_CHARACTERS = 4_096
-"""The largest number of characters that are logged or stored of a text from outside this package. Some errors of
-services contain whole documents."""
+"""The number of characters to which a text from outside this package is cut before it is logged or stored. Some errors
+of services contain whole documents."""
 
 _LEFT_OUT = "...({} characters left out)..."
 _NOTE_CHARACTERS = 48
-"""The room for the note about characters left out, whose number may have any length that fits into memory."""
+"""The number of characters that a shortened text reserves for the note ``_LEFT_OUT``. The note is always shorter."""
 
 
 def printable(text: str, most: int | None = MOST_ERROR_CHARACTERS) -> str:
     """Return a text from outside this package on one line, cut to ``most`` characters, safe for a terminal or a log.
 
     Control characters, line ends, direction marks and lone surrogates are escaped as ``repr`` does it. A longer text
-    keeps its beginning and its end, because many messages end with advice. ``None`` cuts nothing. A text that this
-    function returned stays unchanged when it is passed again.
+    keeps its beginning and its end, because many messages end with advice. With ``most=None`` nothing is cut. A text
+    that this function returned stays unchanged when it is passed again.
     """
     if most is None or len(text) <= most:
         shown = _escaped(text)
@@ -44,29 +44,29 @@ def _escaped(text: str) -> str:
 
 
 _THIS_MACHINE = ("127.0.0.1", "localhost", "::1")
-"""Names by which programs on this machine reach a local server."""
+"""The host names by which programs reach a server on this machine."""
 
 _HTTP_PORT = 80
 
 
 def is_local(endpoint: object) -> bool:
-    """Return whether an endpoint belongs to a local server, because it uses no TLS and its host is this machine."""
+    """Return whether ``endpoint`` is a local server's address: it uses ``http``, and its host is this machine."""
     try:
         parts = urlsplit(str(endpoint))
-    except ValueError:  # the brackets contain something else than an address
+    except ValueError:  # the brackets contain something other than an IP address
         return False
     return parts.scheme == "http" and parts.hostname in _THIS_MACHINE
 
 
 def start_one(endpoint: str) -> str:
-    """Return the advice to start a local server at ``endpoint``, where none listens; empty for another machine."""
+    """Return the advice to start a local server at ``endpoint``; if ``endpoint`` is not local, return an empty text."""
     if not is_local(endpoint):
         return ""
     return f"; start a local Tablestore with `streamclient server --port {urlsplit(endpoint).port or _HTTP_PORT}`"
 
 
 def install_extra(extra: str) -> str:
-    """Return the advice to install an extra. It names no index, because this package is on none."""
+    """Return the advice to install an extra of this package, which no package index offers."""
     return (
         f'install the extra {extra} from where streamclient was installed, in a checkout with  pip install ".[{extra}]"'
     )
@@ -89,9 +89,9 @@ class ErrorKind(Enum):
 
 
 class StreamClientError(Exception):
-    """Base of every exception of this package.
+    """The base class of all exceptions of this package.
 
-    Each argument is a line of the message. It is made ``printable``, because nearly every message quotes names and
+    Each argument is a line of the message. Texts are made ``printable``, because nearly every message quotes names and
     texts of services, users and tables.
     """
 
@@ -105,7 +105,7 @@ class StreamClientError(Exception):
 class ConfigurationError(StreamClientError, ValueError):
     """A setting or argument is invalid.
 
-    It is raised before anything has an effect. The message names the given and the expected value.
+    The error is raised before the call has any effect. The message names the given value and the expected value.
     """
 
 
@@ -114,14 +114,14 @@ class StreamClientException(StreamClientError):
 
 
 class NoThreadError(StreamClientException, RuntimeError):
-    """The system refused a thread: this process, its user or its container has reached its limit.
+    """The system refused to start a thread: this process, its user or its container has reached its limit.
 
     The call had no effect. It may succeed later, when other threads have ended.
     """
 
     @classmethod
     def of(cls, name: str, error: BaseException) -> NoThreadError:
-        """Make the error for the thread or pool ``name``, which the system refused with ``error``."""
+        """Make the error for the thread or thread pool ``name``, which the system refused to start with ``error``."""
         refused = cls(
             f"no thread could be started for {name}: {error}; raise the limit of threads (ulimit -u, the pids limit of "
             "the container, kernel.threads-max), or run fewer of them here"
@@ -131,25 +131,25 @@ class NoThreadError(StreamClientException, RuntimeError):
 
 
 _REFUSED_THREAD = "can't start new thread"
-"""Python's message, in a plain ``RuntimeError``, when the system refuses a thread."""
+"""Python's message, in a plain ``RuntimeError``, when the system refuses to start a thread."""
 
 
 def is_refused_thread(error: BaseException) -> bool:
-    """Return whether an error says that the system refused a thread, so that the same call may succeed later."""
+    """Return whether the system refused to start a thread. If so, the same call may succeed later."""
     return isinstance(error, NoThreadError) or (isinstance(error, RuntimeError) and _REFUSED_THREAD in str(error))
 
 
 class ForkedError(StreamClientException):
     """A forked child used an object that was started before the fork. The child has none of the object's threads.
 
-    Make the object in the child, after the fork. The parent's object goes on undisturbed.
+    Make the object in the child, after the fork. The object in the parent goes on undisturbed.
     """
 
 
 class WorkerFailedError(StreamClientError):
-    """A worker ended by itself, because of an error in one or several streams.
+    """A worker ended because of errors in one or several streams, and not because its program stopped it.
 
-    The message has one sentence per failed stream, as the log has.
+    The message has one sentence for each failed stream; the log has the same sentences.
     """
 
     def __init__(self, message: str, errors: Mapping[str, BaseException]) -> None:
@@ -159,9 +159,10 @@ class WorkerFailedError(StreamClientError):
 
     @classmethod
     def of(cls, sentences: Mapping[str, str], errors: Mapping[str, BaseException]) -> WorkerFailedError:
-        """Make the error for ``errors``. Its cause is the first of them that is a fault of this package, if any.
+        """Make the exception for the streams in ``errors``, with their ``sentences`` as its message.
 
-        Other errors need no traceback.
+        The cause of the exception is the first error that is not foreseen, and so may be a fault of this package.
+        Errors that ``is_foreseen`` accepts need no traceback.
         """
         failed = cls("; ".join(sentences[name] for name in errors), errors)
         faults = [error for error in errors.values() if not is_foreseen(error)]
@@ -199,9 +200,9 @@ class DependencyException(StreamClientError):
 
 
 class UnreadableAnswerError(DependencyException):
-    """An answer arrived intact and cannot be read: the service, or a system on the way to it, is at fault.
+    """An answer arrived undamaged, but cannot be decoded. The service, or a system on the way, is at fault.
 
-    No part of the answer was used. The request may be repeated, as it may after a network error.
+    No part of the answer was used. The request may be repeated, as after a network error.
     """
 
 
@@ -221,28 +222,28 @@ class FencedException(ShutdownException):
     """A destination refused a write because a later owner of the shard, with a greater epoch, has written there.
 
     The lease is lost, even if the worker does not know it yet; no part of the refused write was stored. Destinations
-    raise it, and a sink of your own that compares ``ShardInfo.epoch`` should raise it too.
+    raise this error, and a sink of your own that compares ``ShardInfo.epoch`` should raise it, too.
     """
 
 
 class TrimmedDataException(StreamClientException):
-    """Records after the requested position are past the stream's retention and gone (``OTSTrimmedDataAccess``)."""
+    """The service has trimmed records after the requested position (its code ``OTSTrimmedDataAccess``)."""
 
 
 class CodecError(StreamClientException, ValueError):
-    """Bytes do not form a valid frame: they are truncated, corrupt, or of an unknown kind. They produced no row."""
+    """Bytes do not form a valid frame, so no row was decoded: they are truncated, corrupt, or of unknown kind."""
 
 
 class DisorderError(CodecError):
-    """The records of a page are out of order: the service, or a system on the way to it, is at fault."""
+    """The records of a page are out of order. The service, or a system on the way, is at fault."""
 
 
 class ApplicationException(StreamClientException):
-    """User code raised. The cause is the user's exception (Java: ``ApplicationException``)."""
+    """User code raised an exception, which is the cause of this one (Java: ``ApplicationException``)."""
 
 
 class UnfitValueError(StreamClientException, ValueError):
-    """A value or a column does not have the type that its destination, or the field of a class, requires.
+    """A value does not have the type that its column in a destination, or its field of a class, requires.
 
     Nothing was written.
     """

@@ -26,42 +26,42 @@ from streamclient.wire.columns import records_by_column
 
 @frozen
 class InitializationInput:
-    """Argument of ``IRecordProcessor.initialize``."""
+    """The values that a worker passes to ``IRecordProcessor.initialize``."""
 
     shard_info: ShardInfo
     initial_checkpoint: str
-    """The position at which reading starts: the stored checkpoint."""
+    """The position at which the processor's first batch starts: the stored checkpoint."""
     checkpointer: IRecordProcessorCheckpointer
     shutdown_marker: IShutdownMarker
     pending_checkpoint: PendingCheckpoint | None = None
     """A checkpoint that an earlier processor prepared and did not complete.
 
     To complete that checkpoint, store its ``value`` before ``initialize`` returns. Reading then starts after that
-    position. To ignore it, do nothing: the same records are delivered again, and the batch ends at the same record as
-    the first time."""
+    position. To ignore that checkpoint, do nothing. The same records are then delivered again, in a batch that ends at
+    the same record."""
     progress: Progress | None = None
-    """The progress up to the stored checkpoint; ``None`` if it was not stored."""
+    """The progress up to the stored checkpoint; ``None`` if the lease's row does not contain the progress."""
     lost_behind: str | None = None
     """The stored checkpoint, if records after it have left the stream and the loss was accepted; otherwise ``None``.
 
     An operator or ``ClientConfig.trimmed_data_policy`` accepts a loss. In that case ``initial_checkpoint`` is the
-    oldest record left."""
+    position of the oldest record that is left."""
     fleet_has_processed: bool = False
-    """Whether rows of the status table show that any worker of the fleet has processed records, of any shard. If so,
-    the fleet's destination must exist."""
+    """Whether the status table shows that a worker of the fleet has processed records of any shard. In that case the
+    fleet's destination must already exist."""
     is_replay: bool = False
     """Whether the records come from ``replay_parked``, which delivers parked records again, and not from a worker.
 
-    All records have the same key and come in their order. Each call has one record. The records are older than the
-    sink's data of the shard, the epoch is 0, and a record may come again after a crash. So compare neither epoch nor
-    position, and change neither. Insert each record under its own identity (``shard_info.shard_id`` and
-    ``record.sequence_info``) if it is absent. Raise an error if the sink cannot do that: the records stay parked, and
-    the error becomes the reason for that."""
+    All records have the same key and come in their order. Each call has one record. The sink already has data of newer
+    records of the shard. The epoch is 0, and a record may come again after a crash. So do not compare or change the
+    epoch and the position that the sink stores. Insert each record under its own identity (``shard_info.shard_id`` and
+    ``record.sequence_info``) if it is absent. If the sink cannot do that, raise an error: the records then stay parked,
+    and the report of the replay names the error."""
 
 
 @frozen
 class ProcessRecordsInput:
-    """Argument of ``IRecordProcessor.process_records``."""
+    """One batch of records, as a worker passes it to ``IRecordProcessor.process_records``."""
 
     records: Sequence[StreamRecord]
     """The records, oldest first; empty only if ``ClientConfig.deliver_empty_batches`` is set.
@@ -71,7 +71,7 @@ class ProcessRecordsInput:
     checkpointer: IRecordProcessorCheckpointer
     shutdown_marker: IShutdownMarker
     attempt: int = 0
-    """The number of failed calls, in this process, that contained all of these records; 0 for the first call."""
+    """The number of earlier calls in this process that contained all of these records and failed."""
 
     def arrow(self, schema: Mapping[str, ColumnType] | None = None) -> Any:
         """Return the records by column: an object with ``__arrow_c_array__``, such as ``pyarrow.record_batch`` takes.
@@ -82,15 +82,15 @@ class ProcessRecordsInput:
 
         Raises:
             CodecError: the records are not of one table.
-            ConfigurationError: the schema holds a type that Arrow cannot hold, or pyarrow is needed and missing. It is
-                needed where the codec is not compiled, and for a part of a read.
+            ConfigurationError: the schema holds a type that Arrow cannot hold, or pyarrow is needed and missing.
+                pyarrow is needed if the codec is not compiled, or if the batch is a part of a read.
         """
         return records_by_column(self.records, schema)
 
 
 @frozen
 class ShutdownInput:
-    """Argument of ``IRecordProcessor.shutdown``."""
+    """The values that a worker passes to ``IRecordProcessor.shutdown``."""
 
     shutdown_reason: ShutdownReason
     checkpointer: IRecordProcessorCheckpointer
@@ -99,8 +99,9 @@ class ShutdownInput:
 class IRecordProcessor(ABC):
     """Processes the records of one shard.
 
-    Calls for one instance never overlap. They come from the worker's executor, not always on the same thread. Records
-    arrive in order, at least once: after a crash, a hand-over or a failure, reading resumes at the last checkpoint.
+    The calls for one instance never overlap. The worker makes them in its executor, not always in the same thread.
+    Records arrive in order, at least once: after a crash, a hand-over or a failure, reading resumes at the last
+    checkpoint.
 
     An exception concerns only this shard; ``ClientConfig.failure_policy`` decides the next step. By default the
     processor gets ``shutdown(PROCESS_RESTART)``, and a new processor starts from the last checkpoint after a pause. A
@@ -109,23 +110,26 @@ class IRecordProcessor(ABC):
     """
 
     def initialize(self, initialization_input: InitializationInput) -> None:  # noqa: B027  # most need no preparation
-        """Prepare to read the shard; called once, before anything else. By default it does nothing."""
+        """Prepare to process the shard; called once, before the other methods. This default does nothing."""
 
     @abstractmethod
     def process_records(self, process_records_input: ProcessRecordsInput) -> None:
-        """Process one batch; call ``checkpointer.checkpoint()`` once all records up to here are safe."""
+        """Process one batch; call ``checkpointer.checkpoint()`` once all records up to its end are safe."""
 
     def shutdown(self, shutdown_input: ShutdownInput) -> None:  # noqa: B027  # most have nothing to finish
-        """Finish; called once, after the last batch. The reason says whether a checkpoint is still possible.
+        """Finish the work on the shard; called once, after the last batch.
 
-        If a processor does not override this method, the worker handles the end of a shard (``TERMINATE``) itself. It
-        stores the end if the processor has stored the position after every batch. If the processor has not, the end is
-        not stored, and the next processor reads the rest again: a buffer may hold records that are not written yet.
+        The reason in ``shutdown_input`` says whether a checkpoint is still possible.
+
+        If a processor does not override this method, the worker handles the end of a shard (``TERMINATE``) itself. The
+        worker stores the end if the processor has stored the position after every batch. Otherwise a buffer of the
+        processor may hold records that are not written yet. So the worker does not store the end, and the next
+        processor reads the records after the last checkpoint again.
         """
 
 
 class IRecordProcessorFactory(ABC):
-    """Makes one processor per acquisition of a shard."""
+    """Makes the processors: one for each acquisition of a shard, and one for each restart."""
 
     @abstractmethod
     def create_processor(self) -> IRecordProcessor:
@@ -140,26 +144,28 @@ class IRecordProcessorCheckpointer(ABC):
 
     @abstractmethod
     def checkpoint(self, checkpoint_value: str | None = None) -> None:
-        """Store a position in the lease, and return once the status table has it.
+        """Store a position in the lease, and return once the status table has stored it.
 
         Without ``checkpoint_value``, store ``largest_permitted_checkpoint_value``. A value must be ``SHARD_END`` or a
-        position that this checkpointer once named as largest permitted. Storing never changes where reading continues.
+        position that this checkpointer once named as largest permitted. The stored position does not change what this
+        worker reads next.
 
         Raises:
             ShutdownException: the lease is lost; nothing was stored.
             DependencyException: the status table gave no usable answer; the position may or may not be stored.
-            ConfigurationError: the value is not a position of this shard, or is before a stored position.
+            ConfigurationError: the value is not a position of this shard, or is before the stored position.
         """
 
     @abstractmethod
     def prepare_checkpoint(self, checkpoint_value: str | None, state: bytes) -> IPreparedCheckpoint:
-        """Store the intended commit of a sink: the first phase of a two-phase checkpoint. Return once it is stored.
+        """Prepare a checkpoint for a commit that a sink will make: the first phase of a two-phase checkpoint.
 
-        Then commit to the sink, and call ``checkpoint()`` on the returned object. If this process dies in between, the
-        next processor of the shard gets value and state as ``InitializationInput.pending_checkpoint``, so that
-        processor knows exactly which batch may have been committed. Preparing again replaces the prepared checkpoint. A
-        stored checkpoint removes it, unless it repeats the position that was already stored. Values, errors and threads
-        are as in ``checkpoint``; ``state`` has at most 64 KiB.
+        This method returns once the prepared checkpoint is stored. Then commit to the sink, and call ``checkpoint()``
+        on the returned object. If this process dies in between, the next processor of the shard gets value and state as
+        ``InitializationInput.pending_checkpoint``. So it knows exactly which batch may have been committed. A second
+        call replaces the prepared checkpoint. A stored checkpoint removes the prepared one, unless the stored
+        checkpoint only repeats the position that was already stored. The permitted values, the errors and the permitted
+        threads are the same as for ``checkpoint``. ``state`` has at most 64 KiB.
         """
 
     @property
@@ -171,25 +177,25 @@ class IRecordProcessorCheckpointer(ABC):
     def is_closed(self) -> bool:
         """Whether nothing can be stored any more, because the lease is lost or the processor was shut down.
 
-        Code that waits or works for long should ask, because nothing that it does afterwards can be stored. An
-        implementation that cannot tell returns ``False``.
+        Code that waits or works for long should read this property, to stop when its work can no longer be stored. An
+        implementation that does not know returns ``False``.
         """
         return False
 
 
 class IPreparedCheckpoint(ABC):
-    """A checkpoint whose first phase is stored. Thread-safe."""
+    """A two-phase checkpoint whose first phase is stored. Thread-safe."""
 
     @property
     @abstractmethod
     def pending(self) -> PendingCheckpoint:
-        """The pending checkpoint as it was stored."""
+        """The prepared checkpoint as it was stored."""
 
     @abstractmethod
     def checkpoint(self) -> None:
         """Store the prepared position as the checkpoint: the second phase.
 
-        Errors are as in ``checkpointer.checkpoint``.
+        This method raises the same errors as ``IRecordProcessorCheckpointer.checkpoint``.
         """
 
 
@@ -209,17 +215,17 @@ class ILeaseManager(ABC):
     """Stores the leases of one stream. Implementations are thread-safe.
 
     Every conditional operation compares the stored row with the given lease, applies its change atomically, and returns
-    whether it was applied. An absent row fails every condition. ``False`` means that this call surely did not apply the
-    change. ``DependencyException`` of kind AMBIGUOUS means that the call may have applied it.
+    whether the change was applied. If the row is absent, the change is not applied. ``False`` means that this call
+    surely did not apply the change. ``DependencyException`` of kind AMBIGUOUS means that the call may have applied it.
     """
 
     @abstractmethod
     def create_lease_table_if_not_exists(self) -> bool:
-        """Create the store; return whether this call created it."""
+        """Create the table of leases if it does not exist; return whether this call created it."""
 
     @abstractmethod
     def wait_until_lease_table_ready(self) -> bool:
-        """Wait until the store answers; return whether it did within the configured time."""
+        """Wait until the table of leases answers; return ``False`` if it does not within the configured time."""
 
     @abstractmethod
     def list_leases(self) -> Sequence[Lease]:
@@ -238,35 +244,35 @@ class ILeaseManager(ABC):
 
     @abstractmethod
     def renew_lease(self, lease: Lease) -> bool:
-        """Set counter + 1, if counter, owner and stealer are as in ``lease``."""
+        """Add 1 to the row's counter, if counter, owner and stealer are as in ``lease``."""
 
     @abstractmethod
     def take_lease(self, lease: Lease, owner: str, *, checkpoint: str | None = None) -> bool:
-        """Set owner = ``owner``, no stealer and counter + 1, if counter and owner are as in ``lease``.
+        """Set the row's owner, clear the stealer and add 1 to the counter, if counter and owner are as in ``lease``.
 
         With ``checkpoint``, the same step also writes that value, which restores a row that was reset.
         """
 
     @abstractmethod
     def steal_lease(self, lease: Lease, stealer: str) -> bool:
-        """Set stealer = ``stealer``, if the owner is as in ``lease`` and no stealer is set. The counter stays."""
+        """Set the row's stealer, if no stealer is set and the owner is as in ``lease``. The counter stays."""
 
     @abstractmethod
     def transfer_lease(self, lease: Lease, new_owner: str) -> bool:
-        """Set owner = stealer = ``new_owner`` and counter + 1, if counter and owner are as in ``lease``."""
+        """Set owner and stealer to ``new_owner`` and add 1 to the counter, if counter and owner are as in ``lease``."""
 
     @abstractmethod
     def update_lease(self, lease: Lease, checkpoint: str) -> bool:
-        """Set checkpoint = ``checkpoint`` and counter + 1, if counter and owner are as in ``lease``.
+        """Set the row's checkpoint and add 1 to its counter, if counter and owner are as in ``lease``.
 
         The same step also removes the checkpoint that ``prepare_lease`` stored, except in the case that
         ``PendingCheckpoint.survives`` describes.
         """
 
     def prepare_lease(self, lease: Lease, pending: PendingCheckpoint) -> bool:
-        """Set pending = ``pending`` and counter + 1, if counter and owner are as in ``lease``.
+        """Set the row's pending checkpoint and add 1 to its counter, if counter and owner are as in ``lease``.
 
-        Override it to offer two-phase checkpoints; this default refuses them.
+        Override this method to offer two-phase checkpoints; the default raises ``ConfigurationError``.
         """
         raise ConfigurationError(
             f"{type(self).__name__} stores no pending checkpoints: override prepare_lease, or use checkpoint() alone"
@@ -279,8 +285,8 @@ class ILeaseManager(ABC):
     def draw_epoch(self, lease_key: str) -> int:
         """Return a number greater than all numbers that any process drew before for this key.
 
-        The worker calls it once per acquisition. Override it: this default returns the row's counter, which grows only
-        until the row is deleted and created again.
+        The worker calls this method once per acquisition. Override this default: it returns the row's counter, which
+        starts again from a small number when the row is deleted and created again.
         """
         lease = self.get_lease(lease_key)
         if lease is None:
@@ -291,7 +297,10 @@ class ILeaseManager(ABC):
         """Drop the number that ``draw_epoch`` stores for a key. The key's shard has left the stream for good."""
 
     def renew_leases(self, leases: Sequence[Lease]) -> Sequence[bool | Exception]:
-        """Renew ``leases``; return one answer per lease, in order. Override it where the store needs fewer requests."""
+        """Renew ``leases``; return for each lease, in order, the result or the error of ``renew_lease``.
+
+        Override this method to send fewer requests.
+        """
         answers: list[bool | Exception] = []
         for lease in leases:
             try:
@@ -305,31 +314,31 @@ class IParkingStore(ABC):
     """Keeps parked records until they are replayed or discarded. Thread-safe.
 
     Calls may take long: a worker makes them in the executor of the user code, and the shard waits for them. If a method
-    raises, the shard's status names the error, and the worker repeats the call. So nothing is skipped while a store is
-    down. The package has two stores; ``streamclient.testing.check_parking_store`` checks a store of your own.
+    raises, the shard's status names the error, and the worker repeats the call. So no record is skipped while a store
+    is down. The package has two stores; ``streamclient.testing.check_parking_store`` checks a store of your own.
     """
 
     @abstractmethod
     def park(self, records: Sequence[ParkedRecord]) -> None:
         """Store ``records``, and return once they would survive a crash.
 
-        A record that is stored already (same stream, shard and ``record_id``) stays as it is. If the call raises, any
-        part of the records may be stored.
+        A record that is stored already (same stream, shard and ``record_id``) stays as it is. If the call raises, some
+        of the records may have been stored.
         """
 
     @abstractmethod
     def parked(self, stream_id: str | None = None) -> Iterable[ParkedRecord]:
-        """Yield the parked records of one stream or of all, sorted by stream and shard, then by ``record_id``."""
+        """Yield the parked records of one stream, or of all streams, sorted by stream, shard and ``record_id``."""
 
     @abstractmethod
     def remove(self, records: Sequence[ParkedRecord]) -> None:
         """Remove ``records``; absent records are ignored."""
 
     def parked_keys(self, stream_id: str) -> Iterable[ParkedKey]:
-        """Return the keys of a stream that have parked records, once for each shard of these records.
+        """Return the keys of a stream that have parked records: one entry for each key and shard.
 
-        The result covers all records that any worker parked before the call. Override this method where the store can
-        avoid reading every record.
+        The result covers all records that any worker parked before the call. Override this method if the store need not
+        read every record for that.
         """
         keys: dict[tuple[PrimaryKey, str], ParkedKey] = {}
         for parked in self.parked(stream_id):
@@ -343,7 +352,7 @@ class IParkingStore(ABC):
 
 
 class RetryableAction(Enum):
-    """The action that is about to be retried; names as in the Java client."""
+    """The action that is about to be retried. The names are the same as in the Java client."""
 
     TASK_BLOCK_ON_PARENT_SHARD = "TASK_BLOCK_ON_PARENT_SHARD"
     TASK_INITIALIZE = "TASK_INITIALIZE"
@@ -366,10 +375,10 @@ class RetryableAction(Enum):
 class IMetrics(ABC):
     """Receives the measurements of a worker; ``streamclient.metrics.metric_table`` names all metrics.
 
-    The worker calls it from its own threads, several at a time, including the thread that renews the leases. So return
-    immediately and never wait: if a method blocks for the lease duration, the worker loses all leases. Every call
-    passes exactly the labels that the metric declares. An error raised here is logged once and does not disturb the
-    worker.
+    The worker calls the methods from its own threads, several at a time, including the thread that renews the leases.
+    So a method must return immediately: if it blocks for the lease duration, the worker loses all leases. Every call
+    passes exactly the labels that the metric declares. If a method raises, the worker logs only the first error, and
+    goes on.
     """
 
     @abstractmethod
@@ -393,8 +402,11 @@ class IRetryStrategy(ABC):
 
     @abstractmethod
     def should_retry(self, action: RetryableAction, error: Exception, retries: int) -> bool:
-        """Return whether to retry after ``retries`` retries. Before a conditional write is retried, its row is read."""
+        """Return whether to retry ``action`` after ``retries`` retries.
+
+        Before the client repeats a conditional write, it reads the row.
+        """
 
     @abstractmethod
     def backoff_millis(self, action: RetryableAction, error: Exception, retries: int) -> int:
-        """Return the wait before that retry, in milliseconds."""
+        """Return the pause before the next retry of ``action``, in milliseconds."""

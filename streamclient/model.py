@@ -1,4 +1,4 @@
-"""Public values: leases, shards, positions, states, parked records, metrics. All of them are frozen."""
+"""Public values: leases, shards, positions, states, parked records, metrics. All of them are immutable."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class CheckpointPosition:
     """The two checkpoint values that are not iterators (Java: ``CheckpointPosition``)."""
 
     TRIM_HORIZON = "TRIM_HORIZON"
-    """The oldest record that the stream still keeps."""
+    """The position of the oldest record that the stream still keeps."""
 
     SHARD_END = "SHARD_END"
-    """The shard is closed and all its records were processed. Its children may then start."""
+    """The end of a closed shard: all its records were processed, and its child shards may start."""
 
 
 @frozen
@@ -34,15 +34,16 @@ class PendingCheckpoint:
     """The first half of a two-phase checkpoint: a batch to be committed to a sink, stored beside the checkpoint."""
 
     value: str
-    """The position after the batch."""
+    """The position after the batch, to be stored as the checkpoint."""
     state: bytes
     """The sink's own data for use after a crash, for example the name of its transaction."""
     records: int
-    """The number of records between the stored checkpoint and ``value``: a repeated batch is cut at the same record."""
+    """The number of records between the stored checkpoint and ``value``. With this number, a worker ends the repeated
+    batch at the same record."""
     epoch: int
     """The epoch of the acquisition that prepared the checkpoint."""
     last: SequenceInfo | None = field(default=None, eq=False)
-    """The position of the last of these records; ``None`` if it was not stored.
+    """The position of the last record of the batch; ``None`` if it was not stored.
 
     With this position a worker finds the batch even if other records of the batch have left the stream meanwhile. The
     field repeats the information of other fields, so comparisons leave it out."""
@@ -50,19 +51,19 @@ class PendingCheckpoint:
     def survives(self, value: str, stored: str) -> bool:
         """Return whether this checkpoint stays prepared when ``value`` replaces ``stored`` as the checkpoint.
 
-        If ``value`` equals ``stored``, the write only repeats the stored position. It says nothing about the batch
-        after that position, which the sink may have committed. A processor makes such a write if it fails before it
-        looks at the pending checkpoint and stores its position when it ends.
+        If ``value`` equals ``stored``, the write only repeats the stored position. Such a write says nothing about the
+        batch after that position, which the sink may have committed. A processor makes such a write if it fails before
+        it has read the pending checkpoint, and then stores its unchanged position in ``shutdown``.
         """
         return value == stored != self.value
 
 
 @frozen
 class Pause:
-    """An operator's order to hold a shard without reading it. Python workers obey it; Java workers do not know it."""
+    """An operator's order to hold a shard without reading it. Java workers do not know such orders."""
 
     request_id: str
-    """A new id for each order, so that an old answer cannot pass for a new one."""
+    """The id of this order. A new id for each order shows which order an owner acknowledged."""
     by: str
     reason: str
     until_micros: int | None = None
@@ -70,10 +71,10 @@ class Pause:
     lasts until an operator ends it."""
     accepts_end: bool = False
     """Whether the order accepts that the shard has ended. Such an order pauses nothing, so its ``until_micros`` is
-    already over when the order is written. Workers follow the order for a while after that time."""
+    already past when an operator writes the order. Workers still accept the end for some time."""
 
     def as_plain(self) -> dict[str, Any]:
-        """Return the fields as they are stored and printed; ``accepts_end`` only if it is set."""
+        """Return the fields as they are stored and printed; ``accepts_end`` is left out if it is ``False``."""
         plain = asdict(self)
         if not self.accepts_end:
             del plain["accepts_end"]
@@ -82,22 +83,22 @@ class Pause:
 
 @frozen
 class RecordOrder:
-    """An operator's order to take records out of a shard: parked or dropped, and never delivered.
+    """An operator's order to park or drop some records of a shard instead of delivering them.
 
-    The order moves no checkpoint. It stays in the lease's row until the stored checkpoint is after all of these
-    records. Python workers obey it; Java workers do not know it.
+    The order moves no checkpoint. It stays in the lease's row until the stored checkpoint is after all these records.
+    Python workers obey the order; Java workers do not know it.
     """
 
     request_id: str
     by: str
     reason: str
     at_micros: int
-    """The time of the order in microseconds since 1970."""
+    """The time at which the operator gave the order, in microseconds since 1970."""
     until_micros: int
-    """The end of the order, by the clock of the worker that obeys. The stream keeps none of the named records for
-    longer."""
+    """The time at which the order expires, in microseconds since 1970, by the clock of the worker that obeys. By then
+    the stream no longer keeps any of the records."""
     record_ids: tuple[str, ...]
-    """The ids of the records, as a parking store would name them."""
+    """The ids of the records, in the form of ``ParkedRecord.record_id``."""
     parking_table: str = ""
     """The table in which these records are parked, unless the worker has a parking store of its own."""
     parking_directory: str = ""
@@ -106,13 +107,13 @@ class RecordOrder:
 
     @property
     def is_skip(self) -> bool:
-        """Whether the records are dropped and not parked."""
+        """Whether the order drops its records instead of parking them."""
         return not self.parking_table and not self.parking_directory
 
 
 @frozen
 class Progress:
-    """The progress up to the stored checkpoint, stored with it for operators and for balancing by load."""
+    """The records and bytes processed up to the stored checkpoint, and the time of the newest of these records."""
 
     record_micros: int
     """The time of the newest processed record, by the service's clock, in microseconds since 1970; 0 before the first
@@ -120,24 +121,24 @@ class Progress:
     records: int
     """The number of records processed since the lease was created; repeated records count again."""
     bytes: int
-    """The bytes of the processed records, as read from the service."""
+    """The size in bytes of the processed records, as the service sent them."""
 
 
 @frozen(eq=True)
 class Lease:
-    """One row of the status table: the worker that reads a shard, and its position.
+    """One row of the status table: the worker that may read a shard, and how far the shard was processed.
 
     A lease is a snapshot. Operations never change it in place: each conditional operation compares the row with the
     given snapshot, and after a success the caller derives the next snapshot itself.
     """
 
     lease_key: str
-    """The shard id (column ``StatusValue``)."""
+    """The id of the shard, which is the key of the row (column ``StatusValue``)."""
     stream_id: str
     owner: str = ""
-    """The owner's worker identifier; empty if the lease was never owned."""
+    """The owner's worker identifier; empty if no worker owns the lease."""
     counter: int = 0
-    """Optimistic lock and heartbeat: every write of an owner adds one."""
+    """A number to which every write of an owner adds 1. The number serves as optimistic lock and as heartbeat."""
     stealer: str = ""
     """The worker that asked for the lease. It is equal to ``owner`` after a hand-over, until the new owner picks the
     lease up."""
@@ -150,7 +151,7 @@ class Lease:
     pending: PendingCheckpoint | None = None
     pause: Pause | None = None
     pause_taken: str = ""
-    """The pause that the owner obeys, as ``<request id> <owner>``: the owner no longer reads the shard."""
+    """The pause for which the owner has stopped reading the shard, written as ``<request id> <owner>``."""
     progress: Progress | None = None
     orders: tuple[RecordOrder, ...] = ()
 
@@ -196,7 +197,7 @@ class Shard:
 
 @frozen
 class ShardInfo:
-    """The shard that a processor works on."""
+    """The shard that a processor works on, and the acquisition to which the processor belongs."""
 
     shard_id: str
     stream_id: str
@@ -227,7 +228,7 @@ class ShutdownReason(Enum):
 
     PAUSED = "PAUSED"
     """An operator paused the shard or the worker. The lease stays held: a checkpoint works, and a new processor
-    continues from it on this worker or the next owner. The Java client has no such reason."""
+    continues from it on this worker or the next owner. The Java client does not have this reason."""
 
     PROCESS_DONE = "PROCESS_DONE"
     """The processor called ``mark_for_process_done``. The lease is still held: a checkpoint works."""
@@ -238,7 +239,7 @@ class ShutdownReason(Enum):
 
 
 class WorkerStatus(Enum):
-    """State of a worker (Java: ``WorkerStatus``)."""
+    """The state of a worker (Java: ``WorkerStatus``)."""
 
     NOT_RUNNING = "NOT_RUNNING"
     RUNNING = "RUNNING"
@@ -247,7 +248,7 @@ class WorkerStatus(Enum):
 
 
 class ShardState(Enum):
-    """State of one held shard, as ``Worker.shard_statuses`` reports it."""
+    """The state of one held shard, as ``Worker.shard_statuses`` reports it."""
 
     WAITING_ON_PARENT_SHARDS = "WAITING_ON_PARENT_SHARDS"
     INITIALIZING = "INITIALIZING"
@@ -255,8 +256,8 @@ class ShardState(Enum):
 
     PROCESSING = "PROCESSING"
     PAUSED = "PAUSED"
-    """The shard is held but not read, because an operator paused it; ``reason`` names the operator. The Java client has
-    no such state."""
+    """The shard is held but not read, because an operator paused it; ``reason`` names the operator. The Java client
+    does not have this state."""
 
     SHUTTING_DOWN = "SHUTTING_DOWN"
     SHUTDOWN_COMPLETE = "SHUTDOWN_COMPLETE"
@@ -273,7 +274,7 @@ class TrimmedRange:
     """The time of the last processed record, by the service's clock, in microseconds since 1970; ``None`` if it is
     unknown."""
     last_processed: SequenceInfo | None
-    """The position of the last processed record in the shard; ``None`` if an earlier process read it."""
+    """The position of the last processed record in the shard; ``None`` if this process does not know it."""
     first_left: SequenceInfo | None
     """The position and time of the oldest record that remained when the loss was noticed; ``None`` if no record
     remained."""
@@ -299,16 +300,16 @@ class TrimmedRange:
 
 @frozen
 class ShardStatus:
-    """The activity of one held shard, and the reason if the shard does not move."""
+    """The activity of one held shard, and the reason if the shard makes no progress."""
 
     shard_id: str
     state: ShardState
     checkpoint: str
     reason: str = ""
-    """The reason why the shard does not move. It names the parent, error or call for which the shard waits. Empty while
-    the shard moves."""
+    """The reason why the shard makes no progress. It names the parent, error or call for which the shard waits. Empty
+    while the shard makes progress."""
     failures: int = 0
-    """Consecutive failures of the processor since the last successful batch."""
+    """The number of failures of the processor since the last successful batch."""
     reason_kind: ReasonKind = ReasonKind.NONE
     user_code_seconds: float = 0.0
     """The duration of the present call into user code; 0.0 when no call is running."""
@@ -324,11 +325,12 @@ class ShardStatus:
     lost: TrimmedRange | None = None
     """The lost records, if the shard stopped because of a loss."""
     reasons: tuple[Reason, ...] = ()
-    """``reason`` as values for programs. ``reason_kind`` is the kind of the first value."""
+    """The causes that ``reason`` tells in words, as values for programs. ``reason_kind`` is the kind of the first
+    one."""
 
     @property
     def has_consumer(self) -> bool:
-        """Whether the shard has a processor on this worker, or lacks it only because it is paused."""
+        """Whether the shard has a consumer on this worker, even while a new processor is awaited after a failure."""
         if self.state in (ShardState.WAITING_ON_PARENT_SHARDS, ShardState.PAUSED, ShardState.SHUTDOWN_COMPLETE):
             return False
         is_about_to_start = self.state is ShardState.INITIALIZING
@@ -359,14 +361,14 @@ class InitialPosition:
 
     @classmethod
     def latest(cls) -> InitialPosition:
-        """Start at the moment when the lease is created. Children of the shard start at their beginning."""
+        """Start with records written after the lease is created. Later child shards start at their oldest record."""
         return cls("latest")
 
     @classmethod
     def at(cls, timestamp_micros: int) -> InitialPosition:
         """Start at records written at or after a time in microseconds since 1970.
 
-        Some earlier records may come, too.
+        A few earlier records may be delivered, too.
         """
         return cls("timestamp", timestamp_micros)
 
@@ -375,10 +377,10 @@ class OnFailure(Enum):
     """The treatment of a record whose processing keeps failing."""
 
     RESTART = "RESTART"
-    """A new processor starts from the stored checkpoint, after a growing pause, without end. Nothing is parked."""
+    """After a growing pause, a new processor starts from the stored checkpoint, however often it fails."""
 
     STOP_SHARD = "STOP_SHARD"
-    """The shard stops and names the record. Its lease stays held until an operator decides."""
+    """The shard stops, and its status names the record. Its lease stays held until an operator decides."""
 
     PARK = "PARK"
     """The record is stored in the parking store, and the shard goes on after it."""
@@ -417,13 +419,13 @@ class BalanceBy(Enum):
     """The quantity that is balanced among the workers of a fleet."""
 
     COUNT = "count"
-    """The number of leases."""
+    """The number of leases that each worker holds."""
 
     RECORDS = "records"
-    """Records per second."""
+    """The number of records that each worker processes per second."""
 
     BYTES = "bytes"
-    """Bytes per second, as read from the service."""
+    """The number of bytes, as the service sends them, that each worker processes per second."""
 
 
 @frozen
@@ -439,7 +441,7 @@ class ParkedKey:
 
 
 class TrimmedDataPolicy(Enum):
-    """The treatment of a shard whose next records were lost to retention. Either way, the loss is reported first."""
+    """The treatment of a shard whose next records have left the stream unread. Each policy first reports the loss."""
 
     STOP_SHARD = "STOP_SHARD"
     """Keep the lease, read nothing, and report the loss in the shard's status until an operator decides."""
@@ -449,13 +451,13 @@ class TrimmedDataPolicy(Enum):
 
 
 class MetricKind(Enum):
-    """The meaning of a metric's values."""
+    """The kind of a metric, which says what its values mean."""
 
     COUNTER = "counter"
-    """A value that only grows, from zero at the start of the process."""
+    """A value that starts at zero with the process and only grows."""
 
     GAUGE = "gauge"
-    """The present state."""
+    """The present value of a quantity that may rise and fall."""
 
     HISTOGRAM = "histogram"
     """The durations of many events, in seconds."""
@@ -472,7 +474,7 @@ class Metric:
     unit: str
     """The unit in UCUM, as OpenTelemetry requires it: ``s``, ``By``, or the counted thing in braces."""
     help: str
-    """The meaning of one value, in a sentence."""
+    """The meaning of one value of the metric, in a sentence."""
     labels: tuple[str, ...]
     """The labels that distinguish the series of the metric. Every value has exactly these labels."""
 
@@ -492,6 +494,6 @@ class TableDefinition:
 
     table_name: str
     primary_key: tuple[tuple[str, ColumnType], ...]
-    """Key columns as (name, type), in key order."""
+    """The key columns as (name, type), in key order."""
     defined_columns: Mapping[str, ColumnType] = field(factory=dict)
     """The attribute columns that the table declares. Rows may have other columns, too."""

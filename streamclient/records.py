@@ -1,7 +1,7 @@
 """Change records as frozen values.
 
-A record is the trace that one write to the table leaves in the table's stream. Only the codec depends on the storage of
-a record: other code reads the attributes below, never the layout.
+A record is the trace that one write to the table leaves in the table's stream. Only the codec knows how a record is
+laid out in memory. Other code reads the attributes.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ _Row = TypeVar("_Row")
 
 
 NATIVE: Any = None
-"""The compiled codec if it is in use, else ``None``. The choice is made once, when this module is imported, because the
-compiled codec stores the values of the classes below."""
+"""The compiled codec, or ``None`` if it is not in use. The choice is made once, when this module is imported, because
+the compiled codec provides the storage of the classes below."""
 
 if os.environ.get("STREAMCLIENT_PURE_PYTHON", "") in ("", "0"):
     try:
         from streamclient.wire import _native
 
         NATIVE = _native
-    except ImportError:  # the compiled codec was not built for this Python
+    except ImportError:  # this Python has no compiled codec
         pass
 
 
 class _Unmade:
-    """The raw cells of a record until its columns are read."""
+    """The raw cells of a record whose columns were not read yet, and the function that makes the columns."""
 
     __slots__ = ("cells", "make")
 
@@ -48,7 +48,7 @@ class _Unmade:
 
 
 class _OnDemand:
-    """The slot of ``StreamRecord.columns`` as an attribute: the columns are made when they are first read."""
+    """The descriptor of ``StreamRecord.columns``: it makes the columns of a record when they are first read."""
 
     def __init__(self, slot: Any) -> None:
         self._slot = slot
@@ -74,10 +74,11 @@ def _setter(slot: Any) -> Any:
 
 
 def _compact(attrs_class: _Class) -> _Class:
-    """Return the class with the compiled codec's storage: the codec fills objects from a page, and columns on demand.
+    """Return ``attrs_class`` with the compiled codec's storage for objects, if that codec is in use.
 
-    Everything that attrs added to the class stays; only the slots change. The garbage collector does not track these
-    objects: a page fills them with plain values, which cannot refer back to them.
+    The codec fills objects from a page, and makes their columns on demand. Everything that attrs added to the class
+    stays; only the slots change. The garbage collector does not track these objects, because they hold plain values,
+    which cannot refer back to them.
     """
     made: Any = attrs_class
     if NATIVE is None:
@@ -95,7 +96,7 @@ KeyValue = int | str | bytes
 """The values of a primary key column: INTEGER, STRING, BINARY."""
 
 PrimaryKey = tuple[tuple[str, KeyValue], ...]
-"""Key columns as (name, value), in the table's key order."""
+"""The key columns of a row as (name, value), in the table's key order."""
 
 ColumnValue = int | float | bool | str | bytes
 """The values of an attribute column: INTEGER, DOUBLE, BOOLEAN, STRING, BINARY."""
@@ -106,7 +107,7 @@ def readable_position(text: str) -> str:
 
     An iterator names its stream, its shard and a position in the shard. Every log line names stream and shard anyway,
     and only the service knows the meaning of the position. So the result is short: ``iterator 0/40`` for the local
-    server, four numbers for the real service. A text of any other form is cut to its end.
+    server, four numbers for the real service. A long text of any other form is cut to its last characters.
     """
     try:
         data = base64.b64decode(text, validate=True)
@@ -129,8 +130,8 @@ LONGEST_PLAIN_POSITION = 24
 unchanged."""
 
 _LAYOUTS = {16: struct.Struct("<QQ"), 28: struct.Struct("<qqiq")}
-"""The layouts of known iterators: those of the local server, and the only documented one of the real service. Iterators
-of other lengths are shown as hex."""
+"""The layouts of known positions inside iterators, by their length in bytes: 16 for the local server, and 28 for the
+only documented form of the real service. Positions of other lengths are shown as hex."""
 
 
 class RecordType(Enum):
@@ -167,13 +168,16 @@ class ColumnOperation(Enum):
 @_compact
 @frozen
 class SequenceInfo:
-    """Position of a record in its shard, ordered by (epoch, timestamp, row index); never compare it across shards."""
+    """The position of a record in its shard, ordered by (epoch, timestamp, row index).
+
+    Never compare it across shards.
+    """
 
     epoch: int
     timestamp_micros: int
     """The time of the write in microseconds since 1970, by the clock of the server that accepted it."""
     row_index: int
-    """Position among the rows of one batch, which share epoch and timestamp."""
+    """The number of the record among records with the same epoch and timestamp, which one request may have written."""
 
     def __str__(self) -> str:
         return f"{self.epoch}/{self.timestamp_micros}/{self.row_index}"
@@ -199,7 +203,7 @@ _parts: Callable[[SequenceInfo], tuple[int, int, int]] = attrgetter("epoch", "ti
 @_compact
 @frozen
 class RecordColumn:
-    """One cell of a record."""
+    """One cell of a record: a value that the change put into a column, or a deletion in a column."""
 
     name: str
     operation: ColumnOperation
@@ -221,12 +225,12 @@ class RecordColumn:
 def _kept_values(cells: Sequence[RecordColumn]) -> dict[str, ColumnValue]:
     """Return the values, by column, that an empty row has after all ``cells`` were applied to it in their order.
 
-    Each column keeps one version, the greatest; a put replaces an equal version. A table that keeps one version per
-    cell applies a change by the same rule, and so does ``destinations.folding.row_changes``.
+    Each column keeps only its greatest version; a put replaces an equal version. A table that keeps one version per
+    cell applies a change by the same rule. ``destinations.folding.row_changes`` uses that rule, too.
     """
     put = ColumnOperation.PUT
     values: dict[str, Any] = {cell.name: cell.value for cell in cells if cell.operation is put}
-    if len(values) == len(cells):  # the usual case: each cell puts another column
+    if len(values) == len(cells):  # the usual case: each cell puts a value into a different column
         return values
     kept: dict[str, RecordColumn] = {}
     for cell in cells:
@@ -251,9 +255,9 @@ class StreamRecord:
     """One change of one row, as the stream delivers it.
 
     ``record["amount"]`` is the value of a key column, or the value that this change put. If the change put several
-    versions, the newest counts. If there is no value, the access raises ``KeyError``; ``"amount" in record`` tells
-    without an error. Iteration yields the names of the columns, those of the key first. A column that this change
-    deleted is not in the record; ``removed`` names it.
+    versions of a column, the newest counts. If the record has no value for the name, the access raises ``KeyError``;
+    ``"amount" in record`` tells whether it has one. Iteration yields the names of the columns, those of the key first.
+    A column that this change deleted is not in the record; ``removed`` names it.
 
     A record is not a ``Mapping``: it has no length and is always true. Usable from any thread.
     """
@@ -264,7 +268,7 @@ class StreamRecord:
     """The cells that this change wrote or deleted. A column may occur more than once, with different versions."""
     sequence_info: SequenceInfo = SequenceInfo(0, 0, 0)
     original_columns: tuple[RecordColumn, ...] | None = None
-    """The previous cells of the stream's origin columns; ``None`` if the stream delivers none."""
+    """The previous cells of the stream's origin columns; ``None`` if the stream does not deliver such cells."""
 
     @property
     def key(self) -> dict[str, KeyValue]:
@@ -304,7 +308,7 @@ class StreamRecord:
         value = self._found(name)
         if value is None:
             did = "removed" if name in self.removed else "did not put"
-            raise KeyError(f"{self._title()} {did} a column {name!r}; get({name!r}) returns None then")
+            raise KeyError(f"{self._title()} {did} a column {name!r}; get({name!r}) returns None instead")
         return value
 
     def __contains__(self, name: object, /) -> bool:
@@ -318,7 +322,7 @@ class StreamRecord:
         return tuple(self.values)
 
     def get(self, name: str, default: Any = None, /) -> Any:
-        """Return ``record[name]``, or ``default`` if there is no such value. No value is ``None``."""
+        """Return ``record[name]``, or ``default`` if the record has no such value. A value is never ``None``."""
         value = self._found(name)
         return default if value is None else value
 
@@ -419,7 +423,7 @@ def record_of_cells(
     if NATIVE is not None:
         return StreamRecord(record_type, primary_key, make(cells), sequence_info, original_columns)
     record = _new_record(StreamRecord)
-    for_type, for_key, for_columns, for_sequence, for_originals = _SLOTS  # the constructor's work in half of its time
+    for_type, for_key, for_columns, for_sequence, for_originals = _SLOTS  # twice as fast as the constructor
     for_type(record, record_type)
     for_key(record, primary_key)
     for_columns(record, _Unmade(make, cells))
@@ -435,7 +439,8 @@ _SLOTS = tuple([_setter(getattr(StreamRecord, attribute.name)) for attribute in 
 def place_of(records: Sequence[StreamRecord], index: int) -> SequenceInfo:
     """Return the position of the record at ``index``.
 
-    The records of a page are made on demand; this function makes none of them.
+    A page makes its record objects on demand. This function asks the page for the position alone, without making a
+    record.
     """
     find: Callable[[int], SequenceInfo] | None = getattr(records, "sequence_info", None)
     return records[index].sequence_info if find is None else find(index)

@@ -1,4 +1,4 @@
-"""The Grafana board of a fleet, made from ``METRICS``: rows by question, and each metric in a panel."""
+"""The Grafana board of a fleet, made from ``METRICS``. Each row of panels answers a question."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from streamclient.model import Metric, MetricKind
 from tools.promql import STREAM_AND_SHARD, require_labels
 
 WIDTH, HEIGHT, COLUMNS = 8, 8, 3
-"""Size of a panel and panels beside each other: Grafana's grid has 24 columns."""
+"""The width and height of a panel, and the number of panels side by side. Grafana's grid has 24 columns."""
 
 SCHEMA_VERSION = 39
-"""The version of the format of a board, of Grafana 11; later ones convert it."""
+"""The version of the format of a board in Grafana 11. Later versions of Grafana convert it."""
 
 RATE_WINDOW = "$__rate_interval"
-"""Grafana's window that has four scrapes at least."""
+"""Grafana's variable for a window with at least four scrapes."""
 
 DATASOURCE = {"type": "prometheus", "uid": "${datasource}"}
 CHOSEN = 'stream=~"$stream", worker=~"$worker"'
@@ -31,13 +31,13 @@ QUANTILES = {0.5: "median", 0.99: "p99"}
 
 @frozen
 class Panel:
-    """A panel: the metrics in it, and the labels by which their series are told apart."""
+    """A panel of the board, its metrics, and the labels that distinguish its series."""
 
     title: str
     metrics: tuple[Metric, ...]
     by: tuple[str, ...] = ()
     function: str = "sum"
-    """The function that makes one series of those with equal labels."""
+    """The function of PromQL that makes one series of several series with equal labels."""
 
     def __attrs_post_init__(self) -> None:
         for metric in self.metrics:
@@ -45,7 +45,7 @@ class Panel:
 
     @property
     def queries(self) -> Iterator[tuple[str, str]]:
-        """Expressions, each with its legend."""
+        """The expressions of the panel in PromQL, each with its legend."""
         legend = " ".join(f"{{{{{label}}}}}" for label in self.by)
         for metric in self.metrics:
             what = metric.name.removeprefix("streamclient_") if len(self.metrics) > 1 or not legend else ""
@@ -57,7 +57,7 @@ class Panel:
 
     @property
     def unit(self) -> str:
-        """The unit as Grafana names it; counters are shown by the second."""
+        """Grafana's name for the unit. Counters are shown as rates per second."""
         metric = self.metrics[0]
         if metric.kind is MetricKind.COUNTER:
             return "Bps" if metric.unit == "By" else "cps"
@@ -138,11 +138,11 @@ BOARD: tuple[tuple[str, tuple[Panel, ...]], ...] = (
         ),
     ),
 )
-"""Questions, each with its panels."""
+"""The rows of the board: each question with its panels."""
 
 
 def board_json() -> str:
-    """Return the board as Grafana imports it."""
+    """Return the board as a JSON text that Grafana can import."""
     document = {
         "title": "streamclient",
         "uid": "streamclient",
@@ -164,7 +164,7 @@ def _variables() -> list[dict[str, Any]]:
 
 
 def _variable(label: str) -> dict[str, Any]:
-    """Return the choice of a label's values; a worker is chosen among those of the chosen streams."""
+    """Return the board's variable for choosing values of a label. Only workers of the chosen streams are offered."""
     chosen = "" if label == "stream" else '{stream=~"$stream"}'
     query = f"label_values({t.UNHEALTHY.name}{chosen}, {label})"
     return {

@@ -1,6 +1,6 @@
-"""The faults that are played in real fleets, the alerts that each fires, and what probes are told meanwhile.
+"""The faults that a test plays in real fleets, the alerts that each fault fires, and the answers to probes.
 
-A test plays them and compares.
+The test compares alerts and answers with these tables.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from attrs import field, frozen
 
 
 def _with_prefix(names: Iterable[str]) -> tuple[str, ...]:
-    """Return the names of alerts in full."""
+    """Return the full names of alerts, with their prefix."""
     return tuple(f"Streamclient{name}" for name in names)
 
 
 Statuses = tuple[int, ...]
-"""The statuses of ``/live``, ``/ready`` and ``/health``."""
+"""The HTTP statuses of ``/live``, ``/ready`` and ``/health``."""
 
 WELL: Statuses = (200, 200, 200)
 UNHEALTHY: Statuses = (200, 200, 503)
@@ -27,23 +27,23 @@ NO_ANSWER: Statuses = ()
 
 @frozen
 class Fault:
-    """A fault, and the alerts that it fires within the hours that it lasts; names of alerts lack their prefix."""
+    """A fault that lasts for hours, and the alerts that it fires. Names of alerts are given without their prefix."""
 
     name: str
     played: str
-    """A sentence that says what happens."""
+    """A sentence that says what happens in the fault."""
     named: tuple[str, ...] = field(default=(), converter=_with_prefix)
-    """The alerts that name it."""
+    """The alerts that are meant for this fault."""
     also: tuple[str, ...] = field(default=(), converter=_with_prefix)
-    """The alerts that its consequences fire."""
+    """The alerts that consequences of the fault fire."""
     situations: tuple[str, ...] = ()
-    """The situations of the page on stuck shards through which the fault passes."""
+    """The situations, on the page on stuck shards, that occur during the fault."""
     probes: Statuses = WELL
-    """The answers to probes of the worker that the fault befalls, once the fault has lasted for a while."""
+    """The answers of the affected worker to probes, once the fault has lasted for a while."""
 
 
 STILL = ("ShardStandsStill", "LagGrows")
-"""Consequences of a shard with records that stands still for hours."""
+"""The alerts that fire if a shard with unread records does not move for hours."""
 
 FAULTS: tuple[Fault, ...] = (
     # --- nothing is wrong --------------------------------------------------------------------------------------------
@@ -301,7 +301,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault("cost-doubled", "A fleet gets intervals a tenth of those of yesterday.", ("CostDoubled",)),
 )
-"""All faults, in the order of the page."""
+"""All faults, in the order of their table on the page about alerts."""
 
 _FINE = "Nothing is wrong."
 _JAVA = "Java workers have no metrics of this package; the stream's other alerts see only Python workers."
@@ -326,4 +326,4 @@ NOT_PLAYED: Mapping[str, str] = {
     "clock-wrong": "It is the clock of the machine where the command runs; `StreamclientClockSlow` is for workers.",
     "not-a-status-table": _COMMAND,
 }
-"""Situations that no alert names, with the reasons."""
+"""The situations that no fault plays, because no alert names them, each with the reason."""

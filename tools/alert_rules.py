@@ -1,4 +1,4 @@
-"""The alerting rules for a fleet, as values. Metrics, labels and causes come from the tables of the package."""
+"""The alerting rules for a fleet. Their metrics, labels and causes come from the tables of the package."""
 
 from __future__ import annotations
 
@@ -33,38 +33,39 @@ class Severity(Enum):
     """The urgency of an alert."""
 
     PAGE = "page"
-    """A person, now: records wait or will be lost."""
+    """A person must act now, because records wait or will be lost."""
     TICKET = "ticket"
-    """A person, within days: nothing is lost meanwhile."""
+    """A person must act within days. No record is lost until then."""
 
 
 @frozen(kw_only=True)
 class Rule:
-    """One alerting rule."""
+    """One alerting rule of Prometheus."""
 
     name: str
     severity: Severity
     expression: str
     labels: tuple[str, ...]
-    """Labels of the alert, beside ``severity``."""
+    """The labels of the alert, without ``severity``."""
     wait: str
-    """The time for which the expression has to hold, as Prometheus writes it."""
+    """The time for which the expression must hold before the alert fires, in Prometheus' notation."""
     why_wait: str
     title: str
     when: str
     """A sentence that says what fires the alert."""
     action: str
-    """A sentence that says what to do."""
+    """A sentence that says what the person should do."""
     runbook: str
-    """The page of the documentation that says more, without its suffix, and the heading's anchor."""
+    """The page of the documentation that says more, without its suffix, and the anchor of a heading on it."""
     value: str = "humanize"
-    """The function of Prometheus' templates that shows the value."""
+    """The function of Prometheus' templates that formats the value in the alert's text."""
 
 
 RETRIES = "Workers try again by themselves; a trouble of the service that lasts a minute or two mends itself."
 
 PAUSED = ShardState.PAUSED.value.lower()
-"""The state of a shard that is not read; one whose owner was told to pause it has the reason before the state."""
+"""The label ``state`` of a shard whose reading is paused. A shard that is to be paused has another state, but already
+the reason ``paused``."""
 
 RULES: tuple[Rule, ...] = (
     # --- is anything there? ------------------------------------------------------------------------------------------
@@ -468,4 +469,4 @@ RULES: tuple[Rule, ...] = (
         runbook="operations#what-the-fleet-says-that-it-costs",
     ),
 )
-"""All rules, in the order of the page."""
+"""All rules, in the order of their table on the page about alerts."""

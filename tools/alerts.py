@@ -1,7 +1,8 @@
 """Makes the alerting rules of Prometheus and the board of Grafana: ``docs/deploy/alerts.yaml`` and ``board.json``.
 
-``python -m tools.alerts`` writes them. ``--check`` writes nothing, and exits with code 1 if a file is not what this
-program makes. ``--to FOLDER --runbooks URL`` makes them elsewhere, with the address at which you serve the pages.
+``python -m tools.alerts`` writes both files. ``--check`` writes nothing, and exits with code 1 if a file differs from
+the file that this program would write. ``--to FOLDER --runbooks URL`` writes them to another folder, with the address
+at which you serve the pages.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "docs" / "deploy"
 
 RUNBOOKS = "docs/_build/html"
-"""The beginning of each ``runbook_url``: the folder of the pages that ``make docs`` makes, in a checkout."""
+"""The default beginning of each ``runbook_url``: the folder in a checkout in which ``make docs`` makes the pages."""
 
 HEAD = """\
 # Alerting rules for fleets of streamclient, made by `python -m tools.alerts` from the table of metrics.
@@ -33,7 +34,7 @@ groups:
 
 
 def rules_yaml(runbooks: str = RUNBOOKS) -> str:
-    """Return the file of rules; ``runbooks`` is the address of the pages."""
+    """Return the text of ``alerts.yaml``; ``runbooks`` is the address of the pages."""
     rules = ("".join(f"      {line}\n" for line in _lines(rule, runbooks)) for rule in RULES)
     return HEAD + "\n".join(rules)
 
@@ -51,7 +52,7 @@ def _lines(rule: Rule, runbooks: str) -> Iterator[str]:
 
 
 def annotations_of(rule: Rule, runbooks: str = RUNBOOKS) -> dict[str, str]:
-    """Return the annotations of a rule; the labels of the alert stand in its texts."""
+    """Return the annotations of a rule, whose texts contain the labels of the alert."""
     named = ", ".join(f"{label} {{{{ $labels.{label} }}}}" for label in rule.labels)
     page, anchor = rule.runbook.split("#")
     return {
@@ -62,7 +63,7 @@ def annotations_of(rule: Rule, runbooks: str = RUNBOOKS) -> dict[str, str]:
 
 
 def rule_rows() -> Iterator[str]:
-    """Yield the rows of the page's table of rules; bars separate the cells."""
+    """Yield the rows of the table of rules on the page about alerts, with bars between the cells."""
     for rule in RULES:
         page, anchor = rule.runbook.split("#")
         waiting = "at once" if rule.wait == "0m" else f"for {rule.wait}"
@@ -71,7 +72,7 @@ def rule_rows() -> Iterator[str]:
 
 
 def fault_rows() -> Iterator[str]:
-    """Yield the rows of the page's table of faults; bars separate the cells."""
+    """Yield the rows of the table of faults on the page about alerts, with bars between the cells."""
     for fault in FAULTS:
         named = ", ".join(f"`{name}`" for name in fault.named) or "none"
         also = ", ".join(f"`{name}`" for name in fault.also) or "none"
@@ -81,7 +82,7 @@ def fault_rows() -> Iterator[str]:
 
 
 def unplayed_rows() -> Iterator[str]:
-    """Yield the rows of the page's table of situations that no alert can show, with the reasons."""
+    """Yield the rows of the table of situations without an alert on the page about alerts, with the reasons."""
     for situation, reason in NOT_PLAYED.items():
         yield f"`{situation}` | {reason}"
 
@@ -92,7 +93,7 @@ def files(runbooks: str = RUNBOOKS) -> dict[str, str]:
 
 
 def main(words: list[str]) -> int:
-    """Write the files, or compare them; return the exit code."""
+    """Write the files or, with ``--check``, compare them; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m tools.alerts", description="Make the alerts and the board.")
     parser.add_argument("--check", action="store_true", help="write nothing; exit with code 1 if a file differs")
     parser.add_argument("--to", type=Path, default=FOLDER, metavar="FOLDER", help="default: docs/deploy")

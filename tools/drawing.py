@@ -1,4 +1,4 @@
-"""SVG as text: boxes, arrows and bars, as far as the pictures of the documentation need them, without a library."""
+"""Drawings as texts of SVG, without a library: the boxes, lines, arrows and texts in the documentation's pictures."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ LINE_HEIGHT = 13
 
 @define
 class Picture:
-    """Shapes on white paper, in the order in which they are drawn. Units are a screen's pixels."""
+    """A picture on a white background, to which shapes are added. Lengths are pixels of a screen."""
 
     width: float
     height: float
     title: str
-    """The title, for readers who cannot see the picture."""
+    """The title, which screen readers speak."""
     _shapes: list[str] = field(factory=list)
 
     def box(self, x: float, y: float, width: float, height: float, *, fill: str = FILL, line: str = LINE) -> None:
@@ -34,7 +34,7 @@ class Picture:
     def text(
         self, x: float, y: float, text: str, *, colour: str = INK, anchor: str = "middle", bold: bool = False
     ) -> None:
-        """Write a line of text whose middle is at the height ``y``; ``anchor`` is ``start``, ``middle`` or ``end``."""
+        """Draw a line of text around the height ``y``. ``anchor``: its ``start``, ``middle`` or ``end`` is at ``x``."""
         weight = ' font-weight="bold"' if bold else ""
         place = f'<text x="{x:.1f}" y="{y + 4:.1f}" text-anchor="{anchor}"{weight}'
         # A white outline below the text keeps it readable where lines cross it.
@@ -42,7 +42,7 @@ class Picture:
         self._shapes.append(f'{place} fill="{colour}">{escape(text)}</text>')
 
     def lines(self, x: float, y: float, lines: Sequence[str], *, colour: str = INK, anchor: str = "middle") -> None:
-        """Write several lines of text, whose common middle is at the height ``y``."""
+        """Draw several lines of text, whose common middle is at the height ``y``."""
         first = y - (len(lines) - 1) * LINE_HEIGHT / 2
         for number, line in enumerate(lines):
             self.text(x, first + number * LINE_HEIGHT, line, colour=colour, anchor=anchor)
@@ -61,7 +61,7 @@ class Picture:
         bend: float = 0.0,
         colour: str = FAINT,
     ) -> tuple[float, float]:
-        """Draw an arrow that bends to its left by ``bend``, and return the middle of its curve."""
+        """Draw a curved arrow that bends to its left by ``bend``; return the point in the middle of the curve."""
         (x1, y1), (x2, y2) = begin, end
         length = math.hypot(x2 - x1, y2 - y1) or 1.0
         x = (x1 + x2) / 2 + 2 * bend * (y2 - y1) / length
@@ -98,18 +98,19 @@ class Edge:
     end: str
     labels: Sequence[str]
     bend: float = 14.0
-    """The distance by which the arrow bends to its left. Below 0 it bends to its right, or loops below its node."""
+    """The distance by which the arrow bends to its left. If below 0, the arrow bends to its right, or loops below its
+    node."""
     at: float = 0.5
-    """The place of the labels, as a share of the way. Arrows that cross can have theirs in different places."""
+    """The position of the labels on the arrow, from 0 (begin) to 1 (end). It differs for arrows that cross."""
 
 
 NODE_WIDTH, NODE_HEIGHT = 104.0, 34.0
 STEEP = 2.0
-"""The ratio of height to width from which an arrow has its labels beside it. A flatter one has them on it."""
+"""The smallest ratio of height to width at which an arrow has its labels beside it. A flatter arrow has them on it."""
 
 
 def draw_graph(picture: Picture, nodes: Mapping[str, tuple[float, float]], edges: Sequence[Edge]) -> None:
-    """Draw named boxes, given by their middles, and labelled arrows. Opposite arrows between two nodes bend apart."""
+    """Draw named boxes, given by their middles, and labelled arrows between them."""
     for edge in edges:
         if edge.begin != edge.end:
             picture.arrow(*_ends(nodes, edge), bend=edge.bend)
@@ -128,7 +129,7 @@ def _ends(nodes: Mapping[str, tuple[float, float]], edge: Edge) -> tuple[tuple[f
 
 
 def _label(picture: Picture, nodes: Mapping[str, tuple[float, float]], edge: Edge) -> None:
-    """Write the labels on the arrow, or beside a steep one on the side to which it bends."""
+    """Draw the labels on the arrow or, if it is steep, beside the arrow, on the side to which it bends."""
     (x1, y1), (x2, y2) = _ends(nodes, edge)
     length = math.hypot(x2 - x1, y2 - y1)
     height = 4 * edge.bend * edge.at * (1 - edge.at)
@@ -143,7 +144,7 @@ def _label(picture: Picture, nodes: Mapping[str, tuple[float, float]], edge: Edg
 
 
 def _loop(picture: Picture, node: tuple[float, float], labels: Sequence[str], side: int) -> None:
-    """Draw an arrow from the node's upper edge back to it, or with ``side`` 1 from its lower edge."""
+    """Draw an arrow from a node to itself, with its labels: above the node, or below it if ``side`` is 1."""
     x, y = node[0], node[1] + side * NODE_HEIGHT / 2
     picture.arrow((x - 18, y), (x + 18, y), bend=-16 * side)
     picture.lines(x, y + side * (18 + len(labels) * LINE_HEIGHT / 2), labels, colour=LINE)

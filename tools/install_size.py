@@ -1,7 +1,7 @@
-"""``python -m tools.install_size``: how many packages, and how many megabytes, an installation of this checkout brings.
+"""``python -m tools.install_size EXTRAS...``: the number of packages and megabytes in an installation of this checkout.
 
-It prints a line for the base, and one for each extra that is named; ``server,cli`` is one installation with both. Each
-is made in an environment of its own, which needs a package index, and is removed.
+The program prints one line for an installation without extras, and one for each argument; ``server,cli`` stands for one
+installation with both extras. Each is made in a temporary environment. This needs a package index.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ BYTES_PER_MEGABYTE = 1_000_000
 
 
 def install(extras: str, place: Path) -> Path:
-    """Install this checkout with the extras into a new environment without pip; return its folder of packages."""
+    """Install this checkout with ``extras`` into a new environment at ``place``; return its folder of packages."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(place)], check=True)
     wanted = f"{ROOT}[{extras}]" if extras else str(ROOT)
     pip = [sys.executable, "-m", "pip", "--python", str(place / "bin" / "python"), "--disable-pip-version-check"]
@@ -28,17 +28,17 @@ def install(extras: str, place: Path) -> Path:
 
 
 def packages_in(folder: Path) -> list[str]:
-    """Return the names of the packages that are installed in the folder, this one included."""
+    """Return the sorted names of the packages in ``folder``, streamclient included."""
     return sorted(each.metadata["Name"].lower() for each in distributions(path=[str(folder)]))
 
 
 def bytes_in(folder: Path) -> int:
-    """Return the size of all files below the folder."""
+    """Return the size in bytes of all files below ``folder``."""
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
 
 
 def lines(wanted: list[str]) -> Iterator[str]:
-    """Install each combination of extras, and return a line about it."""
+    """Install each combination of extras, and yield a line with its size."""
     for extras in ["", *wanted]:
         with tempfile.TemporaryDirectory(prefix="install-size-") as place:
             folder = install(extras, Path(place) / "venv")

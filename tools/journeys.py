@@ -1,7 +1,7 @@
-"""Figures of journeys: the part of the house that one of them touches.
+"""Figures of journeys: how many files and functions of the package an event touches.
 
-A *journey* is one event in a real worker beside a real local Tablestore, from its beginning to its end. It counts every
-function of the package that runs meanwhile, on whatever thread.
+A *journey* is one event in a worker or in a local Tablestore, from its beginning to its end: for example a renewal of a
+lease. Its *footprints* are all functions of the package that run meanwhile, on any thread but the main one.
 """
 
 from __future__ import annotations
@@ -56,26 +56,26 @@ QUIET = ClientConfig(
     sync_shard_interval_millis=600_000,
     signal_interval_millis=30_000,
 )
-"""A configuration under which other work is rare, so that it leaves no footprints during a journey."""
+"""A configuration with long intervals, so that other work of the worker leaves no footprints during a journey."""
 
 PATIENCE_SECONDS = 120.0
-"""The time after which a journey that has not ended is taken for failed. The script then fails."""
+"""The seconds after which the program fails if a step of a journey has not happened."""
 
 
 class Footprints:
-    """The functions of the package that run during a recording, on every thread but the main one."""
+    """The recorder of the functions of the package that run, on every thread but the main one."""
 
     def __init__(self) -> None:
         self._seen: set[tuple[str, str]] = set()
         self._is_recording = False
 
     def install(self) -> None:
-        """Watch all threads that start later. The main one plays the outside world."""
+        """Watch all threads that start later. The main thread is not watched: it plays the outside world."""
         threading.setprofile(self._notice)
 
     @contextmanager
     def recording(self) -> Iterator[set[tuple[str, str]]]:
-        """Collect the file and the name of each function that is entered."""
+        """Collect the file and the name of each function that is called during the block."""
         self._seen = set()
         self._is_recording = True
         try:
@@ -91,18 +91,18 @@ class Footprints:
 
 
 class Resting(IRecordProcessor):
-    """Sets an event when it begins, and one when it has stored a record."""
+    """Sets an event when it is initialized, and another event when it has stored the checkpoint after a record."""
 
     def __init__(self) -> None:
         self.has_begun = threading.Event()
         self.has_stored = threading.Event()
 
     def initialize(self, initialization_input: InitializationInput) -> None:
-        """Set the event of the beginning."""
+        """Set the event ``has_begun``."""
         self.has_begun.set()
 
     def process_records(self, process_records_input: ProcessRecordsInput) -> None:
-        """Store the position after the records."""
+        """Store the position after the records, and set the event ``has_stored``."""
         process_records_input.checkpointer.checkpoint()
         self.has_stored.set()
 
@@ -119,7 +119,7 @@ def make_table(client: Any) -> None:
 
 
 def put_row(client: Any) -> None:
-    """Write one change."""
+    """Write one change to the table."""
     client.put_row(TABLE, Row([("id", "a")], [("city", "Hangzhou")]), Condition(RowExistenceExpectation.IGNORE))
 
 
@@ -130,7 +130,7 @@ def await_event(event: threading.Event, what: str) -> None:
 
 
 def worker_journeys(footprints: Footprints) -> Iterator[tuple[str, set[tuple[str, str]]]]:
-    """Yield the journeys in a worker, beside a server in a process of its own: each name, with its footprints."""
+    """Yield the name and the footprints of each journey in a worker. Its server runs in another process."""
     with server_process() as endpoint:
         client = OTSClient(endpoint, DEFAULT_ACCESS_KEY_ID, DEFAULT_ACCESS_KEY_SECRET, DEFAULT_INSTANCE)
         make_table(client)
@@ -168,7 +168,7 @@ def worker_journeys(footprints: Footprints) -> Iterator[tuple[str, set[tuple[str
 
 
 def server_journeys(footprints: Footprints) -> Iterator[tuple[str, set[tuple[str, str]]]]:
-    """Yield the journeys in the local Tablestore: each name, with its footprints."""
+    """Yield the name and the footprints of each journey in the local Tablestore."""
     with LocalTablestore() as server:
         client = server.client()
         make_table(client)
@@ -204,7 +204,7 @@ def lease_of(manager: LeaseManager) -> Lease:
 
 
 def await_true(is_true: Callable[[], bool], what: str) -> None:
-    """Poll ``is_true`` from the main thread, which leaves no footprints, until it holds."""
+    """Call ``is_true`` repeatedly until it returns true; ``what`` names the step in the error after a time-out."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     while not is_true():
         if time.monotonic() > deadline:
@@ -212,7 +212,7 @@ def await_true(is_true: Callable[[], bool], what: str) -> None:
 
 
 def print_journeys() -> None:
-    """Print one table: for each journey its files in the core, its files in all, and its functions."""
+    """Print a table with the number of files in the core, of all files, and of functions that each journey touches."""
     footprints = Footprints()
     footprints.install()
     print(f"{'journey':<34}{'files of core':>14}{'files':>8}{'functions':>11}")

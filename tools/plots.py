@@ -1,6 +1,7 @@
-"""Measured figures as plots. Every figure in a plot is also in a table of a page.
+"""Plots of measured figures. Each figure in a plot is also in a table of a page.
 
-Bars show the tables on the page about benchmarks. Curves and the tables beside them show files that benchmarks wrote.
+Bars show figures of the tables on the page about benchmarks. Curves, and the tables beside them, show figures in files
+that benchmarks wrote.
 """
 
 from __future__ import annotations
@@ -21,19 +22,19 @@ LAKE = DOCS / "figures" / "lake.json"
 HEAD = "| what | how | median | ratio | also |"
 LEAST_TO_COMPARE = 2
 LOGARITHMIC_FROM = 30.0
-"""The ratio of largest to smallest figure above which a plot is logarithmic: equal lengths mean equal factors."""
+"""The ratio of the largest to the smallest figure above which the scale of a plot is logarithmic."""
 
 WIDE, LABELS, BARS, ROW_HEIGHT, HEAD_HEIGHT = 760.0, 380.0, 270.0, 20.0, 26.0
-"""The widths of the paper, of the names on its left and of the longest bar; the heights of a row and of a heading."""
+"""The widths of the plot, of the names on its left, and of the longest bar; the heights of a row and of a heading."""
 
 
 @frozen
 class Figure:
-    """One row of a table."""
+    """A figure, which is one row of a table on the page about benchmarks."""
 
     group: str
     compared: str
-    """The name of the comparison; empty if the whole group is one."""
+    """The name of the comparison that the figure belongs to; empty if the whole group is one comparison."""
     name: str
     value: float
     unit: str
@@ -54,7 +55,7 @@ def figures(text: str) -> list[Figure]:
 
 
 def plotted(group: str) -> list[list[Figure]]:
-    """Return the comparisons of a group that a plot shows: at least two rates of one unit each."""
+    """Return the comparisons of a group that a plot shows. Each has at least two figures, all rates of one unit."""
     rows = [row for row in figures(PAGE.read_text()) if row.group == group]
     parts: dict[tuple[str, str], list[Figure]] = {}
     for row in rows:
@@ -69,7 +70,7 @@ def plotted_groups() -> list[str]:
 
 
 def draw_plot(group: str) -> str:
-    """Draw one bar for each row of a group, all to one scale."""
+    """Draw one bar for each figure of a group, all on the same scale."""
     parts = plotted(group)
     units = list(dict.fromkeys(part[0].unit for part in parts))
     rows = sum(len(part) for part in parts)
@@ -95,13 +96,13 @@ def draw_plot(group: str) -> str:
 
 
 class _Scale:
-    """The lengths of bars for figures."""
+    """The scale of a plot, by which the length of each bar is computed."""
 
     def __init__(self, values: Sequence[float]) -> None:
         self._most, least = max(values), min(values)
         self.is_logarithmic = self._most / least > LOGARITHMIC_FROM
         self._begin = 10.0 ** math.floor(math.log10(least) - 0.3)
-        """The figure whose bar has no length on a logarithmic scale; it is below the least, so that each has a bar."""
+        """The figure at the beginning of a logarithmic scale. It is below the smallest one, so that each has a bar."""
 
     def length(self, value: float) -> float:
         """Return the length of the bar for ``value``."""
@@ -110,7 +111,7 @@ class _Scale:
         return BARS * math.log(value / self._begin) / math.log(self._most / self._begin)
 
     def ticks(self) -> list[float]:
-        """Return the powers of ten on a logarithmic scale; none on a linear one."""
+        """Return the powers of ten within a logarithmic scale; an empty list for a linear scale."""
         if not self.is_logarithmic:
             return []
         first, last = round(math.log10(self._begin)), math.floor(math.log10(self._most))
@@ -125,7 +126,7 @@ CURVES = {"lake-rows": ROWS, "lake-latency": LATENCY, "lake-bytes": BYTES, "lake
 LAKE_HEAD = " | ".join(["Shards in the commit", "Destination", *CURVES.values()])
 
 PLOT_HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 300.0, 70.0, 150.0, 34.0, 40.0
-"""The height of the paper, and the margins around the curves: for numbers on the left, for names on the right."""
+"""The height of the plot, and the margins around the curves. Numbers are in the left margin, names in the right one."""
 
 NAME_HEIGHT = 14.0
 
@@ -133,17 +134,17 @@ COLOURS = (LINE, STRONG, "#2e7d4f", "#8a5a00")
 
 
 def lake_lines() -> list[Line]:
-    """Return the measured figures of commits, by the number of their shards."""
+    """Return the measured figures of commits with different numbers of shards."""
     return from_json(LAKE.read_text(encoding="utf-8"))
 
 
 def lake_run() -> str:
-    """Return the command that measured these figures, with the machine and how busy it was."""
+    """Return a text about the measurement of commits: its command, the machine, and the load of the machine."""
     return run_of(LAKE.read_text(encoding="utf-8"))
 
 
 def lake_rows() -> list[str]:
-    """Return the rows of the table of these figures, for below ``LAKE_HEAD``."""
+    """Return the rows of the table of commits, whose head is ``LAKE_HEAD``."""
     found: dict[tuple[str, int], dict[str, float]] = {}
     for line in lake_lines():
         found.setdefault(parts_of(line.name), {})[line.unit] = line.figure
@@ -178,9 +179,9 @@ def _draw(
     *,
     shown: Callable[[float], str] | None = _shown,
 ) -> str:
-    """Draw curves with both axes logarithmic, and numbers at ``ticks`` of the horizontal one.
+    """Draw curves on two logarithmic axes, with numbers at the ``ticks`` of the horizontal axis.
 
-    ``shown`` makes the text above a point. Without it no point has one, for curves that lie close together.
+    ``shown`` makes the text above each point. If it is ``None``, points have no text, because the curves are too close.
     """
     points = [point for curve in curves.values() for point in curve]
     paper = _Paper([*ticks, *(x for x, _ in points)], [figure for _, figure in points])
@@ -207,7 +208,7 @@ def _draw(
 
 
 def _apart(heights: Mapping[str, float]) -> dict[str, float]:
-    """Return the heights of names, in the same order, with those moved down that would cover others."""
+    """Return the heights of names, in the same order. A name that would cover another name is moved down."""
     found = dict(heights)
     free = -math.inf
     for name in sorted(heights, key=heights.__getitem__):
@@ -217,7 +218,7 @@ def _apart(heights: Mapping[str, float]) -> dict[str, float]:
 
 
 class _Paper:
-    """The places of figures on logarithmic paper with whole decades."""
+    """The logarithmic axes of a plot, which compute the place of each point. The vertical axis has whole decades."""
 
     def __init__(self, numbers: Sequence[float], figures: Sequence[float]) -> None:
         self._first, self._last = math.log10(min(numbers)), math.log10(max(numbers))
@@ -225,16 +226,16 @@ class _Paper:
         self.most = max(math.ceil(math.log10(max(figures))), self.least + 1)
 
     def x(self, number: float) -> float:
-        """Return the distance from the left for a number. If there is a single number, it is on the left."""
+        """Return the distance from the left edge for ``number``. A single number is at the left end of the axis."""
         share = (math.log10(number) - self._first) / ((self._last - self._first) or 1.0)
         return LEFT + 24 + (WIDE - RIGHT - LEFT - 48) * share
 
     def place(self, point: tuple[float, float]) -> tuple[float, float]:
-        """Return the place of a point on the paper."""
+        """Return the place of ``point`` in the plot."""
         return self.x(point[0]), self.y(point[1])
 
     def y(self, figure: float) -> float:
-        """Return the height for a figure, as SVG counts it from the top."""
+        """Return the distance from the upper edge for ``figure``."""
         share = (math.log10(figure) - self.least) / (self.most - self.least)
         return PLOT_HEIGHT - BOTTOM - (PLOT_HEIGHT - BOTTOM - TOP) * share
 
@@ -248,17 +249,17 @@ LATENCY_PLOTS = {"latency-rates": latency.P50, "latency-hour": latency.P99}
 
 
 def latency_lines() -> list[Line]:
-    """Return the figures of latency, those that were measured and those that were simulated."""
+    """Return the measured and the simulated figures of latency."""
     return from_json(LATENCIES.read_text(encoding="utf-8"))
 
 
 def latency_run() -> str:
-    """Return the command that measured them, with the machine and how busy it was."""
+    """Return a text about the measurement of latency: its command, the machine, and the load of the machine."""
     return run_of(LATENCIES.read_text(encoding="utf-8"))
 
 
 def latency_curves(name: str) -> dict[str, list[tuple[float, float]]]:
-    """Return the curves of a plot: by records per second, or for the mixed hour by the requests that it took."""
+    """Return the curves of a plot, whose horizontal axis has records per second or, for the mixed hour, requests."""
     group = latency.GROUP if name == "latency-rates" else latency.HOUR
     rows: dict[str, dict[str, float]] = {}
     for line in latency_lines():
@@ -276,7 +277,7 @@ def latency_curves(name: str) -> dict[str, list[tuple[float, float]]]:
 
 
 def draw_latency(name: str) -> str:
-    """Draw one curve for each consumer or law, with both axes logarithmic."""
+    """Draw one curve of latency for each consumer or law, on two logarithmic axes."""
     unit, curves = LATENCY_PLOTS[name], latency_curves(name)
     numbers = sorted({x for curve in curves.values() for x, _ in curve})
     if name == "latency-rates":

@@ -1,7 +1,7 @@
-"""``make release-check``: whether version, changelog, pages, documentation and the files of a release agree.
+"""``make release-check``: checks that version, changelog, pages, documentation and the files of a release agree.
 
-It prints a line for each disagreement, and exits with code 1 if there is one. It looks at what ``make docs`` and
-``make wheels`` made.
+It prints a line for each disagreement, and exits with code 1 if it found one. It reads the files that ``make docs`` and
+``make wheels`` have made.
 """
 
 from __future__ import annotations
@@ -20,30 +20,30 @@ RELEASED = re.compile(r"\d+\.\d+\.\d+")
 HEADING = re.compile(r"^## (\S+) \((.*)\)$", re.MULTILINE)
 DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
 WHEELS = {"manylinux": ("x86_64", "aarch64")}
-"""The platforms for which ``make wheels`` makes wheels: the beginning of the tag, and the machines."""
+"""The platforms for which ``make wheels`` makes wheels: the beginning of the platform tag, and the machines."""
 
 FOLDER = "build/release"
 """The folder into which ``make wheels`` puts the files of a release."""
 
 PACKAGED = ("streamclient", "pyspark_tablestore.py")
-"""The parts of the checkout that are in a wheel and in the sources."""
+"""The folders and files of the checkout that wheels and sources must contain."""
 
 
 def version_of(root: Path) -> str:
-    """Return the version that the package says it has."""
+    """Return the version that ``_version.py`` states."""
     (version,) = re.findall(r'^__version__ = "(.*)"$', (root / "streamclient" / "_version.py").read_text("utf-8"), re.M)
     return str(version)
 
 
 def package_facts(root: Path) -> ConfigParser:
-    """Return the contents of setup.cfg."""
+    """Return the parsed contents of ``setup.cfg``."""
     facts = ConfigParser()
     facts.read(root / "setup.cfg", encoding="utf-8")
     return facts
 
 
 def problems(root: Path) -> Iterator[str]:
-    """Yield a sentence for each disagreement in a checkout."""
+    """Yield a sentence for each disagreement in the checkout at ``root``."""
     version = version_of(root)
     if not RELEASED.fullmatch(version):
         yield f"streamclient/_version.py says {version}: a release is MAJOR.MINOR.PATCH"
@@ -70,7 +70,7 @@ def changelog_problems(text: str, version: str) -> Iterator[str]:
 
 
 def python_problems(root: Path) -> Iterator[str]:
-    """Yield each page that names other Pythons than setup.cfg."""
+    """Yield a sentence for each disagreement about the supported versions of Python."""
     facts = package_facts(root)
     versions = re.findall(r":: Python :: (3\.\d+)$", facts["metadata"]["classifiers"], re.M)
     span = f"Python {versions[0]} to {versions[-1]}"
@@ -83,9 +83,9 @@ def python_problems(root: Path) -> Iterator[str]:
 
 
 def documentation_problems(inventory: Path, version: str) -> Iterator[str]:
-    """Yield the disagreement between the version and the built documentation.
+    """Yield the disagreement between ``version`` and the built documentation.
 
-    The third line of its ``inventory`` names its version.
+    The third line of the documentation's ``inventory`` names the version for which it was built.
     """
     if not inventory.exists():
         yield "the documentation is not built: make docs"
@@ -126,7 +126,7 @@ def checkout(root: Path) -> Mapping[str, bytes]:
     found = {}
     for name in PACKAGED:
         top = root / name
-        # A link to a folder, as the samples are, is not followed by rglob.
+        # rglob does not follow a link to a folder, and the samples are such a link.
         parts = [top] if top.is_file() else [top, *(path for path in top.iterdir() if path.is_symlink())]
         files = [path for part in parts for path in ([part] if part.is_file() else part.rglob("*.py"))]
         found.update({path.relative_to(root).as_posix(): path.read_bytes() for path in files})
@@ -134,7 +134,7 @@ def checkout(root: Path) -> Mapping[str, bytes]:
 
 
 def unpacked(sources: Path) -> Mapping[str, bytes]:
-    """Return the files of the sources by their names, without the folder that they are all in."""
+    """Return the files in the archive ``sources``, by their names without the top folder of the archive."""
     with tarfile.open(sources) as archive:
         return {
             str(PurePosixPath(*PurePosixPath(member.name).parts[1:])): file.read()
@@ -144,7 +144,7 @@ def unpacked(sources: Path) -> Mapping[str, bytes]:
 
 
 def content_problems(name: str, contents: Mapping[str, bytes], expected: Mapping[str, bytes]) -> Iterator[str]:
-    """Yield the disagreement between the modules of the checkout and those of an archive."""
+    """Yield the disagreement between the modules of the checkout and the modules in the archive ``name``."""
     modules = {entry for entry in contents if entry.endswith(".py") and entry.startswith(PACKAGED)}
     differing = {entry for entry in modules | set(expected) if contents.get(entry) != expected.get(entry)}
     if differing:
@@ -171,7 +171,7 @@ def metadata_problems(root: Path, name: str, contents: Mapping[str, bytes]) -> I
 
 
 def main() -> int:
-    """Print the problems; return 1 if there are some."""
+    """Print the disagreements; return 1 if there is at least one."""
     found = list(problems(ROOT))
     print(*found or [f"version, changelog, pages, documentation and wheels agree on {version_of(ROOT)}"], sep="\n")
     return 1 if found else 0

@@ -1,7 +1,7 @@
-"""Figures of the house: its size, the imports between its modules, and the part of it that one journey touches.
+"""Figures of the package: its size, the imports between its modules, and the files that each journey touches.
 
-``python tools/structure.py`` prints all figures; ``--static`` prints only those that the source alone gives.
-``tools/journeys.py`` runs the journeys.
+``python tools/structure.py`` prints all figures. With ``--static`` it prints only the figures that it takes from the
+source, and runs no journey. ``tools/journeys.py`` runs the journeys.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ COMPILED = {
     "streamclient.wire.columns",
     "streamclient.wire.columns.records_by_column",
 }
-"""Modules below every floor. The compiled codec imports nothing, and records live in its storage. The readable twin of
-its columns imports only values, which use it to show themselves by column."""
+"""The modules below every floor. The compiled codec imports nothing, and the storage of records is in it. The module
+``records_by_column`` is the codec's twin in Python. It imports only values, and values import it."""
 
 VALUES = {"config", "errors", "interfaces", "model", "records", "_version"}
-"""Modules that users meet by name. They are beside ``base``, which imports some of them and is imported by others."""
+"""The modules that users import by name. ``base`` imports some of these modules, and others import ``base``."""
 
 FACES = {
     "streamclient",
@@ -46,13 +46,13 @@ FACES = {
     "streamclient.testing",
     "streamclient.tunnel",
 }
-"""The modules that programs import from. Documentation and samples use no other."""
+"""The modules from which programs import. Documentation and samples import from no other module."""
 
 BACK_AND_FORTH = ("core.settle.settle", "core.doubt.write_answered")
-"""Functions whose way through the core is long. The figures count how often it leaves their file and comes back."""
+"""Functions that call through many files of the core. The figures count how often a reader changes the file."""
 
 PICTURE_WIDTH, FLOOR_HEIGHT, ROOM_WIDTH, ROOM_HEIGHT = 720, 62, 92, 34
-"""Sizes in the picture of the floors, in its own units: wide enough for the busiest floor, narrow enough for a page."""
+"""Sizes in the picture of the floors, in units of SVG. The floor with the most rooms fits, and a page has room."""
 
 
 # --- modules -------------------------------------------------------------------------------------------------------
@@ -74,7 +74,7 @@ def modules() -> dict[str, Path]:
 
 
 def imported_names(tree: ast.AST) -> Iterable[str]:
-    """Yield every name that a module imports, late and for types too: the module, then each name from it."""
+    """Yield every name that a module imports, also in functions or for types: the module, then each name from it."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -84,7 +84,10 @@ def imported_names(tree: ast.AST) -> Iterable[str]:
 
 
 def imported_modules(tree: ast.AST, known: Iterable[str]) -> set[str]:
-    """Return the modules of ``known`` that a module imports. A package counts only for a name of its own."""
+    """Return the modules of ``known`` that a module imports.
+
+    A package counts only if a name of its own is imported, and not only a module in it.
+    """
     known = set(known)
     found: set[str] = set()
     for node in ast.walk(tree):
@@ -99,13 +102,16 @@ def imported_modules(tree: ast.AST, known: Iterable[str]) -> set[str]:
 
 
 def module_arrows() -> dict[str, set[str]]:
-    """Return which modules of the package each module imports."""
+    """Return the modules of the package that each module imports, by the module's name."""
     known = modules()
     return {name: imported_modules(parsed(path), known) - COMPILED - {name} for name, path in known.items()}
 
 
 def circles(arrows: dict[str, set[str]]) -> list[list[str]]:
-    """Return the groups of modules that import each other, largest first: strongly connected parts of more than one."""
+    """Return the groups of modules that import each other in a cycle, the largest group first.
+
+    They are the strongly connected components with more than one module.
+    """
     order: dict[str, int] = {}
     low: dict[str, int] = {}
     stack: list[str] = []
@@ -157,7 +163,7 @@ def imported_rooms(tree: ast.AST) -> set[str]:
 
 
 def room_arrows() -> dict[str, set[str]]:
-    """Return which rooms each room imports."""
+    """Return the rooms that each room imports, by the room's name."""
     arrows: dict[str, set[str]] = {}
     for path in modules().values():
         room = room_of(path)
@@ -166,7 +172,10 @@ def room_arrows() -> dict[str, set[str]]:
 
 
 def floors(arrows: dict[str, set[str]]) -> list[list[str]]:
-    """Return the rooms of each floor, the lowest first: a room is above all that it imports; cycles share a floor."""
+    """Return the rooms of each floor, the lowest floor first.
+
+    A room is above all rooms that it imports. Rooms that import each other share a floor.
+    """
     circle_of = {room: set(ring) for ring in circles(arrows) for room in ring}
     height: dict[str, int] = {}
 
@@ -184,7 +193,7 @@ def floors(arrows: dict[str, set[str]]) -> list[list[str]]:
 
 
 def draw_floors() -> str:
-    """Draw the house as SVG: rooms with their lines, and an arrow for each import that no other path implies."""
+    """Draw the floors as SVG: rooms with their number of lines, and a line for each import that no other implies."""
     arrows = room_arrows()
     size: dict[str, int] = defaultdict(int)
     for path in modules().values():
@@ -216,7 +225,7 @@ def draw_floors() -> str:
 
 
 def _direct(room: str, arrows: dict[str, set[str]]) -> set[str]:
-    """Return the imports of a room that none of its other imports brings with it."""
+    """Return the rooms that ``room`` imports, without rooms that its other imports import, too."""
     return {
         other for other in arrows[room] if not any(other in _reach(each, arrows) for each in arrows[room] - {other})
     }
@@ -236,7 +245,7 @@ def _reach(room: str, arrows: dict[str, set[str]]) -> set[str]:
 
 
 def code_lines(path: Path) -> int:
-    """Count the lines that hold code: no blank line, no comment, no docstring."""
+    """Count the lines of a file with code, without blank lines, comments and docstrings."""
     text = path.read_text(encoding="utf-8")
     silent = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
     lines: set[int] = set()
@@ -250,7 +259,7 @@ def code_lines(path: Path) -> int:
 
 
 def names_twice() -> dict[str, list[str]]:
-    """Return the names of files that occur in more than one folder, with their paths."""
+    """Return the names of files that occur in several folders, each with the paths of the files."""
     found: dict[str, list[str]] = defaultdict(list)
     for path in modules().values():
         if path.stem not in ("__init__", "__main__"):
@@ -259,7 +268,7 @@ def names_twice() -> dict[str, list[str]]:
 
 
 def short_files_of_one_caller() -> list[str]:
-    """Return the files under ``SHORT_FILE_LINES`` lines with a single importer, which might take them in."""
+    """Return the files under ``SHORT_FILE_LINES`` lines that only one module imports. They might be merged into it."""
     callers: dict[str, set[str]] = defaultdict(set)
     for name, others in module_arrows().items():
         for other in others:
@@ -274,10 +283,10 @@ def short_files_of_one_caller() -> list[str]:
 
 
 def back_and_forth(name: str) -> tuple[int, int]:
-    """Count how often a reader of the function ``name`` leaves a file, and comes back to one to read on in it.
+    """Count how often a reader of the function ``name`` goes to another file, and how often back to read on.
 
-    The reader follows each call once, in the order of the text, into any function of the core. If several functions
-    share a name, it is followed only within its own file.
+    The reader follows each call of a function of the core once, in the order of the text. If several functions share a
+    name, a call is followed only within its file.
     """
     module, function = f"streamclient.{name}".rsplit(".", 1)
     functions = {
@@ -354,7 +363,7 @@ def print_source() -> None:
 
 
 def main() -> int:
-    """Print the figures."""
+    """Print the figures that the options choose."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--static", action="store_true", help="only the figures that the source alone gives")
     options = parser.parse_args()

@@ -1,4 +1,4 @@
-"""``make demo``: the main job, end to end, on this machine."""
+"""``make demo``: keep a lake equal to a table while shards split and workers die, on one machine."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ WRITE_SECONDS = 30.0
 
 
 def parse_arguments() -> argparse.Namespace:
-    """Parse the options of the demo."""
+    """Return the demo's options, parsed from the command line."""
     parser = argparse.ArgumentParser(prog="python -m samples.demo", description=__doc__)
-    parser.add_argument("--seed", type=int, default=1, help="seed of the changes; the same seed writes the same")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the changes; the same seed gives the same changes")
     parser.add_argument("--changes", type=int, default=CHANGES)
     parser.add_argument("--seconds", type=float, default=WRITE_SECONDS, help="approximate duration of the writes")
     parser.add_argument("--output", type=Path, default=Path("demo-output"))
@@ -38,7 +38,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def main() -> int:
-    """Run the demo; return 0 only if lake and table are equal."""
+    """Run the demo; return the exit code, which is 0 only if lake and table are equal."""
     options = parse_arguments()
     try:
         find_java()
@@ -63,7 +63,7 @@ def main() -> int:
 
 
 def judge(stage: Stage, acknowledged: int) -> Outcome:
-    """Compare lake, table and stream, without Spark and without the code that wrote the lake."""
+    """Compare lake, table and stream, without Spark, and without the code of this package that wrote the lake."""
     stream_id = stage.streams.list_stream(TABLE)[0].stream_id
     return compare(
         stage.lake,
@@ -76,7 +76,7 @@ def judge(stage: Stage, acknowledged: int) -> Outcome:
 
 
 def summarize(outcome: Outcome, stage: Stage, seconds: float) -> None:
-    """Print the outcome for people."""
+    """Print the counts of the comparison, and the command that shows the lake."""
     look = f"{os.path.relpath(sys.executable)} -m samples.demo.look {stage.lake}"
     print(
         f"\n"

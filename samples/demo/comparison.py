@@ -1,7 +1,7 @@
-"""The comparison of the Delta table with the source table and with the stream's own history.
+"""The comparison of the demo's Delta table with its source table and with the records of the stream.
 
-``deltalake`` and ``pyarrow`` read the Delta table, and this module folds its changes: the package that wrote the table
-takes no part in judging it.
+``deltalake`` and ``pyarrow`` read the Delta table, and this module folds the changes in it into rows. So the package
+that wrote the Delta table does not judge it.
 """
 
 from __future__ import annotations
@@ -28,36 +28,37 @@ Row = dict[str, Any]
 
 @frozen
 class Outcome:
-    """The counts of the comparison. It ``is_ok`` only if all counts of errors are zero and the sums agree."""
+    """The counts that result from comparing the lake, the table, the stream and the deliveries."""
 
     acknowledged: int
-    """Writes that the server acknowledged to the writer."""
+    """The number of writes that the server acknowledged to the writer."""
     changes: int
-    """Records in the stream."""
+    """The number of records in the stream."""
     delivered: int
-    """Distinct changes that were delivered to processors."""
+    """The number of different changes that were delivered to processors."""
     repeats: int
-    """Changes delivered again after the kill. At-least-once allows them, but the lake must not show them."""
+    """The number of deliveries that repeated an earlier delivery, after a worker was killed. Repeated deliveries are
+    allowed; duplicates in the lake are not."""
     lost: int
-    """Changes of the stream that are not in the lake."""
+    """The number of changes in the stream that are not in the lake."""
     invented: int
-    """Changes in the lake that are not in the stream, or whose total is not the one that Spark should compute."""
+    """The number of changes in the lake that are not in the stream, or whose total is wrong."""
     out_of_order: int
-    """Changes of a key delivered before an earlier one, or before their parent shard had ended, or misplaced in the
-    lake."""
+    """The number of changes in a wrong place: delivered before an earlier change of the same key, delivered before the
+    parent shard had ended, or in the wrong order in the lake."""
     duplicates_in_lake: int
     table_rows: int
     different_rows: int
-    """Rows of the table that do not result from the lake's changes, and the other way round."""
+    """The number of keys whose row in the table differs from the row that results from the lake's changes."""
 
     @property
     def is_ok(self) -> bool:
-        """Whether the lake is equal to the table, and every change is in it once and in order."""
+        """Whether the lake is equal to the table, and has every change once and in order."""
         wrong = (self.lost, self.invented, self.out_of_order, self.duplicates_in_lake, self.different_rows)
         return not any(wrong) and self.acknowledged == self.changes == self.delivered > 0
 
     def last_line(self) -> str:
-        """Return the demo's verdict."""
+        """Return the last line that the demo prints, with its verdict."""
         verdict = "ok" if self.is_ok else "failed"
         return (
             f"demo: {verdict} changes={self.changes} delivered={self.delivered} lost={self.lost} "
@@ -74,7 +75,7 @@ def compare(
     deliveries: Sequence[Delivery],
     acknowledged: int,
 ) -> Outcome:
-    """Count everything that the last line of the demo states."""
+    """Compare the lake with the stream's history and the source table; return the counts."""
     changes = sorted(_changes(lake), key=lambda change: change["place"])
     stored, truth = Counter(_identity(change) for change in changes), Counter(_truth(history))
     in_table, in_lake = _table(client, table), _fold(changes)
@@ -94,8 +95,8 @@ def compare(
 
 
 def _changes(lake: Path) -> Iterator[Row]:
-    """Yield the rows of the Delta table."""
-    # Without pyarrow's threads, with which about half of all processes abort at their end.
+    """Yield the rows of the Delta table. Each row is a change, with its key and its place in the stream added."""
+    # With pyarrow's threads, about half of all runs of the demo crash at their end.
     for row in DeltaTable(lake).to_pyarrow_dataset().to_table(use_threads=False).to_pylist():
         yield {**row, "key": _key(row), "place": (row["_epoch"], row["_timestamp"], row["_row_index"])}
 
@@ -109,7 +110,7 @@ def _identity(change: Row) -> Key:
 
 
 def _truth(history: Sequence[ShardHistory]) -> Iterator[Key]:
-    """Yield the identity of every record in the stream, read without the workers."""
+    """Yield the identity of every record in ``history``: the shard, the place in the stream, and the key."""
     for shard in history:
         for record in shard.records:
             info = record.sequence_info
@@ -118,14 +119,14 @@ def _truth(history: Sequence[ShardHistory]) -> Iterator[Key]:
 
 
 def _has_its_total(change: Row) -> bool:
-    """Return whether Spark computed the total: the price of all items, if the change has both columns."""
+    """Return whether the total of a change is amount times items, or missing if amount or items is missing."""
     if change["amount"] is None or change["items"] is None:
         return change["total"] is None
     return bool(abs(change["total"] - change["amount"] * change["items"]) < 0.01)
 
 
 def _fold(changes: Sequence[Row]) -> dict[Key, Row]:
-    """Return the rows that result from ``changes``, oldest first, by the rules of the table."""
+    """Return the rows that result from ``changes`` by Tablestore's rules. The oldest change comes first."""
     rows: dict[Key, Row] = {}
     for change in changes:
         key, puts = change["key"], {name: change[name] for name, _ in change["_versions"]}
@@ -140,7 +141,7 @@ def _fold(changes: Sequence[Row]) -> dict[Key, Row]:
 
 
 def _misplaced(changes: Sequence[Row]) -> int:
-    """Count the changes whose revision is smaller than that of an earlier change of the same key."""
+    """Count the changes with a smaller revision than the previous change of the same key."""
     revisions: dict[Key, list[int]] = {}
     for change in changes:
         if change["revision"] is not None:
@@ -149,7 +150,7 @@ def _misplaced(changes: Sequence[Row]) -> int:
 
 
 def _table(client: OTSClient, table: str) -> dict[Key, Row]:
-    """Return the rows of the source table."""
+    """Return the rows of the source table, by primary key."""
     return {
         _key(dict(key)): {name: value for name, value, _ in cells if name in ATTRIBUTES}
         for key, cells in _scan(client, table)

@@ -16,7 +16,7 @@ except ModuleNotFoundError as missing:
 
 
 def main(path: str) -> None:
-    """Show counts, the first changes, and the first of the resulting rows."""
+    """Show the counts of changes, the first changes, and the first rows that result from all changes."""
     spark = local_session("look")
     changes = read_delta(spark, path)
     changes.groupBy("_operation").agg(f.count("*").alias("changes")).orderBy("_operation").show()

@@ -1,4 +1,4 @@
-"""A shop's orders as they change: a seeded, skewed mix of puts, updates and deletes. Pure: no clock, no I/O."""
+"""The changes of a shop's orders: a random, skewed mix of puts, updates and deletes. Pure: no clock, no I/O."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ Key = tuple[tuple[str, str], tuple[str, int]]
 
 CUSTOMERS = 400
 HOT_CUSTOMER_EXPONENT = 1.1
-"""The Zipf exponent of the customers: a few make most of the traffic, as in real shops."""
+"""The exponent of the Zipf distribution of customers. A few customers make most of the orders, as in real shops."""
 
 STATUSES = ("created", "paid", "packed", "shipped", "delivered")
 
 
 class Kind(Enum):
-    """The effect of a change on its row."""
+    """The operation of a change on its row."""
 
     PUT = "put"
     UPDATE = "update"
@@ -28,7 +28,7 @@ class Kind(Enum):
 
 @frozen
 class Change:
-    """One write to the orders table."""
+    """One write to one row of the orders table."""
 
     kind: Kind
     key: Key

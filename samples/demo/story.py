@@ -1,4 +1,4 @@
-"""The story of the demo. The writer's progress is its clock, so that the story is the same everywhere."""
+"""The events of the demo. Each happens when a given share of the changes is written, however fast the machine is."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ STATUS_TABLE = "orders_status"
 FIRST_WORKERS = ("worker-1", "worker-2", "worker-3")
 LATE_WORKER = "worker-4"
 CATCH_UP_SECONDS = 60.0
-"""The time-out for reading the remaining records after the last write, usually a few seconds."""
+"""The longest time, in seconds, for reading the remaining records after the last write. A few seconds are usual."""
 READY_SECONDS = 120.0
-"""The time-out for a worker's Spark to start, which takes 5 to 15 seconds on two idle cores."""
+"""The longest time, in seconds, for the start of a worker's Spark, which takes 5 to 15 seconds on two idle cores."""
 TICK_SECONDS = 0.25
 PROGRESS_SECONDS = 3.0
 
@@ -38,7 +38,7 @@ class Beat:
 
 @define
 class Stage:
-    """The server, the fleet and the folder of a run."""
+    """The server, the fleet and the folder of one run of the demo, with a method for each kind of event."""
 
     directory: Path
     local: LocalTablestore
@@ -49,11 +49,11 @@ class Stage:
 
     @property
     def lake(self) -> Path:
-        """The path of the Delta table."""
+        """The folder of the Delta table, to which the workers write."""
         return self.directory / "lake"
 
     def start_worker(self, name: str) -> str:
-        """Start a worker process, and return at once."""
+        """Start a worker process, and return without waiting for it."""
         arguments = {
             "endpoint": self.local.endpoint,
             "access-key-id": self.local.access_key_id,
@@ -88,7 +88,7 @@ class Stage:
         return f"shard {largest.shard_id[:8]} splits into {children[0][:8]} and {children[1][:8]}"
 
     def merge_smallest(self) -> str:
-        """Merge the two neighbours with the fewest records."""
+        """Merge the two neighbouring open shards that have the fewest records together."""
         open_shards = [shard for shard in self.local.shards(TABLE) if shard.is_open]
         left, right = min(pairwise(open_shards), key=lambda pair: pair[0].record_count + pair[1].record_count)
         child = self.local.merge(TABLE, left.shard_id, right.shard_id)
@@ -96,23 +96,23 @@ class Stage:
 
     @property
     def streams(self) -> TablestoreStreamApi:
-        """The stream operations."""
+        """The stream operations of the local Tablestore."""
         return TablestoreStreamApi(self.client)
 
     def leases(self) -> list[Lease]:
-        """Return the current leases; none before the first worker has created the status table."""
+        """Return the current leases; an empty list before the first worker has created the status table."""
         if STATUS_TABLE not in self.client.list_table():
             return []
         stream_id = self.streams.list_stream(TABLE)[0].stream_id
         return list(LeaseManager(self.client, STATUS_TABLE, stream_id).list_leases())
 
     def delivered(self) -> int:
-        """Count the records delivered to processors so far, repeats included."""
+        """Count the records delivered to processors so far, including repeated deliveries."""
         return sum(len(delivery.records) for delivery in read_deliveries(self.directory.glob("*.lines")))
 
 
 def script(stage: Stage) -> list[Beat]:
-    """Return the story: shards split and merge under the fleet, one worker dies, another joins."""
+    """Return the events in order: shards split and merge while the fleet reads, one worker dies, and another joins."""
     return [
         Beat(0.05, stage.split_largest),
         Beat(0.10, stage.split_largest),
@@ -128,7 +128,7 @@ def script(stage: Stage) -> list[Beat]:
 
 
 def play(stage: Stage, *, seed: int, count: int, seconds: float) -> int:
-    """Play the whole story, up to the fleet's clean end; return the number of acknowledged changes."""
+    """Run the whole demo until all workers have shut down; return the number of acknowledged changes."""
     make_table(stage.client)
     for name in FIRST_WORKERS:
         stage.say(stage.start_worker(name))
@@ -147,7 +147,7 @@ def play(stage: Stage, *, seed: int, count: int, seconds: float) -> int:
 
 
 def ticks(bound_seconds: float) -> Iterator[None]:
-    """Yield at regular intervals; raise ``TimeoutError`` after ``bound_seconds``."""
+    """Yield every ``TICK_SECONDS``, so that the caller can check a state; raise an error after ``bound_seconds``."""
     pause = threading.Event()
     deadline = time.monotonic() + bound_seconds
     while time.monotonic() < deadline:
@@ -157,17 +157,17 @@ def ticks(bound_seconds: float) -> Iterator[None]:
 
 
 def wait_until_ready(stage: Stage) -> None:
-    """Wait for the first worker's Spark. The others join while the writer already writes."""
+    """Wait until Spark has started in one worker. The writer then begins, and the other workers join later."""
     for _ in ticks(READY_SECONDS):
         failed = [process for process in stage.fleet.processes.values() if not process.is_running]
         if failed:
-            raise RuntimeError(f"{failed[0].name} ended at once:\n{failed[0].log.read_text()[-3000:]}")
+            raise RuntimeError(f"{failed[0].name} ended immediately:\n{failed[0].log.read_text()[-3000:]}")
         if any((stage.directory / f"{name}.ready").exists() for name in FIRST_WORKERS):
             return
 
 
 def follow(stage: Stage, writer: Writer, count: int) -> None:
-    """Show progress, and run each beat at its share of the writer's changes."""
+    """Show progress, and run each event once the writer has written the event's share of the changes."""
     beats = script(stage)
     shown = 0.0
     for _ in ticks(600):
@@ -191,7 +191,7 @@ def progress(stage: Stage, writer: Writer) -> str:
 
 
 def catch_up(stage: Stage) -> None:
-    """Wait until every shard is read and checkpointed to its end or tip."""
+    """Wait until the workers have stored a checkpoint after the last record of every shard."""
     stream_id = stage.streams.list_stream(TABLE)[0].stream_id
     for _ in ticks(CATCH_UP_SECONDS):
         if not unread(stage.streams, stream_id, stage.leases()):

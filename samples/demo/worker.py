@@ -1,7 +1,7 @@
-"""One worker process of the demo: leased shards, through Spark, into a Delta table.
+"""One worker process of the demo: it reads shards, and stores their changes by Spark in a Delta table.
 
-This is a whole production worker with two differences. Its intervals are shorter, so that a killed worker's shards move
-soon. It also records each batch, so that the demo can check order and repeats afterwards.
+It differs from a production worker in two points. Its intervals are shorter, so that other workers soon take over the
+shards of a killed worker. It also records each batch, so that the demo can check order and repeats afterwards.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ QUICK = ClientConfig(
 )
 
 COMMIT_SECONDS = 4.0
-"""The time for which a commit is tried; shorter than a lease."""
+"""The longest time, in seconds, for which a commit is tried. It is shorter than the lease duration."""
 
 SHORT_LIVED_JAVA = {
     "spark.driver.memory": "700m",
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
 }
-"""Settings for a Java that runs for a minute on two cores: without its second compiler and its parallel collector. A
-worker that runs for months needs both; leave these settings out there."""
+"""Settings for a Java process that runs for a minute on two cores. They switch off its second compiler and its parallel
+garbage collector. A worker in production needs both, so do not copy these settings."""
 
 
 def with_totals(frame: DataFrame, context: BatchContext) -> DataFrame:
-    """Add a column with the price of all items."""
+    """Add the column ``total``: the amount times the number of items."""
     return frame.withColumn("total", f.round(f.col("amount") * f.col("items"), 2))
 
 
 def parse_arguments() -> argparse.Namespace:
-    """Parse the options that the demo gives its workers."""
+    """Return the options that the demo gives to each worker on the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     names = "endpoint access-key-id access-key-secret instance table status-table name lake lines ready"
     for name in names.split():
@@ -53,7 +53,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def main() -> None:
-    """Work until SIGTERM, then flush, hand the leases over, and end."""
+    """Run the worker until SIGTERM; then write the last batch, hand the leases over, and end."""
     options = parse_arguments()
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())

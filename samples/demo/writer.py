@@ -26,7 +26,8 @@ from samples.demo.orders import Change, Key, Kind, changes
 
 TABLE = "orders"
 BATCH_ROWS = 50
-"""Rows per BatchWriteRow: a quarter of the service's limit, so that many batches interleave with splits and merges."""
+"""The number of rows in a BatchWriteRow: a quarter of the service's limit. Small batches let splits and merges happen
+in the middle of the writes."""
 
 
 def make_table(client: OTSClient) -> None:
@@ -40,7 +41,7 @@ def make_table(client: OTSClient) -> None:
 
 
 class Writer:
-    """A thread that writes all changes within about ``seconds`` seconds. An error ends it, and ``join`` raises it."""
+    """A thread that writes all changes in about ``seconds`` seconds. If a write fails, ``join`` raises the error."""
 
     def __init__(self, client: OTSClient, *, seed: int, count: int, seconds: float) -> None:
         self.acknowledged = 0
@@ -52,7 +53,7 @@ class Writer:
         self._thread = threading.Thread(target=self._run, name="writer", daemon=True)
 
     def start(self) -> None:
-        """Begin to write."""
+        """Begin to write in a separate thread, and return immediately."""
         self._thread.start()
 
     @property
@@ -61,7 +62,7 @@ class Writer:
         return not self._thread.is_alive()
 
     def join(self) -> None:
-        """Wait for the end, and raise the error that ended the thread, if any."""
+        """Wait until the thread has ended. If an error ended it, raise that error."""
         self._thread.join()
         if self._error is not None:
             raise self._error
@@ -71,7 +72,7 @@ class Writer:
             for batch in self._batches:
                 self._write(batch)
                 self._pause.wait(self._interval)
-        except Exception as error:  # handed to the thread that joins
+        except Exception as error:  # ``join`` raises the error in the caller's thread
             self._error = error
 
     def _write(self, batch: list[Change]) -> None:
@@ -85,7 +86,7 @@ class Writer:
 
 
 def _batches(source: Iterator[Change]) -> Iterator[list[Change]]:
-    """Cut ``source`` into batches in which no key occurs twice: the server decides the order within a batch."""
+    """Cut ``source`` into batches in which no key is repeated: the server decides the order within a batch."""
     batch: list[Change] = []
     keys: set[Key] = set()
     for change in source:

@@ -1,1 +1,1 @@
-"""The base package: code that every other package may use, and that uses no other package."""
+"""Code that every other package of streamclient may use. It imports none of these packages itself."""

@@ -1,7 +1,7 @@
-"""A filter for the SDK's warning about its missing native codec. The module is loaded with the package.
+"""A filter that drops the SDK's warning about its missing native codec. The package imports this module first.
 
-On every Python without that codec, the SDK warns twice when it is imported, and Python prints the warning unless
-logging is configured. The SDK's other log lines stay.
+Without the codec, the SDK warns twice when it is imported, and Python prints the warnings unless the program has
+configured logging. The SDK's other log lines stay.
 """
 
 from __future__ import annotations

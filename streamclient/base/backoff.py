@@ -1,4 +1,4 @@
-"""Pauses before retries: arithmetic, and the two default strategies.
+"""Pauses before retries: the length of each pause, and the default retry strategy.
 
 Nothing in this module sleeps. Callers get a number and set a timer, so no pause blocks a thread.
 """
@@ -13,33 +13,36 @@ from streamclient.errors import ConfigurationError, DependencyException, ErrorKi
 from streamclient.interfaces import IRetryStrategy, RetryableAction
 
 LARGEST_EXPONENT = 62
-"""The exponent at which doubling stops: 2 to the 62nd milliseconds is far above any longest pause, and larger powers
-only cost time."""
+"""The largest number of times that ``doubling_millis`` doubles a pause. After 62 doublings, a pause is longer than
+any longest pause, so further doublings would only cost time."""
 
 DEFAULT_RETRIES = 10
-"""The number of retries of one action, as in the Java client: eleven attempts, with 5.5 s of pauses."""
+"""The largest number of retries of one action, as in the Java client. The first try and ten retries make eleven tries,
+with pauses of 5.5 s in total."""
 
 DEFAULT_STEP_MILLIS = 100
 DEFAULT_LONGEST_MILLIS = 1_000
 
 LONGEST_STRATEGY_MILLIS = 86_400_000
-"""The longest pause that a user's retry strategy may return: a day. A larger number is a mistake in its unit."""
+"""The longest pause that a user's retry strategy may return: one day. A larger number probably has the wrong unit."""
 
 RETRY_SHARE = 0.05
-"""The first pause after failed calls about leases, as a share of the lease duration. Later pauses double up to the
-renewal interval. With the default lease of twenty seconds the first pause is one second, so that several tries fit into
-the rest of a lease."""
+"""The shortest pause before a failed call about leases is repeated, as a share of the lease duration. Further pauses
+double, up to the renewal interval. With the default lease duration of twenty seconds, the shortest pause is one second,
+so that several tries fit into the time before the lease expires."""
 
 MOST_DOUBLINGS = 16
 
 JITTER_SHARE = 0.25
-"""The largest share by which a pause is shortened, so that shards that failed together do not retry together."""
+"""The largest share of a pause that ``with_jitter`` removes. Without this jitter, shards that failed together would
+also retry together."""
 
 
 def doubling_millis(failures: int, shortest_millis: int, longest_millis: int) -> int:
-    """Return the pause after ``failures`` failures in a row: the shortest after the first, doubling up to the longest.
+    """Return the pause after ``failures`` failures in a row, in milliseconds.
 
-    Zero failures need no pause.
+    The first failure leads to a pause of ``shortest_millis``. Each further failure doubles the pause, up to
+    ``longest_millis``. Without failures the pause is 0.
     """
     if failures <= 0:
         return 0
@@ -47,9 +50,10 @@ def doubling_millis(failures: int, shortest_millis: int, longest_millis: int) ->
 
 
 def lease_pause_seconds(failures: int, config: ClientConfig) -> float:
-    """Return the pause of calls about leases after ``failures`` failures in a row.
+    """Return the seconds to wait before calls about leases are repeated, after ``failures`` failures in a row.
 
-    The first failure has no pause; then the pause doubles.
+    The first failure leads to no pause, and the second failure to the shortest pause. Each further failure doubles the
+    pause, up to the renewal interval.
     """
     if failures <= 1:
         return 0.0
@@ -59,17 +63,17 @@ def lease_pause_seconds(failures: int, config: ClientConfig) -> float:
 
 
 def with_jitter(millis: int, dice: random.Random) -> float:
-    """Return ``millis``, shortened at random by at most ``JITTER_SHARE``. The pause is never longer than ``millis``."""
+    """Return ``millis``, shortened by a random share of at most ``JITTER_SHARE``."""
     return millis * (1.0 - JITTER_SHARE * dice.random())
 
 
 def decision_of(strategy: IRetryStrategy, action: RetryableAction, error: Exception, retries: int) -> float | None:
-    """Ask a user's strategy: return the pause before a retry, in seconds, or ``None`` for no retry.
+    """Return the pause before a retry, in seconds, that a user's strategy chooses; ``None`` for no retry.
 
-    The strategy is user code, which may take long and may raise. So never call this function in an owner thread.
+    The strategy is user code, which may take long and may raise. So an owner thread must not call this function.
 
     Raises:
-        ConfigurationError: the strategy's answer is not a pause.
+        ConfigurationError: a method of the strategy returned a value of the wrong type, or a pause out of range.
     """
     if not checks.done("should_retry", strategy.should_retry(action, error, retries)):
         return None
@@ -82,12 +86,12 @@ def decision_of(strategy: IRetryStrategy, action: RetryableAction, error: Except
 class LeaseRetryStrategy(IRetryStrategy):
     """The default strategy for reads of the status table (Java: ``LeaseManagerRetryStrategy``).
 
-    It makes up to ten retries. Each pause is 100 ms longer than the previous pause, and at most 1 s. The strategy does
-    not repeat conditional writes: after an uncertain write, the row is read first.
+    It makes up to ten retries. Each pause is 100 ms longer than the previous pause, and at most 1 s. The strategy is
+    not used for conditional writes: after an uncertain write, the worker reads the row first.
     """
 
     def should_retry(self, action: RetryableAction, error: Exception, retries: int) -> bool:
-        """Return whether the service may answer differently next time, and fewer than ten retries were made."""
+        """Return whether another try may help: the error is not permanent, and fewer than ten retries were made."""
         return (
             isinstance(error, DependencyException)
             and error.kind is not ErrorKind.PERMANENT

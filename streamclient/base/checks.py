@@ -1,6 +1,6 @@
-"""Checks of settings when they are made, with one wording of refusals and one help for misspelt names.
+"""Checks of settings and arguments, with one wording for refusals and one help for misspelt names.
 
-A ``Check`` is a validator of an attrs field; ``require`` checks an argument. A refused value raises a
+A ``Check`` is a validator of an attrs field; its method ``require`` checks an argument. A refused value raises a
 ``ConfigurationError`` that names the setting, the given value and the expected value.
 """
 
@@ -28,10 +28,10 @@ _Value = TypeVar("_Value")
 _Member = TypeVar("_Member", bound=Enum)
 
 LONGEST_SHOWN = 200
-"""The largest number of characters of a refused value that are shown. A long document may be passed by mistake."""
+"""The largest number of characters of a refused value in a message. A caller may pass a whole document by mistake."""
 
 CLOSE_ENOUGH = 0.6
-"""The similarity from which on an unknown name is taken for a known name; the default of ``difflib``."""
+"""The smallest similarity at which a message proposes a known name for an unknown name; the default of ``difflib``."""
 
 
 @frozen
@@ -39,35 +39,35 @@ class Check:
     """A requirement that the value of a setting must meet."""
 
     expected: str
-    """The end of the sentence "it must be ..."."""
+    """The end of the sentence "NAME must be ..." in the refusal."""
     fits: Callable[[Any], bool]
     hides: bool = False
-    """Whether a refused value is a secret, so that the refusal names only its type."""
+    """Whether the setting's values are secrets. The refusal then shows only the type of the refused value."""
     because: Callable[[Any], str] = lambda value: ""
-    """Explains why a value is refused, if ``expected`` does not say enough."""
+    """The function that says why a value is refused; it returns an empty text if ``expected`` says enough."""
 
     def __call__(self, instance: object, attribute: Attribute[Any], value: Any) -> None:
-        """Check the value of a field."""
+        """Check the value of an attrs field; attrs calls this method."""
         self.require(attribute.name, value)
 
     def require(self, name: str, value: _Value) -> _Value:
-        """Return the value if it fits.
+        """Return ``value`` if it meets the requirement; ``name`` names the setting in the refusal.
 
         Raises:
-            ConfigurationError: the value does not fit.
+            ConfigurationError: the value does not meet the requirement.
         """
         if not self.fits(value):
             raise self.refusal(name, value, self.because(value))
         return value
 
     def refusal(self, name: str, value: object, because: str = "") -> ConfigurationError:
-        """Return the error that refuses ``value`` as ``name``."""
+        """Return the error for a refused ``value`` of the setting ``name``; ``because`` adds the reason."""
         given = f"one of type {type(value).__name__}" if self.hides else shown(value)
         return ConfigurationError(f"{name} must be {self.expected}, not {given}{because and f': {because}'}")
 
 
 def shown(value: object) -> str:
-    """Return a value for a message. Long values are cut."""
+    """Return the ``repr`` of a value, for a message; a long text is cut to ``LONGEST_SHOWN`` characters."""
     try:
         text = repr(value)
     except Exception as error:
@@ -79,7 +79,7 @@ def shown(value: object) -> str:
 
 
 def is_whole(value: object) -> bool:
-    """Return whether a value is an integer and not a truth value, which Python counts as an integer."""
+    """Return whether a value is an integer other than ``True`` and ``False``, which are integers in Python."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 
@@ -92,7 +92,7 @@ def whole(least: int, most: int | None = None) -> Check:
 
 
 def number(expected: str, fits: Callable[[float], bool]) -> Check:
-    """Return the check for a finite number for which ``fits`` holds; ``expected`` describes it."""
+    """Return the check for a finite number that ``fits`` accepts; ``expected`` describes the accepted numbers."""
 
     def is_number(value: object) -> bool:
         return isinstance(value, int | float) and not isinstance(value, bool) and _is_finite(value) and fits(value)
@@ -103,12 +103,12 @@ def number(expected: str, fits: Callable[[float], bool]) -> Check:
 def _is_finite(value: float) -> bool:
     try:
         return isfinite(value)
-    except OverflowError:  # a whole number that is too large for any float
+    except OverflowError:  # an integer that is too large for a float
         return False
 
 
 def optional(check: Check) -> Check:
-    """Return a check that also accepts ``None``."""
+    """Return a check that accepts ``None``, and each value that ``check`` accepts."""
     expected = f"{check.expected} or None"
     return Check(expected, lambda value: value is None or check.fits(value), check.hides, check.because)
 
@@ -118,8 +118,8 @@ not_negative = whole(0)
 flag = Check("True or False", lambda value: isinstance(value, bool))
 text = Check("a non-empty string", lambda value: isinstance(value, str) and bool(value))
 LONGEST_IDENTIFIER_BYTES = 1_024
-"""The largest number of bytes of a primary key's value in the service. Names of workers, tables and streams are stored
-in key values."""
+"""The service's limit for the bytes of a primary key's value. Names of workers, tables and streams are stored as such
+values."""
 
 
 def _why_no_identifier(value: object) -> str:
@@ -137,7 +137,7 @@ def _why_no_identifier(value: object) -> str:
 identifier = Check(
     text.expected, lambda value: text.fits(value) and not _why_no_identifier(value), because=_why_no_identifier
 )
-"""The check for a name that is stored in a table, or that is the name of a table."""
+"""The check for names of tables, and for names that are stored in primary keys."""
 any_text = Check("a string", lambda value: isinstance(value, str))
 secret = Check("a non-empty string", text.fits, hides=True)
 names = Check(
@@ -149,8 +149,8 @@ port = Check("a port number from 0 to 65535", whole(0, 65_535).fits)
 seconds = number("a number of seconds above 0", lambda value: value > 0)
 share = number("a number above 0 and up to 1", lambda value: 0 < value <= 1)
 _OTHER_UNITS = range(10**9, 10**13)
-"""The numbers that, as seconds or milliseconds since 1970, are times after the year 2001. As microseconds they would be
-times in early 1970, before any stream existed."""
+"""The numbers that ``micros`` refuses: as seconds or milliseconds since 1970, they are times after the year 2001. As
+microseconds they would be times in early 1970, before any stream existed."""
 micros = Check(
     "microseconds since 1970, as a whole number, and neither seconds nor milliseconds",
     lambda value: is_whole(value) and value >= 0 and value not in _OTHER_UNITS,
@@ -158,17 +158,17 @@ micros = Check(
 
 
 def host_and_port(endpoint: str) -> tuple[str, int]:
-    """Return the host and the port of an endpoint.
+    """Return the host and the port of an endpoint's URL; without a port, return the default port of the URL's scheme.
 
     Raises:
-        ConfigurationError: no network can have a server at this endpoint.
+        ConfigurationError: the host or the port is missing or invalid, so that no server can have this endpoint.
     """
     try:
         parts = urlsplit(endpoint)
         host, port = parts.hostname or "", parts.port
-        host.encode("idna")  # sockets encode the host in the same way, and refuse empty and long labels
+        host.encode("idna")  # sockets use this codec for a host, too; it refuses empty and long labels
         why = "no server listens at port 0" if port == 0 else "" if host else "it has no host"
-    except ValueError as error:  # a UnicodeError is a ValueError, too
+    except ValueError as error:  # also the UnicodeError of ``encode``
         why = str(error)
     if why:
         raise ConfigurationError(
@@ -196,14 +196,14 @@ endpoint = Check("http(s)://host[:port]", _is_endpoint)
 
 
 def instance(kind: type, expected: str = "") -> Check:
-    """Return the check for an instance of a class."""
+    """Return the check for an instance of ``kind``. Refusals say ``expected``, or by default the class's name."""
     return Check(expected or f"{_article(kind.__name__)} {kind.__name__}", lambda value: isinstance(value, kind))
 
 
 def implementation(interface: type) -> Check:
     """Return the check for an object with all required methods of an interface.
 
-    A class of these objects fails the check.
+    The check refuses a class, even if its instances have the methods. It also refuses async methods.
     """
     public = [name for name, value in vars(interface).items() if callable(value) and not name.startswith("_")]
     methods = sorted(getattr(interface, "__abstractmethods__", ())) or public
@@ -220,8 +220,8 @@ def implementation(interface: type) -> Check:
 def function(of: str) -> Check:
     """Return the check for a plain function, or for another object that does its work when it is called.
 
-    ``of`` names the function's arguments or its result. Async functions and generators are refused: a call of them only
-    makes an object, which would do the work if it were run.
+    In a refusal, ``of`` follows the word "callable". It tells which arguments the function takes, or what it makes.
+    Async functions and generators are refused, because a call only makes an object that must still be run.
     """
     return Check(f"callable {of}", lambda value: callable(value) and not deferring(value), because=deferring)
 
@@ -236,7 +236,7 @@ _DEFERRING: Sequence[tuple[Callable[[object], bool], str]] = (
 
 
 def is_async(called: object) -> bool:
-    """Return whether a call makes a coroutine. The async function may be inside ``partial``, or be a ``__call__``."""
+    """Return whether a call of ``called`` makes a coroutine. An async function in a ``partial`` counts, too."""
     while isinstance(called, partial):
         called = called.func
     call = getattr(type(called), "__call__", None)  # noqa: B004
@@ -244,7 +244,7 @@ def is_async(called: object) -> bool:
 
 
 def required_parameters(called: object) -> Sequence[str]:
-    """Return the names of the parameters that a call must give. A built-in function without a signature has none."""
+    """Return the names of the parameters without default values; none for a built-in function without a signature."""
     try:
         parameters = inspect.signature(cast(Callable[..., Any], called)).parameters.values()
     except ValueError:
@@ -256,17 +256,17 @@ def required_parameters(called: object) -> Sequence[str]:
 PLAIN = (
     "write a plain function, without async and yield, that has done its work when it returns (it may call asyncio.run)"
 )
-"""The advice that refusals give."""
+"""The advice in the refusal of an async function or a generator."""
 
 
 def deferring(called: object, *, may_yield: bool = False) -> str:
-    """Return why a call only makes an object that must still be run; return an empty text if the call does the work.
+    """Return why calling ``called`` only makes a coroutine or generator; empty if the call itself does the work.
 
-    The check looks inside ``functools.partial`` and at ``__call__``. With ``may_yield``, generators are accepted,
-    because the caller iterates over them.
+    The check looks inside ``functools.partial`` and at ``__call__``. With ``may_yield``, generators are accepted:
+    the caller iterates over them.
     """
     if isinstance(called, type):
-        return ""  # a call makes an instance
+        return ""  # calling a class makes an instance
     while isinstance(called, partial):
         called = called.func
     for function in (called, getattr(type(called), "__call__", None)):  # noqa: B004
@@ -277,7 +277,10 @@ def deferring(called: object, *, may_yield: bool = False) -> str:
 
 
 def deferring_method(interface: type, value: object) -> str:
-    """Return why a method of an object, or of a class's instances, does no work when called; empty if each does."""
+    """Return which public method of ``interface`` is async or a generator in ``value``, and why that is refused.
+
+    The result is empty if each method does its work when it is called. ``value`` is an object or a class.
+    """
     for name in dir(interface):
         method = getattr(interface, name)
         if name.startswith("_") or not callable(method):
@@ -290,17 +293,17 @@ def deferring_method(interface: type, value: object) -> str:
 
 
 _ITERATED = ("Iterable", "Iterator", "Sequence")
-"""The return types over which callers iterate, so that a generator may return them."""
+"""The names of return types over which callers iterate. A method with such a return type may be a generator."""
 
 
 def done(call: str, answer: _Value, *, may_yield: bool = False) -> _Value:
-    """Return ``answer``, the result of a call of user code, if the call has done its work; ``call`` names the call.
+    """Return ``answer``, the result of a call of user code, unless it is an object that must still be run.
 
-    A plain function may return an object that must still be run, for example a lambda that calls an async function.
-    Such an object is closed, so that Python does not warn about it.
+    Even a plain function may return such an object, for example a lambda that calls an async function. The object is
+    closed, so that Python does not warn about it. ``call`` names the call in the refusal.
 
     Raises:
-        ConfigurationError: ``answer`` is an object that would do the work only if it were run.
+        ConfigurationError: ``answer`` must still be run: it is for example a coroutine.
     """
     if answer is None or isinstance(answer, _PLAIN_ANSWERS) or not _is_deferred(answer, may_yield=may_yield):
         return answer
@@ -315,12 +318,12 @@ def done(call: str, answer: _Value, *, may_yield: bool = False) -> _Value:
 
 
 _PLAIN_ANSWERS = (bool, int, float, str, bytes, list, tuple, dict)
-"""The types of answers that need no further check."""
+"""Frequent types of results that never have to be run, so that ``done`` returns them without further checks."""
 
 
 def _is_deferred(answer: object, *, may_yield: bool) -> bool:
-    # Each signed call asks a provider for credentials and tests them here. The functions of ``inspect`` would make five
-    # times as many calls.
+    # This check must be fast: each signed call checks the result of its credentials provider here. The functions of
+    # ``inspect`` would make five times as many calls.
     if isinstance(answer, GeneratorType):
         return not may_yield
     return isinstance(answer, AsyncGeneratorType) or getattr(type(answer), "__await__", None) is not None
@@ -333,7 +336,7 @@ executor = Check(
 
 
 def _is_client(value: object) -> bool:
-    # A program with a client has imported the SDK already. To import it in this module would cost every command half a
+    # A program with a client has already imported the SDK. An import by this module would cost every command half a
     # second.
     sdk = sys.modules.get("tablestore")
     return sdk is not None and isinstance(value, sdk.OTSClient)
@@ -341,7 +344,7 @@ def _is_client(value: object) -> bool:
 
 class _ClientCheck(Check):
     def require(self, name: str, value: _Value) -> _Value:
-        """Return the value if it is a client with a valid endpoint."""
+        """Return ``value`` if it is a client whose endpoint is valid and whose credentials provider is not async."""
         super().require(name, value)
         host_and_port(cast(Any, value).host)
         why = deferring(getattr(cast(Any, value).credentials_provider, "get_credentials", None))
@@ -351,7 +354,7 @@ class _ClientCheck(Check):
 
 
 client = _ClientCheck("a tablestore.OTSClient", _is_client)
-"""The check for a client. It refuses the SDK's asynchronous client, whose calls are coroutines: this package uses
+"""The check for a client of the SDK. It refuses the SDK's asynchronous client, because this package calls the client in
 threads."""
 
 
@@ -363,10 +366,10 @@ def _article(word: str) -> str:
 
 
 def choice(name: str, kind: type[_Member], given: object) -> _Member:
-    """Return the member of ``kind`` that is given: the member itself, or its name or value as a string in any case.
+    """Return the member of ``kind`` for ``given``: the member itself, or its name or value as a string in any case.
 
     Raises:
-        ConfigurationError: ``given`` is not a member of ``kind``; ``name`` is the setting's.
+        ConfigurationError: ``given`` stands for no member of ``kind``; the message names the setting ``name``.
     """
     if isinstance(given, kind):
         return given
@@ -384,7 +387,7 @@ def choice(name: str, kind: type[_Member], given: object) -> _Member:
 
 
 _HOMES: dict[str, dict[str, set[str]]] = {}
-"""For each module of settings, the names of its classes by the name of a setting."""
+"""The names of classes, by their module and by the name of a setting that they have."""
 
 
 def explains_names(made: _Made) -> _Made:
@@ -432,9 +435,9 @@ def _explained(call: Callable[..., Any], owner: str, module: str) -> Callable[..
 
 
 def _elsewhere(name: str, known: Sequence[str], module: str) -> str:
-    """Return the class that has the setting ``name``, unless a name of ``known`` is as similar; otherwise empty.
+    """Return a hint at another class with a setting like ``name``; empty if a name of ``known`` is as similar.
 
-    The search covers classes of the same module, then classes of modules whose names end with ``config``.
+    The search covers the classes of ``module``, then classes of modules whose names end with ``config``.
     """
     own, letters = {_letters(setting) for setting in known}, _letters(name)
     for where in (module, *(each for each in _HOMES if each.endswith("config"))):
@@ -448,9 +451,9 @@ def _elsewhere(name: str, known: Sequence[str], module: str) -> str:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return a question that names the most similar setting, or a list of all settings that begins with similar ones.
+    """Return a hint for an unknown name: the most similar name of ``known``, or a list of all names.
 
-    Only letters and digits count. So both ``setLeaseDurationMillis``, a name of the Java client, and
+    Only letters and digits are compared. So both ``setLeaseDurationMillis``, a name of the Java client, and
     ``leasedurationmillis``, a name as Spark passes it, lead to ``lease_duration_millis``.
     """
     names = sorted(known)
@@ -463,7 +466,7 @@ def _similarity(name: str, other: str) -> float:
 
 
 def words(name: str) -> str:
-    """Return a name in Python's spelling: ``lease_duration`` for ``leaseDuration``."""
+    """Return a name in snake case: ``lease_duration`` for ``leaseDuration``."""
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
 
 

@@ -1,6 +1,6 @@
-"""Jobs by the wall clock: cron expressions, driven by APScheduler.
+"""Jobs that run at the times of cron expressions, by APScheduler and the wall clock.
 
-No lease depends on this module: the owner thread times leases, with a clock that never steps.
+Leases do not depend on this module: the owner thread times them with a clock that never steps.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from streamclient.errors import ConfigurationError, NoThreadError, is_refused_th
 _log = logs.logger(__name__)
 
 _scheduler_log = logs.logger(f"{__name__}.apscheduler")
-"""APScheduler's logger. It reports every job that is added or run, which is not useful. ``CronSchedule`` logs errors
-itself."""
+"""The logger that APScheduler gets. It is silent, because APScheduler would log every job that is added or run.
+``CronSchedule`` logs errors itself."""
 _scheduler_log.setLevel(logging.CRITICAL + 1)
 
 WEEKDAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat", "sun")
 
 _NUMBERED_DAYS = re.compile(r"(?:(?P<first>[0-7])(?:-(?P<last>[0-7]))?|\*)(?:/(?P<step>[1-9]\d*))?")
-"""A part of the fifth field of a cron expression with weekdays as numbers."""
+"""The pattern of one part of a cron expression's fifth field that names weekdays by numbers, such as ``1-5``."""
 
 
 def named_weekdays(expression: str) -> str:
-    """Return the expression with names for the numbers of weekdays.
+    """Return a cron expression with names of weekdays in place of their numbers.
 
-    In cron 0 and 7 are Sunday; in APScheduler 0 is Monday.
+    In cron, 0 and 7 are Sunday. In APScheduler, 0 is Monday, but names mean the same days.
     """
     *others, last = expression.split() or [""]
     return " ".join([*others, ",".join(_named(part) for part in last.split(","))])
@@ -52,7 +52,7 @@ def check_expression(name: str, expression: object) -> None:
     """Refuse a cron expression that is invalid or never fires; ``name`` is the name of the setting.
 
     Raises:
-        ConfigurationError: the expression is refused.
+        ConfigurationError: the expression is invalid, or never fires.
     """
     now = datetime.now(timezone.utc)
     if _trigger(name, expression).get_next_fire_time(None, now) is None:
@@ -72,7 +72,8 @@ def _trigger(name: str, expression: object) -> Any:
         made = CronTrigger.from_crontab(" ".join(fields), timezone=timezone.utc)
         if fields[2][0] == "*" or fields[4][0] == "*":
             return made
-        # Cron fires on a day that either of the two fields names; APScheduler fires on a day that both fields name.
+        # If an expression names days of the month and weekdays, cron fires on days that match one of the two fields.
+        # APScheduler would fire only on days that match both fields, so each field gets its own trigger.
         either = [*fields[:4], "*"], [*fields[:2], "*", *fields[3:]]
         return OrTrigger([CronTrigger.from_crontab(" ".join(fields), timezone=timezone.utc) for fields in either])
     except ValueError as error:
@@ -83,18 +84,18 @@ def _trigger(name: str, expression: object) -> Any:
 
 
 class CronSchedule:
-    """Runs jobs at the times of cron expressions, in UTC, one at a time. The jobs' thread exists only while jobs run.
+    """A schedule that runs jobs at the times of cron expressions, in UTC, one job at a time.
 
-    If the machine slept or its clock was set, a job runs once for all of its missed times. A time that comes while the
-    same job still runs is skipped. An error of a job is logged and does not end the schedule. The schedule does not
-    keep the process alive.
+    If the machine slept or its clock was set, a job runs once for all of its missed times. If a job's time comes while
+    the job still runs, that time is skipped. An error of a job is logged and does not end the schedule. The schedule
+    does not keep the process alive.
 
     Args:
-        name: the beginning of the thread's name.
+        name: the beginning of the name of the thread that runs the jobs.
     """
 
     def __init__(self, name: str) -> None:
-        # The import is here because it takes a tenth of the SDK's time, and most programs plan no jobs.
+        # Imported only here: the import is slow, and most programs plan no jobs.
         from apscheduler.schedulers.background import BackgroundScheduler  # noqa: PLC0415
 
         self._pool = DaemonPool(f"{name}-cron", 1)
@@ -102,15 +103,15 @@ class CronSchedule:
         self.scheduler: Any = BackgroundScheduler(
             logger=_scheduler_log,
             executors={"default": _quiet_executor(self._pool)},
-            # A grace time of None lets a late run happen. Otherwise it would be dropped with only a warning.
+            # With a grace time of None, APScheduler runs a late job. With a number, it may drop the run with a warning.
             job_defaults={"misfire_grace_time": None, "coalesce": True, "max_instances": 1},
             timezone=timezone.utc,
             daemon=True,
         )
-        """APScheduler's scheduler. Its jobs have the given names."""
+        """APScheduler's scheduler. Its jobs have the names that were given to ``add``."""
 
     def add(self, name: str, expression: str, function: Callable[[], object]) -> None:
-        """Plan a job under a name that is unique in this schedule.
+        """Plan to run ``function`` at the times of ``expression``; each job of this schedule needs its own ``name``.
 
         Raises:
             ConfigurationError: the expression is invalid, or never fires; the message names the job.
@@ -128,7 +129,7 @@ class CronSchedule:
         self.scheduler.add_job(run, _trigger(name, expression), id=name, name=name)
 
     def start(self) -> None:
-        """Start to run jobs, in a thread of the schedule.
+        """Start the thread that runs each job at its times.
 
         Raises:
             NoThreadError: the system refused the thread.
@@ -136,16 +137,16 @@ class CronSchedule:
         try:
             self.scheduler.start()
         except RuntimeError as error:
-            with suppress(RuntimeError):  # a scheduler waits for the missing thread when it is shut down
+            with suppress(RuntimeError):  # shutdown raises when it joins the thread, which never started
                 self.scheduler.shutdown(wait=False)
             if is_refused_thread(error):
                 raise NoThreadError.of("jobs that are planned by the clock", error) from error
             raise
 
     def stop(self, wait_seconds: float | None = None) -> bool:
-        """Stop the schedule, and wait for the present run, by default without limit. Return whether that run has ended.
+        """Stop the schedule, and wait for a running job; return whether no job runs any more.
 
-        The method may be called twice, and without ``start``.
+        ``wait_seconds`` limits the wait; ``None`` sets no limit. The method may be called twice, and without ``start``.
         """
         self._is_stopped = True
         if self.scheduler.running:
@@ -154,7 +155,7 @@ class CronSchedule:
 
 
 def _quiet_executor(pool: DaemonPool) -> Any:
-    """Return an executor that runs jobs in a pool and logs to the scheduler's logger, not under its own name."""
+    """Return an executor for APScheduler that runs jobs in ``pool``, and logs to the silent logger."""
     from apscheduler.executors.pool import BasePoolExecutor  # noqa: PLC0415
 
     class QuietExecutor(BasePoolExecutor):  # type: ignore[misc]  # the library has no types
@@ -168,7 +169,7 @@ def _quiet_executor(pool: DaemonPool) -> Any:
         def submit_job(self, job: Any, run_times: Any) -> None:
             try:
                 super().submit_job(job, run_times)
-            except NoThreadError as error:  # its scheduler would log this to a silenced logger
+            except NoThreadError as error:  # APScheduler would log this error to the silent logger
                 _log.error("job %s was not run; it is run again at its next time: %s", job.name, error)
 
     return QuietExecutor()

@@ -1,4 +1,7 @@
-"""Packages that extras of this package bring: imported on first use, and told in one sentence if they are missing."""
+"""Imports of optional packages, which the extras of streamclient install.
+
+A package is imported on first use. If it is missing, the error names the extra to install.
+"""
 
 from __future__ import annotations
 
@@ -19,14 +22,15 @@ PACKAGES = {
     "server": ("aiohttp", "re2"),
     "spark": ("pyspark", "pyarrow"),
 }
-"""The top-level modules that each extra brings and this package imports. Their versions stand in ``setup.cfg``."""
+"""The top-level modules that streamclient imports from an extra, by the extra's name. ``setup.cfg`` has versions."""
 
 
 def require_extra(extra: str, needed_by: str, modules: Sequence[str] | None = None) -> None:
     """Require that ``modules``, by default all modules of ``extra``, are installed, without importing them.
 
     Raises:
-        ConfigurationError: one is missing; the message names the extra that brings them all, and what needs them.
+        ConfigurationError: a module is missing; the message names the extra to install, and the feature ``needed_by``
+            that needs the module.
     """
     missing = [name for name in modules or PACKAGES[extra] if find_spec(name) is None]
     if missing:

@@ -1,8 +1,8 @@
 """The HTTP server for probes and metrics.
 
-If anything goes wrong with an answer, its status is not 200. A client that sends nothing, or takes nothing, holds one
-thread until the server gives the client up. When all threads are in use, the oldest such client is given up for the
-next client.
+A page that cannot be made has status 503, never 200. A client that sends its request or reads its response slowly
+occupies one thread. If all threads are occupied when another client connects, the server closes the oldest connection
+that waits for its client.
 """
 
 from __future__ import annotations
@@ -30,43 +30,45 @@ _log = logs.logger(__name__)
 METRICS_PATH, LIST_PATH = "/metrics", "/"
 
 CLIENT_SECONDS = 5.0
-"""The longest wait for a client that sends or takes nothing. A probe sends its request immediately."""
+"""The seconds after which the server closes a connection whose client sends or reads nothing. Probes send requests
+immediately."""
 
 MOST_THREADS = 16
 """The largest number of requests that are answered at the same time. Probes and scrapers of one process send far
 fewer."""
 
 ROOM_SECONDS = 1.0
-"""The longest wait of a new connection for a thread. A connection that was given up frees its thread immediately, and a
-health check takes milliseconds."""
+"""The seconds for which a new connection waits for a free thread before the server closes it. A health check takes only
+milliseconds, so threads become free quickly."""
 
 WAITING_CONNECTIONS = 128
-"""The largest number of connections that the system accepts while the server's own thread is busy."""
+"""The largest number of connections that the system queues until the server accepts them."""
 
 CLOSE_SECONDS = 1.0
-"""The longest wait for threads when the server is closed. A thread stuck in a health check is abandoned."""
+"""The longest wait, in seconds, for threads when the server is closed. A thread that is stuck in a health check is then
+abandoned."""
 
 STOP_POLL_SECONDS = 0.1
 """The longest time, in seconds, until the server notices that it was closed."""
 
 MOST_UNREAD_BYTES = 1 << 16
-"""The largest number of bytes that are read of a refused request's body. If a connection is closed with unread bytes,
-it is reset, and the client loses the answer."""
+"""The largest number of bytes of a refused request's body that the server reads. If the server closed the
+connection with unread bytes, the system would reset the connection, and the client would lose the response."""
 
 JSON, PLAIN = "application/json", "text/plain; charset=utf-8"
 
 Judges = Mapping[str, Callable[[], WorkerHealth]]
-"""For each path, without its slash, the function that judges. A thread of the server calls the function for each
-request."""
+"""Functions that return a worker's health, by the path (without slash) of the probe that each function answers. For
+each request, a thread of the server calls the function."""
 
 Page = Callable[[str], tuple[str, bytes]]
-"""A function that makes a page. It gets the request's ``Accept`` header, and returns the content type and the body."""
+"""A function that takes a request's ``Accept`` header, and returns the content type and body of the metrics page."""
 
 _Answer = tuple[HTTPStatus, str, bytes]
 
 
 class HealthServer:
-    """A running HTTP server for probes, which is a context manager. It keeps no process alive."""
+    """A running HTTP server for probes and metrics. It is a context manager, and does not keep the process alive."""
 
     def __init__(
         self, port: int, address: str = "127.0.0.1", *, judges: Judges | None = None, metrics: Page | None = None
@@ -86,21 +88,21 @@ class HealthServer:
 
     @property
     def port(self) -> int:
-        """The port on which the server listens."""
+        """The port on which the server listens, even if port 0 was asked for."""
         return int(self._server.server_address[1])
 
     @property
     def address(self) -> str:
-        """The address on which the server listens."""
+        """The IP address on which the server listens."""
         return str(self._server.server_address[0])
 
     def close(self) -> None:
-        """Stop listening, and give up unfinished requests. Further calls do nothing. Usable from any thread.
+        """Stop listening, and close the connections of unfinished requests. Further calls do nothing.
 
-        The call takes at most a few seconds, whatever the clients do.
+        Usable from any thread. The call takes at most a few seconds, whatever the clients do.
 
         Raises:
-            ForkedError: this is a child of the process in which the server runs.
+            ForkedError: this process is a forked child of the process in which the server runs.
         """
         self._birthplace.require("the health server")
         self._server.shutdown()
@@ -109,18 +111,18 @@ class HealthServer:
         self._thread.join(CLOSE_SECONDS)
 
     def __enter__(self) -> HealthServer:
-        """Return the server itself."""
+        """Return the server, which already runs."""
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Close the server."""
+        """Close the server, as ``close`` does."""
         self.close()
 
 
 def _judgement(name: str, judge: Callable[[], WorkerHealth]) -> Callable[[str], _Answer]:
-    """Return the page of one judge. Only the page of the health names shards."""
+    """Return the function that answers the probe ``name`` by ``judge``. Only the answer to ``/health`` names shards."""
     return (lambda _: _judged_with_shards(judge())) if name == "health" else (lambda _: _judged(judge()))
 
 
@@ -150,25 +152,30 @@ def _metrics_pages(metrics: Page, paths: list[str]) -> dict[str, Callable[[str],
 
 
 class _Server(socketserver.TCPServer):
-    """Accepts connections in one thread, and answers each connection in a thread of a pool."""
+    """A TCP server that accepts connections in one thread, and answers each connection in a thread of a pool."""
 
     allow_reuse_address = True
     request_queue_size = WAITING_CONNECTIONS
 
     def __init__(self, address: tuple[str, int], pages: Mapping[str, Callable[[str], _Answer]]) -> None:
         super().__init__(address, _Handler)
-        # A connection that ends before it is accepted must not prevent the thread from noticing the end.
+        # Without a timeout, ``accept`` would block if the client has already disconnected, and never notice ``close``.
         self.socket.settimeout(STOP_POLL_SECONDS)
         self.pages = pages
         self._pool = DaemonPool(f"health-{self.server_address[1]}", MOST_THREADS)
         self._changed = threading.Condition()
         self._open: set[Any] = set()
         self._waits_for_client: dict[Any, None] = {}
-        """The connections whose client has not sent its request, or has not taken its answer. The oldest comes
-        first."""
+        """The connections whose client has not sent its request, or has not taken its answer; the oldest first."""
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Answer a new connection in another thread. If no thread is free, give up the oldest connection that waits."""
+        """Answer a new connection in another thread.
+
+        If no thread is free, end the oldest connection that waits for its client, and wait until a thread is free.
+
+        Raises:
+            OSError: no thread became free in time.
+        """
         with self._changed:
             if len(self._open) >= MOST_THREADS and self._waits_for_client:
                 oldest = next(iter(self._waits_for_client))
@@ -186,7 +193,7 @@ class _Server(socketserver.TCPServer):
 
     @contextmanager
     def at_work(self, request: Any) -> Iterator[None]:
-        """Keep the connection while the block runs, because its client now waits for this server."""
+        """Keep ``process_request`` from closing the connection while the block runs, because its client waits."""
         with self._changed:
             is_given_up = self._waits_for_client.pop(request, request) is request
         yield
@@ -195,11 +202,11 @@ class _Server(socketserver.TCPServer):
                 self._waits_for_client[request] = None
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Log an error of one connection, which the client may have caused."""
+        """Log an error of one connection at the level DEBUG, because its client may have caused the error."""
         _log.debug("a connection to the health server was given up", exc_info=True)
 
     def hang_up(self) -> None:
-        """Give up every open connection, and end the threads. A thread stuck in a health check is abandoned."""
+        """End all open connections and all threads. A thread that is stuck in a health check is abandoned."""
         self._pool.shutdown(wait=False, cancel_futures=True)
         with self._changed:
             for request in self._open:
@@ -227,19 +234,19 @@ class _Server(socketserver.TCPServer):
 
 
 def _hang_up(connection: Any) -> None:
-    """End a connection whose thread may be waiting for its client. The thread then finds the connection ended."""
+    """End a connection, so that a thread that waits for its client stops waiting."""
     with suppress(OSError):
         connection.shutdown(socket.SHUT_RDWR)
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """Answers one request. The connection ends with the answer."""
+    """A handler of one request. The connection ends after the response."""
 
     timeout = CLIENT_SECONDS
     server: _Server
 
-    def do_GET(self) -> None:  # a name of the standard library
-        """Answer with a page; ignore the query."""
+    def do_GET(self) -> None:  # the standard library looks for this name
+        """Answer with the page at the path; ignore the query."""
         page = self.server.pages.get(self.path.partition("?")[0])
         if page is None:
             self.send_error(HTTPStatus.NOT_FOUND)
@@ -248,13 +255,13 @@ class _Handler(BaseHTTPRequestHandler):
             status, kind, body = self._made(page)
         self._send(status, kind, body)
 
-    def do_HEAD(self) -> None:  # a name of the standard library
-        """Answer with the head of a page."""
+    def do_HEAD(self) -> None:  # the standard library looks for this name
+        """Answer with the status and headers of the page at the path."""
         self.do_GET()
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """Refuse a request in JSON. The standard library also calls this method for requests that it cannot read."""
-        # The standard library answers 501 to methods for which this class has no function.
+        """Refuse a request in JSON. The standard library also calls this method for a request that it cannot read."""
+        # For a method without a function in this class, the standard library passes the status 501.
         status = HTTPStatus.METHOD_NOT_ALLOWED if code == HTTPStatus.NOT_IMPLEMENTED else HTTPStatus(code)
         more = {"Allow": "GET, HEAD"} if status is HTTPStatus.METHOD_NOT_ALLOWED else {}
         self._drop_body()
@@ -270,7 +277,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _made(self, page: Callable[[str], _Answer]) -> _Answer:
         try:
             return page(self.headers.get("Accept", ""))
-        except BaseException as error:  # also SystemExit, which user code may raise: no error may look like status 200
+        except BaseException as error:  # even SystemExit of user code means status 503
             return HTTPStatus.SERVICE_UNAVAILABLE, JSON, _document(is_healthy=False, reason=described(error))
 
     def _send(self, status: HTTPStatus, kind: str, body: bytes, more: Mapping[str, str] | None = None) -> None:

@@ -1,4 +1,4 @@
-"""A signal that becomes an exception in the main thread, which no code can swallow."""
+"""Signals that become exceptions in the main thread, even if some code swallows the first exception."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from types import FrameType
 from typing import Any
 
 ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else []))
-"""The signals that end a command in order."""
+"""The signals on which a command ends in an orderly way."""
 
 AGAIN_SECONDS = 0.02
 """The seconds until a swallowed exception is raised again. By then the code that swallowed it, usually a callback, has
 ended."""
 
 MOST_TRIES = 50
-"""The largest number of times that a thread for raising the exception again is requested, while the system refuses
-threads. All tries together take a second, for which the main thread waits. If the exception is lost after all, Python
-reports it in the main thread."""
+"""The largest number of tries to start the thread that raises the exception again, while the system refuses threads.
+The main thread waits during these tries, at most a second. If all tries fail, Python prints the exception, and the
+program continues."""
 
 
 class RaisedBySignal:
     """A signal handler. While it is installed, the signal raises an exception in the main thread.
 
-    With ``once``, further signals change nothing. ``error`` makes the exception; if it returns ``None``, the signal
-    raises nothing. Only for use in the main thread.
+    ``error`` makes the exception; if it returns ``None``, the signal raises nothing. With ``once``, signals that come
+    after a raised exception are ignored. Only for use in the main thread.
 
     A handler may run anywhere, even where the interpreter swallows exceptions: in a ``__del__``, or in the callback of
-    a weak reference. Each import runs several such callbacks. An exception that is raised there only reaches
+    a weak reference. Each import runs several such callbacks. An exception in such code only reaches
     ``sys.unraisablehook``, and the program continues as if the signal had not come. So this class raises the exception
     again until it propagates.
     """
@@ -58,11 +58,11 @@ class RaisedBySignal:
 
     @property
     def has_raised(self) -> bool:
-        """Whether an exception was raised and not swallowed."""
+        """Whether a signal has raised an exception that no code has swallowed."""
         return self._raised is not None
 
     def came(self, number: int, frame: FrameType | None) -> None:
-        """Handle the signal."""
+        """Raise the exception; the system calls this method when the signal comes."""
         if self._once and self.has_raised:
             return
         error = self._error()
@@ -73,7 +73,7 @@ class RaisedBySignal:
     def _unraisable(self, unraisable: Any) -> None:
         if unraisable.exc_value is not None and unraisable.exc_value is self._raised:
             self._raised = None
-            # Do not use a Thread object: this may interrupt any code, and a Thread takes locks that the code may hold.
+            # A Thread object would take locks, which the code that the signal interrupted may hold.
             for _ in range(MOST_TRIES):
                 try:
                     _thread.start_new_thread(self._come_again, ())
@@ -90,7 +90,7 @@ class RaisedBySignal:
         if main is not None and signal.getsignal(self._number) == self.came:
             if hasattr(signal, "pthread_kill"):
                 signal.pthread_kill(main, self._number)
-            else:  # Windows, where Python's handlers run in the main thread, wherever the signal is raised
+            else:  # Windows: Python's handlers run in the main thread, whichever thread raises the signal
                 signal.raise_signal(self._number)
 
 
@@ -99,11 +99,12 @@ class RaisedBySignal:
 
 @contextmanager
 def ending_signals_held_back() -> Iterator[None]:
-    """Hold ``ENDING_SIGNALS`` back until the block ends. Processes that are started in the block inherit this state.
+    """Hold back ``ENDING_SIGNALS`` until the block ends, also in processes that are started in the block.
 
-    If the program ended while it starts a process, that process would have only half of its instructions. Ctrl-C also
-    reaches every process of a terminal, and each would end with a traceback. Blocking the signals is not enough:
-    another thread may get a signal, and Python then calls the handler in the main thread.
+    If a signal ended the program while it starts a process, the new process would get only part of its instructions.
+    Ctrl-C also reaches every process of a terminal, and each process would end with a traceback. Blocking the signals
+    in one thread is not enough: another thread may get a signal, and Python then calls the handler in the main thread.
+    So handlers that only note the signals replace the program's handlers until the block ends.
     """
     if not hasattr(signal, "pthread_sigmask"):  # Windows
         yield
@@ -122,7 +123,10 @@ def ending_signals_held_back() -> Iterator[None]:
 
 
 def _handle(handler: Callable[[int, FrameType | None], object]) -> dict[int, Any]:
-    """Install a handler for the ending signals that are not ignored; return the previous handlers. Main thread only."""
+    """Install ``handler`` for all ending signals that are not ignored; return the former handlers.
+
+    In any other thread than the main thread, do nothing.
+    """
     if threading.current_thread() is not threading.main_thread():
         return {}
     handled = [each for each in ENDING_SIGNALS if signal.getsignal(each) not in (None, signal.SIG_IGN)]
@@ -130,7 +134,7 @@ def _handle(handler: Callable[[int, FrameType | None], object]) -> dict[int, Any
 
 
 def leave_ending_signals() -> None:
-    """Leave ``ENDING_SIGNALS`` to the process that started this process and will end it.
+    """Ignore ``ENDING_SIGNALS`` in this process of a pool. The process that started it handles them, and ends it.
 
     If a process of a pool ended on a signal, the pool would break while tasks are still being passed to it, and Python
     would print a traceback.

@@ -1,11 +1,11 @@
-"""The formats in which data outlive the program that wrote them, and the refusal of a version that is not known.
+"""The formats of data that outlive the program that wrote them, and the refusal of unknown versions of a format.
 
-Each format has one ``KeptFormat`` beside the code that reads it; the page ``formats`` lists all of them. Laws:
+Each format has one ``KeptFormat`` beside the code that reads it. The page ``formats`` lists all formats. Laws:
 
-* data state the number of their version, and data that state none have version 1;
-* the number grows when an earlier reader would misread the data. A change that an earlier reader may ignore raises no
-  number;
-* a reader refuses a number that it does not know, before any effect, with the text of ``problem``.
+* Data state the version of their format as a number. Data without a number have version 1.
+* The number grows when an earlier reader would misread the data. If earlier readers may ignore a change, the number
+  stays.
+* A reader refuses an unknown number before it does anything, with the text of ``problem``.
 """
 
 from __future__ import annotations
@@ -13,25 +13,25 @@ from __future__ import annotations
 from attrs import frozen
 
 FORMAT_MEMBER = "format"
-"""The member that states the version in a document of JSON."""
+"""The member of a JSON document that states the version of the document's format."""
 
 FORMAT_COLUMN = "Format"
-"""The column that states the version in a row of a table of our own."""
+"""The column that states the version of a row's format, in the tables that this package creates."""
 
 
 @frozen
 class KeptFormat:
-    """A format, and the versions that this program reads. It writes the newest of them."""
+    """A format, and the versions of it that this program reads. The program writes the newest version."""
 
     name: str
-    """A noun in the singular, for messages."""
+    """The name of data in this format, for messages: a noun in the singular, such as ``the snapshot``."""
     version: int = 1
-    """The version that is written."""
+    """The version that this program writes."""
     oldest: int = 1
-    """The first version that is read."""
+    """The oldest version that this program reads."""
 
     def problem(self, stated: object) -> str:
-        """Return why data of the version ``stated`` cannot be read; empty if they can.
+        """Return why data of the version ``stated`` cannot be read; empty if they can be read.
 
         ``None`` stands for data that state no version.
         """
@@ -46,9 +46,9 @@ class KeptFormat:
         return f"{self.name} has format {stated}, and this version of streamclient reads {known}: use {writer}"
 
     def problem_of_title(self, given: object, title: str) -> str:
-        """Return why a document cannot be read whose title is ``given``; empty if it can.
+        """Return why a document with the title ``given`` cannot be read; empty if it can be read.
 
-        ``title`` is the one that this program writes. It ends with a hyphen and the version.
+        ``title`` is the title that this program writes. It ends with a hyphen and the version.
         """
         kind = title.rpartition("-")[0]
         found, _, number = given.rpartition("-") if isinstance(given, str) else ("", "", "")

@@ -4,10 +4,11 @@ Laws:
 
 - A lock belongs to the process that took it, and ends with that process, however the process ends. A forked child
   neither keeps nor releases the lock; a started program does not inherit it.
-- Reading, copying or closing the file elsewhere in the process does not end the lock. POSIX record locks, which SQLite
-  uses, end with the first ``close`` of the file anywhere in the process; the locks of this module are ``flock``, and
-  ``msvcrt.locking`` on Windows.
-- A locked file is never deleted: a process that waits for the lock of a deleted file would then hold nothing.
+- Reading, copying or closing the file elsewhere in the process does not end the lock. That is why this module uses
+  ``flock``, and ``msvcrt.locking`` on Windows, and no POSIX record locks: these end with the first ``close`` of the
+  file anywhere in the process.
+- A locked file is never deleted. Otherwise a process that waits for the lock would get the lock of a deleted file, and
+  another process could lock a new file with the same name.
 """
 
 from __future__ import annotations
@@ -23,21 +24,21 @@ from pathlib import Path
 from typing import IO
 
 _RETRY_SECONDS = 0.05
-"""The pause between two attempts, if the system itself cannot wait for a lock."""
+"""The pause between two attempts to get a lock, on systems that cannot wait for a lock themselves."""
 
 _LOCKED_BYTE = 1 << 62
 """The offset of the byte that is locked on Windows. It is after every file's end, because no other process can read a
 locked byte."""
 
 _HELD_ELSEWHERE = frozenset({errno.EACCES, errno.EAGAIN, errno.EDEADLK})
-"""The errors by which the systems report that another holder has the lock."""
+"""The numbers of the errors by which a system reports that another holder has the lock."""
 
 _LONGEST_NOTE_BYTES = 64
-"""The longest note in bytes. The note is the process id that the holder writes into its file."""
+"""The largest number of bytes of a note, which is the process id that the holder of a lock writes into the file."""
 
 
 class LockHeldError(Exception):
-    """Another holder has the lock. ``pid`` is that holder's process id, ``None`` if it is unknown."""
+    """The error for a lock that another holder has. ``pid`` is the holder's process id, ``None`` if it is unknown."""
 
     def __init__(self, path: Path, pid: int | None) -> None:
         by = "another holder" if pid is None else f"this process ({pid})" if pid == os.getpid() else f"process {pid}"
@@ -48,7 +49,7 @@ class LockHeldError(Exception):
 
 
 class HeldLock:
-    """The lock of a dedicated file, from ``__init__`` to ``release`` or the end of the process."""
+    """The lock of a file that serves only as a lock. It lasts until ``release`` or the end of the process."""
 
     def __init__(self, path: Path) -> None:
         """Create the file if it is missing, lock it without waiting, and write this process's id into it.
@@ -86,7 +87,7 @@ class HeldLock:
             os.close(descriptor)
 
     def leave_to_parent(self) -> None:
-        """Close a forked child's copy without unlocking it, because all copies of a descriptor share the lock."""
+        """Close a forked child's copy of the file's descriptor without releasing the lock, which all copies share."""
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is not None:
             os.close(descriptor)
@@ -94,9 +95,9 @@ class HeldLock:
 
 @contextmanager
 def locked(file: IO[bytes], *, shared: bool = False) -> Iterator[None]:
-    """Lock an open file until the block ends, after waiting for other holders. ``shared`` excludes writers only.
+    """Wait for other holders, and lock an open file until the block ends.
 
-    On Windows readers exclude each other, too.
+    With ``shared``, several readers may hold the lock, but no writer. On Windows readers exclude each other, too.
     """
     descriptor = file.fileno()
     _lock(descriptor, shared=shared, waits=True)

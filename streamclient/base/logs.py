@@ -1,9 +1,9 @@
-"""Loggers of the package: an entry is one line, and an error of a handler, filter or formatter costs only that line.
+"""Loggers of the package. An entry takes one line, and an error of a handler, filter or formatter loses only that line.
 
-Python passes exceptions of filters, and of handlers that do not catch them, to the code that logs. In this package such
+Python raises errors of filters, and of handlers that do not catch them, in the code that logs. In this package that
 code owns leases, reads a stream or serves requests, and must not end because a log cannot be written. Names and texts
-from outside are escaped. Without that, a message of a service or a user could fake an entry, or control the terminal
-that shows the log.
+from outside are escaped. Otherwise a message of a service or a user could fake an entry, or control the terminal that
+shows the log.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from typing import Any
 from streamclient.errors import printable
 
 MOST_LOGGED_CHARACTERS = 16_384
-"""The largest number of characters of an entry. An entry may contain several errors, or a stack, each with its own
-bound."""
+"""The largest number of characters of an entry. An entry may contain several errors and a stack, each of which is
+limited, too."""
 
 SHARD = "shard"
 """The attribute of a log record that names the shard of the entry."""
@@ -29,19 +29,21 @@ ENDS = "ends"
 """The attribute of a log record that is true if the entry says why a worker, or one of its streams, ends."""
 
 _CONTINUES = "\n  "
-"""The beginning of an entry's further lines, for example those of a stack. An indented line cannot pass for an
-entry."""
+"""The beginning of an entry's further lines, for example those of a stack. Readers of the log cannot mistake
+an indented line for an entry."""
 
 
 class SteadyLogger(logging.Logger):
     """A logger that never raises the errors of its handlers."""
 
     def handle(self, record: logging.LogRecord) -> None:
-        """Handle a record; report the first failure of the process on standard error.
+        """Handle a record. If that fails for the first time in this process, report it on standard error.
 
-        If an exception in the main thread may come from a signal, it is raised.
+        Raises:
+            BaseException: in the main thread, a handler raised an error that is not an ``Exception``, such as the
+                ``KeyboardInterrupt`` of a signal.
         """
-        with suppress(Exception):  # The arguments may be of any class. Handlers report this error.
+        with suppress(Exception):  # Arguments of any class may fail to format. The handlers report this error.
             make_printable(record)
         try:
             super().handle(record)
@@ -53,7 +55,7 @@ class SteadyLogger(logging.Logger):
             _tell_once(error)
 
     def makeRecord(self, name: str, level: int, *arguments: Any, **named: Any) -> logging.LogRecord:  # noqa: N802
-        """Make a record by the program's factory, or by Python's own factory if the first fails."""
+        """Make a record by the program's factory or, if that fails, by Python's own factory."""
         try:
             return super().makeRecord(name, level, *arguments, **named)
         except Exception as error:
@@ -63,10 +65,10 @@ class SteadyLogger(logging.Logger):
 
 
 def make_printable(record: logging.LogRecord) -> None:
-    """Put an entry on one line, including its names and texts from outside, and bound the length.
+    """Change an entry so that it takes one line, even with names and texts from outside, and has a bounded length.
 
-    Indented lines, such as those of a stack, stay below that line. An entry that has this form already stays unchanged,
-    and keeps its template. Errors of formatting are raised.
+    Indented lines, such as the lines of a stack, stay below that line. An entry that has this form already stays
+    unchanged, and keeps its template. Errors of formatting are raised.
     """
     message = record.getMessage()
     shown = _CONTINUES.join(printable(line, None) for line in message.rstrip("\n").split(_CONTINUES))
@@ -81,7 +83,7 @@ def make_printable(record: logging.LogRecord) -> None:
 
 
 def of_shard(shard_id: str) -> Mapping[str, str]:
-    """Return the ``extra`` of an entry about one shard. A log in JSON shows it as a field."""
+    """Return the ``extra`` argument for an entry about one shard. A log in JSON has the shard as a field."""
     return {SHARD: shard_id}
 
 
@@ -104,7 +106,7 @@ def logger(name: str) -> logging.Logger:
 
 
 _told = threading.Lock()
-"""A lock that is never released after the first failure was reported."""
+"""A lock that the report of the first failure takes and never releases, so that no further failure is reported."""
 
 
 def _tell_once(error: BaseException) -> None:
@@ -115,6 +117,6 @@ def _tell_once(error: BaseException) -> None:
             f"streamclient: a handler, filter or formatter of the log raised {type(error).__name__}: {error}; lines "
             "are missing from the log, nothing else is disturbed, and further failures are not reported\n"
         )
-    except BaseException:  # Standard error may be missing, and the text of an error is user code.
+    except BaseException:  # Standard error may be missing, and an error's ``__str__`` may be user code.
         if threading.current_thread() is threading.main_thread() and not isinstance(sys.exc_info()[1], Exception):
             raise

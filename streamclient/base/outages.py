@@ -1,4 +1,4 @@
-"""Log lines about an outage: at most one line a minute, however often and in however many threads calls fail."""
+"""Log lines about outages. Each outage has at most one line a minute, even if many calls fail in many threads."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from collections.abc import Callable, Hashable
 from streamclient.errors import printable
 
 REPEAT_SECONDS = 60.0
-"""The time between two lines about one outage. So a reader of the log sees that the outage goes on, and also sees other
+"""The seconds between two lines about one outage. A reader of the log sees that the outage goes on, and also sees other
 lines."""
 
 MOST_REMEMBERED = 100
-"""The largest number of outages that are distinguished at a time. If there are more, all of them are forgotten: such a
-number of failures does not mean separate outages."""
+"""The largest number of outages that a log remembers. One more outage makes it forget all of them, so that its
+memory stays small."""
 
 
 class OutageLog:
-    """Logs lines that may be repeated many times a second. Thread-safe.
+    """A log of lines about outages, which callers may repeat many times a second. Thread-safe.
 
     For each outage one line a minute is logged, with the number of lines left out since the previous line. All other
     lines are logged as DEBUG.

@@ -1,12 +1,12 @@
-"""Threads that do not keep a process alive, and the rules for refused threads.
+"""Threads that do not keep a process alive, and the rules for threads that the system refuses.
 
-When the interpreter exits, it joins the pools of the standard library. So one call in user code that hangs would delay
-the end without limit. The threads of this module are daemons, and end themselves when they are idle.
+When the interpreter exits, it waits for the pools of the standard library. So one call in user code that hangs would
+delay the end without limit. The threads of this module are daemons, and each of them ends after an idle time.
 
 The system may refuse a thread, because a user or a container has reached a limit. A call is then either queued or
 refused, never both. ``DaemonPool`` queues the call if one of its threads will run it later; otherwise it raises
-``NoThreadError``. ``once`` gives the same rule to other executors: the executors of the standard library keep a call
-that they have refused.
+``NoThreadError``. ``once`` applies the same rule to other executors. The executors of the standard library keep a
+call in their queue although they have refused it.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def start_thread(target: Callable[[], object], name: str, *, daemon: bool = True
 
 
 class DaemonPool(Executor):
-    """Runs calls on up to ``most_threads`` daemon threads, which are made when they are needed.
+    """A pool that runs calls on up to ``most_threads`` daemon threads, which it starts when calls need them.
 
     The pool does not limit the number of waiting calls: a worker has at most a few unfinished calls per lease.
     """
@@ -54,7 +54,8 @@ class DaemonPool(Executor):
         self._title = f"pool {name}"
         self._most_threads = most_threads
         self._lock = threading.RLock()
-        """Guards the state. Code takes this lock itself, because through the condition it costs three times as much."""
+        """The lock for the pool's state. Methods take it directly, because taking it through ``_changed`` costs three
+        times as much."""
         self._changed = threading.Condition(self._lock)
         self._calls: deque[tuple[Future[Any] | None, Callable[[], Any]]] = deque()
         self._threads: set[threading.Thread] = set()
@@ -72,15 +73,15 @@ class DaemonPool(Executor):
 
         Raises:
             NoThreadError: the pool has no thread, and the system refused one; the call will never run.
-            ForkedError: the pool was made before a fork, by the parent.
-            RuntimeError: after ``shutdown``.
+            ForkedError: the pool was made before a fork, by the parent of this process.
+            RuntimeError: the pool was shut down.
         """
         future: Future[Result] = Future()
         self._put(future, partial(fn, *args, **kwargs))
         return future
 
     def start(self, call: Callable[[], object]) -> None:
-        """Run a call whose result and error no code reads. It raises the same errors as ``submit``."""
+        """Run a call whose result and error no code reads. This method raises the same errors as ``submit``."""
         self._put(None, call)
 
     def _put(self, future: Future[Any] | None, call: Callable[[], Any]) -> None:
@@ -101,7 +102,7 @@ class DaemonPool(Executor):
                     self.is_short = True
 
     def grow(self) -> bool:
-        """Start missing threads for waiting calls, as far as the system allows; return whether all of them run now."""
+        """Start missing threads for waiting calls; return whether the system allowed all of these threads."""
         with self._lock:
             while self.is_short and self._calls and len(self._threads) < self._most_threads:
                 try:
@@ -130,7 +131,7 @@ class DaemonPool(Executor):
             self.join(None)
 
     def join(self, timeout_seconds: float | None) -> bool:
-        """Wait for the threads to end after ``shutdown``; return whether all of them ended in time."""
+        """Wait after ``shutdown`` for all threads to end; return whether they ended within ``timeout_seconds``."""
         self._birthplace.require(self._title)
         with self._lock:
             return self._changed.wait_for(lambda: not self._threads, timeout_seconds)
@@ -146,7 +147,7 @@ class DaemonPool(Executor):
             raise NoThreadError.of(self._title, error) from error
 
     def _work(self) -> None:
-        bell = threading.Lock()  # held until a call arrives: cheaper to wait for than a condition
+        bell = threading.Lock()  # locked until a call arrives; waiting for a lock is cheaper than for a condition
         bell.acquire()
         while True:
             next_call = self._next_call(bell)
@@ -194,7 +195,7 @@ def run_call(future: Future[Any] | None, call: Callable[[], Any]) -> None:
 
 
 def start_call(pool: Executor, call: Callable[[], object]) -> None:
-    """Run a call in ``pool``. No code reads its result or its error, so a ``DaemonPool`` makes no future for them."""
+    """Run a call in ``pool`` whose result and error no code reads. A ``DaemonPool`` makes no future for such a call."""
     if isinstance(pool, DaemonPool):
         pool.start(call)
     else:
@@ -207,7 +208,7 @@ def once(executor: Executor) -> Executor:
 
 
 class _OnceExecutor(Executor):
-    """A wrapper of another executor.
+    """An executor that passes calls to another executor, and never runs a call that the other executor refused.
 
     The standard library's executors queue a call before they start its thread. If the thread is refused, the call stays
     queued and runs later, although its caller was told that it would not run.
@@ -219,7 +220,7 @@ class _OnceExecutor(Executor):
     def submit(
         self, fn: Callable[Arguments, Result], /, *args: Arguments.args, **kwargs: Arguments.kwargs
     ) -> Future[Result]:
-        """Run a call; if this raises, the call never runs."""
+        """Run a call in the other executor. If this method raises, the call never runs."""
         call = _OnceCall(partial(fn, *args, **kwargs))
         try:
             return self._executor.submit(call)
@@ -230,7 +231,7 @@ class _OnceExecutor(Executor):
 
 
 class _OnceCall:
-    """A call that either a thread has begun, or the system has refused."""
+    """A call that either begins in a thread or is refused, never both."""
 
     def __init__(self, call: Callable[[], Any]) -> None:
         self._call = call
@@ -238,7 +239,7 @@ class _OnceCall:
         self.future: Future[Any] = Future()
 
     def refuse(self) -> bool:
-        """Prevent the call from running; return ``True`` if that succeeded, ``False`` if the call had already begun."""
+        """Prevent the call from running. Return ``False`` if the call has already begun."""
         return self._first.acquire(blocking=False)
 
     def __call__(self) -> Any:

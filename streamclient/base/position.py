@@ -1,7 +1,7 @@
 """Positions in a shard: the oldest record, an iterator, or the end.
 
-A position points at the next record to read. The column ``Checkpoint`` of the status table contains its text. So a
-position survives restarts, and Java workers understand it.
+A position points at the next record to read. The status table stores the position's text in the column ``Checkpoint``.
+So a position survives restarts, and Java workers understand it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from streamclient.records import SequenceInfo
 
 @frozen
 class Position:
-    """The position at which reading continues."""
+    """The position in a shard at which reading continues."""
 
     text: str
 
@@ -52,15 +52,15 @@ def no_progress(
 ) -> str:
     """Return why a page with records makes no progress, which is a fault of the service; empty if it makes progress.
 
-    The positions of a shard's records rise strictly, and the next iterator is after them. The order of the records
-    within a page is not checked here, but by the decoder.
+    In a correct shard, the positions of records rise strictly, and the next position is after them. The decoder checks
+    the order of the records within a page.
 
     Args:
-        asked: the position that was read.
+        asked: the position at which the page was read.
         following: the next position; ``None`` at the end of the shard.
-        first: the position of the page's first known record; ``None`` without records.
+        first: the position of the first record in the page whose position is known; ``None`` without records.
         last: the position of the page's last record.
-        before: the last record that this reader took from the shard; ``None`` if the reader took no record yet.
+        before: the position of the last record that this reader took from the shard; ``None`` before the first record.
     """
     if first is None or last is None:
         return ""
@@ -72,49 +72,49 @@ def no_progress(
 
 
 def is_after(position: SequenceInfo, before: SequenceInfo | None) -> bool:
-    """Return whether a record at ``position`` may follow ``before``, the last record taken from its shard, if any.
+    """Return whether a record at ``position`` may follow the record at ``before``, the last one taken from the shard.
 
-    A record without a time is accepted: rows of a tunnel's full data have no times.
+    If ``before`` is ``None``, any record may follow. Records of a tunnel's full data have no times, so they may follow
+    any record, too.
     """
     return before is None or position > before or not (position.timestamp_micros and before.timestamp_micros)
 
 
 @frozen
 class Judged:
-    """The verdict on a page."""
+    """The verdict on a page: whether the reader may use it, and which of its records are new."""
 
     why: str = ""
-    """The reason why the page cannot be true; empty if it may be true. A reader uses no part of a doubtful page, least
-    of all its next position."""
+    """The reason why the page must be wrong; empty if the page may be right. A reader uses nothing of a doubtful page,
+    not even its next position."""
     taken: int = 0
-    """The number of records at the beginning of the page that were already taken. It is above 0 when the reader has
-    gone back, and reads up to the last taken record again."""
+    """The number of the page's first records that the reader took earlier. It is above 0 only after the reader went
+    back to read earlier pages again."""
     is_way: bool = False
-    """Whether all records of the page are before the last taken record. If so, the page's next position is before that
-    record, too."""
+    """Whether all records of the page are before the last record that the reader took. The page's next position then
+    leads towards that record."""
 
 
 NEW = Judged()
-"""The verdict on a page that continues after the last record."""
+"""The verdict on a page whose records are all new."""
 
 
 @define
 class ReadTrail:
     """The last record that a reader took from its shard, and the position of the page with that record.
 
-    A doubtful page proves nothing about its own position or the next position: it may be the page of another shard, or
-    the previous page may have led to a wrong position. So the reader goes back to the position from which the last
-    record was read. That position was right. The reader reads again from there, and trusts these pages once they
-    contain the last record itself, because no other shard has that record. The records after it are new, and are
-    delivered once. If these pages are doubtful, too, the reader returns to its former position. From then on it tries
-    both positions in turn, until one of them lets it continue.
+    A page is doubtful if its records cannot follow the last record. It may belong to another shard, or the page before
+    it may have led to a wrong position. So the reader goes back to the position of the page with the last record, and
+    reads from there. When a page contains the last record again, the reader trusts these pages, because no other
+    shard has that record. The records after it are new. If these pages are doubtful, too, the reader returns to its
+    former position. It then tries both positions in turn until one of them lets it continue.
     """
 
     last: SequenceInfo | None = None
     _position: str = ""
-    """The position of the page with the last record; empty if that page must not be read again."""
+    """The position of the page with the last record; empty if that page cannot be read again."""
     _doubted: str = ""
-    """The reader's former position, while pages up to the last record are read again; otherwise empty."""
+    """The position of the doubtful page, while pages up to the last record are read again; otherwise empty."""
 
     @property
     def goes_back(self) -> bool:
@@ -124,16 +124,16 @@ class ReadTrail:
     def judge(
         self, asked: str, following: str | None, count: int, position_of: Callable[[int], SequenceInfo]
     ) -> Judged:
-        """Judge the page that was read at ``asked``; remember nothing.
+        """Return the verdict on the page that was read at ``asked``, without changing the trail.
 
         Args:
-            asked: the position that was read.
+            asked: the position at which the page was read.
             following: the next position; ``None`` or the text of ``SHARD_END`` at the end of the shard.
             count: the number of records in the page.
             position_of: returns the position of a record by its index.
         """
         if not count:
-            return NEW if not self._doubted else Judged(f"the page has no records, and up to {self.last} it had some")
+            return NEW if not self._doubted else Judged(f"the page has no records, but it had some up to {self.last}")
         first = position_of(0)
         if following == asked:
             return Judged(no_progress(asked, following, first, position_of(count - 1), None))
@@ -143,18 +143,18 @@ class ReadTrail:
         if taken and position_of(taken - 1) == self.last:
             return Judged(taken=taken)
         if taken < count or following in (None, CheckpointPosition.SHARD_END):
-            return Judged(f"the page at the position of record {self.last} lacks it")
+            return Judged(f"the page at the position of record {self.last} lacks that record")
         return Judged(taken=taken, is_way=True)
 
     def take(self, asked: str, last: SequenceInfo) -> None:
-        """Remember the last record of a page that was read at ``asked``.
+        """Remember ``last``, the last record of a page that was read at ``asked``.
 
-        Full data has no positions, so there is no way back.
+        Rows of a tunnel's full data have no positions, so the reader cannot go back to them.
         """
         self.last, self._position, self._doubted = last, asked if last.timestamp_micros else "", ""
 
     def arrive(self) -> None:
-        """End the way back, because a page contained the last record again. Reading continues after that record."""
+        """Stop going back, because a page contained the last record again. Reading continues after that record."""
         self._doubted = ""
 
     def turn(self, asked: str) -> str:
@@ -166,7 +166,7 @@ class ReadTrail:
         return self._position
 
     def forget_way(self) -> str:
-        """Return the reader's former position, because the records before it have left the stream."""
+        """Stop going back, because the last record has left the stream; return the position of the doubtful page."""
         there, self._doubted, self._position = self._doubted, "", ""
         return there
 

@@ -1,6 +1,6 @@
-"""Answers for the probes of an orchestrator: whether a worker or daemon is stuck, is ready, and does its work.
+"""Answers to the probes of an orchestrator: whether a worker or daemon makes progress, is ready, and does its work.
 
-The HTTP server that gives these answers is ``streamclient.base.health_server``, which is loaded when it is used.
+The HTTP server for these answers is ``streamclient.base.health_server``, which is imported when it is first used.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ENDED = "ended"
 
 @frozen(kw_only=True)
 class Lifecycle:
-    """The phases in the life of a worker or daemon."""
+    """The steps in the life of a worker or daemon, and which of them it has reached."""
 
     has_begun: bool
     is_stopping: bool
@@ -33,13 +33,13 @@ class Lifecycle:
 
 
 class Probed(ABC):
-    """The common part of workers, tunnel workers and daemons that answers probes."""
+    """The base class of workers, tunnel workers and daemons, which answers probes of their state."""
 
     @property
     def health(self) -> WorkerHealth:
-        """The health. It is unhealthy before the beginning and after the end; between them, it is ``work_health``.
+        """The health of the worker or daemon: ``work_health``, but unhealthy before its beginning and after its end.
 
-        Any thread may read this.
+        Any thread may read this property.
         """
         stage = self._lifecycle()
         if stage.has_failed:
@@ -52,8 +52,8 @@ class Probed(ABC):
     def readiness(self) -> WorkerHealth:
         """Whether the worker or daemon has begun, is not stopping and has not failed.
 
-        An outage of the service does not matter. Any thread may read this. A worker has begun when its ``run`` has
-        begun, even if the service has not accepted it yet.
+        An outage of the service changes nothing. A worker has begun when its ``run`` has begun, even if the service has
+        not answered yet. Any thread may read this property.
         """
         stage = self._lifecycle()
         if stage.has_failed:
@@ -67,48 +67,48 @@ class Probed(ABC):
     @property
     @abstractmethod
     def work_health(self) -> WorkerHealth:
-        """The health of the work alone: healthy before the beginning.
+        """The health of the work, whether the worker or daemon runs or not.
 
-        After an orderly end, it is the last health of the work.
+        The work is healthy before its beginning. After an orderly end, its health stays as it last was.
         """
 
     @property
     @abstractmethod
     def liveness(self) -> WorkerHealth:
-        """Whether every thread that decides makes progress.
+        """Whether every owner thread makes progress.
 
-        An outage of the service, or an orderly end, does not matter. Any thread may read this.
+        An outage of the service, or an orderly end, changes nothing. Any thread may read this property.
         """
 
     def judges(self) -> Mapping[str, Callable[[], WorkerHealth]]:
-        """Return the function that judges for each kind of probe: ``live``, ``ready`` and ``health``."""
+        """Return the function that answers each kind of probe: ``live``, ``ready`` and ``health``."""
         return {"live": lambda: self.liveness, "ready": lambda: self.readiness, "health": lambda: self.health}
 
     @checks.explains_names
     def serve_health(self, port: int, address: str = "127.0.0.1") -> HealthServer:
         """Serve ``liveness`` at ``/live``, ``readiness`` at ``/ready`` and ``health`` at ``/health``, over HTTP.
 
-        Each answer has status 200 or 503 and a JSON object with ``is_healthy`` and ``reason``. The server has threads
-        of its own, which keep no process alive. It may begin before the worker, and serves until it is closed, even
-        after the worker has ended.
+        Each answer has status 200 or 503, and a JSON object with ``is_healthy`` and ``reason``. The server has threads
+        of its own, which do not keep the process alive. It may be started before the worker, and serves until it is
+        closed, even after the worker has ended.
 
         Args:
-            port: the port to listen on; 0 picks a free port, which ``HealthServer.port`` names.
-            address: an address of this machine; by default only this machine reaches it. Reasons name tables and
-                shards without asking for a password: ``0.0.0.0`` opens them to other machines.
+            port: the port to listen on; 0 picks a free port, which ``HealthServer.port`` returns.
+            address: an address of this machine. Only this machine can reach the default address. The server asks for
+                no password, and answers name tables and shards: ``0.0.0.0`` shows them to other machines.
 
         Raises:
             ConfigurationError: the port or the address is invalid.
-            OSError: the port is taken, or may not be used.
+            OSError: another program uses the port, or the system does not allow this program to use it.
             NoThreadError: the system refused a thread.
         """
-        from streamclient.base.health_server import HealthServer  # noqa: PLC0415  # a worker without it needs no HTTP
+        from streamclient.base.health_server import HealthServer  # noqa: PLC0415  # few processes need HTTP
 
         return HealthServer(port, address, judges=self.judges())
 
     @abstractmethod
     def _lifecycle(self) -> Lifecycle:
-        """Return the present phase."""
+        """Return the steps that the worker or daemon has reached. Any thread may call this method."""
 
 
 probed = checks.instance(Probed, "a worker, a tunnel worker or a daemon")

@@ -1,7 +1,7 @@
 """The identity of this process, the state of other processes, and whether this process was forked.
 
-The names of workers depend on this module, and so does the code that reads these names. All code with threads uses it,
-too, because a forked child has none of its parent's threads.
+Workers make their names by this module. Code with threads uses it to refuse calls in a forked child, which has none of
+its parent's threads.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _RANDOM_BYTES = 4
 
 
 class _Forks:
-    """The number of forks between the first process and this one.
+    """The number of forks between the process that first imported this module and the present process.
 
     Comparing this number is faster than asking the system for a process id.
     """
@@ -34,16 +34,16 @@ class _Forks:
 
     @classmethod
     def happened(cls) -> None:
-        """Count a fork, in a child, before its other code runs."""
+        """Count a fork. The child calls this method before its other code runs."""
         cls.count += 1
 
 
-if hasattr(os, "register_at_fork"):  # Windows does not fork, and has no such function
+if hasattr(os, "register_at_fork"):  # Windows does not fork, and lacks this function
     os.register_at_fork(after_in_child=_Forks.happened)
 
 
 class Birthplace:
-    """The process in which an object was made or started. The check is cheap enough for every call."""
+    """The process in which an object was made or started. Checking it is cheap enough for every call."""
 
     __slots__ = ("_forks",)
 
@@ -52,14 +52,14 @@ class Birthplace:
 
     @property
     def is_here(self) -> bool:
-        """Whether the present process is the one that was remembered, and not a child of it."""
+        """Whether the present process made or started the object, and is not a forked child of that process."""
         return self._forks == _Forks.count
 
     def require(self, what: str, instead: str = "make it in the child, after the fork") -> None:
         """Refuse the use of an object in a forked child of the process that started it.
 
         Raises:
-            ForkedError: this process was forked since; ``what`` names the object.
+            ForkedError: this process is such a child. ``what`` names the object, ``instead`` is the advice.
         """
         if self._forks != _Forks.count:
             raise ForkedError(
@@ -69,7 +69,7 @@ class Birthplace:
 
 
 class OwnName:
-    """A name that no other process has. Even a child of the process that made the name gets another name."""
+    """A name that no other process has. In a forked child of the process that made it, the object has another name."""
 
     def __init__(self, prefix: str) -> None:
         self._prefix = prefix
@@ -86,9 +86,9 @@ class OwnName:
 
 
 def unique_name() -> str:
-    """Return a name that no other process has: host and process id for people, and a random part.
+    """Return a name that no other process has: the host, the process id, and a random part.
 
-    Host and process id do not suffice: containers may share a host's name, and each counts its processes from 1.
+    Host and process id do not suffice: containers may share a host's name, and each numbers its processes from 1.
     """
     return f"{socket.gethostname() or 'host'}-{os.getpid()}-{secrets.token_hex(_RANDOM_BYTES)}"
 
@@ -110,8 +110,8 @@ def process_space() -> str:
 def process_state(pid: int) -> str | None:
     """Return the letter of a process's state; ``None`` if the process does not exist or has ended.
 
-    The letter is ``R`` if the system only says that the process exists. A process id means something only if its
-    ``process_space`` equals this process's.
+    The letter is ``R`` if the system only says that the process exists. The process id ``pid`` must come from the
+    ``process_space`` of this process.
     """
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")

@@ -1,7 +1,7 @@
-"""The reasons why a held shard does not move, as values.
+"""The reasons why a held shard makes no progress, as values.
 
-The code that knows a reason makes it, the code that decides compares it, and only this module turns it into words.
-Texts of user code and of the service are details of a reason: no code parses them.
+Code that finds a reason makes a value. Code that decides compares values. Only this module turns values into words.
+Texts of user code and of the service are details of a reason, which no code parses.
 """
 
 from __future__ import annotations
@@ -17,91 +17,92 @@ from attrs import field, frozen
 from streamclient.errors import MOST_ERROR_CHARACTERS, StreamClientError, printable
 
 MOST_TRACEBACK_CHARACTERS = 16_384
-"""The largest number of characters of a traceback that are logged or stored, counted from its innermost end. Runaway
-recursion would make the text endless."""
+"""The largest number of characters of a traceback that are logged or stored. A longer traceback, for example of
+an endless recursion, keeps only its last characters."""
 
 
 class ReasonKind(Enum):
-    """The kind of thing that a held shard waits for; ``ShardStatus.reason`` has the details."""
+    """The kinds of things for which a held shard can wait; ``ShardStatus.reason`` has the details."""
 
     NONE = "none"
-    """Nothing: the shard moves, or is caught up."""
+    """The shard waits for nothing: it moves, or is caught up."""
 
     LEASE = "lease"
-    """A step of its lease, for example a hand-over."""
+    """The shard waits for a step of its lease, for example a hand-over."""
 
     PARENTS = "parents"
     PAUSED = "paused"
     USER_CODE = "user_code"
-    """A long call into user code, or a thread of the executor."""
+    """The shard waits for the end of a long call into user code, or for a free thread of the executor."""
 
     PROCESSOR = "processor"
-    """The end of the pause after its processor failed."""
+    """The shard waits for the next try, because its processor failed."""
 
     PARKING = "parking"
-    """The parking store, which failed."""
+    """The shard waits for the parking store, which fails or takes long."""
 
     READING = "reading"
-    """The stream: reads fail or take long."""
+    """The shard waits for the stream, whose reads fail or take long."""
 
     CHECKPOINT = "checkpoint"
-    """The status table's answer to a checkpoint."""
+    """The shard waits for the status table's answer to a checkpoint."""
 
     DECISION = "decision"
-    """A decision of an operator: the shard stopped at a failed record or at a loss."""
+    """The shard waits for a decision of an operator, because it stopped at a failed record or at a loss."""
 
     FINISHED = "finished"
 
 
 class Cause(Enum):
-    """The exact cause of a held shard's wait.
+    """The exact causes for which a held shard can wait.
 
-    Each cause has one ``ReasonKind``. The *subject* is the thing that a reason with this cause names.
+    Each cause has one ``ReasonKind``. ``Reason.subject`` is the thing that a reason with the cause names.
     """
 
     # Steps of the shard's lease, before any record of the shard is read.
     FINISHED = "finished"
     PARENT = "parent"
-    """The shard waits for an unfinished ancestor, which is the subject."""
+    """The shard waits for an unfinished ancestor, which ``Reason.subject`` names."""
     PARENT_ROW_MISSING = "parent_row_missing"
-    """A parent has no lease row, so it is unknown whether the parent is finished. The subject is that parent."""
+    """A parent has no lease row, so the worker does not know whether the parent is finished. ``Reason.subject``
+    names that parent."""
     PARENT_CIRCLE = "parent_circle"
-    """The stream lists the shard as its own ancestor. The subject is the cycle: the shards that are each other's
-    parents."""
+    """The stream lists the shard as its own ancestor. ``Reason.subject`` names the cycle: the shards that are
+    each other's parents."""
     ROW_GONE = "row_gone"
     HAND_OVER_IN_DOUBT = "hand_over_in_doubt"
     LEAVING_PAUSE = "leaving_pause"
-    """A pause is over, but the lease row must record that first."""
+    """The shard's pause is over, and the worker waits until the lease row says so."""
     PREVIOUS_PROCESSOR = "previous_processor"
     """A call into this worker's earlier processor of the shard has not returned yet."""
     PREVIOUS_CHECKPOINT = "previous_checkpoint"
     EPOCH = "epoch"
-    """The epoch of this acquisition of the lease is not known yet."""
+    """The worker does not know the epoch of this acquisition of the lease yet."""
     LOOK = "look"
-    """The worker must first check that no other process has its name."""
+    """The worker must first check that no other process has the worker's name."""
 
     # Steps of the shard's lease, while the shard is read or after it was read.
     ASKED_FOR = "asked_for"
-    """Another worker asked for the lease. The subject is that worker."""
+    """Another worker, which ``Reason.subject`` names, asked for the lease."""
     GIVEN_AWAY = "given_away"
     STALLED = "stalled"
-    """The consumer makes no progress, so the lease runs out."""
+    """The consumer makes no progress, so the worker lets the lease expire."""
     LEASE_LOST = "lease_lost"
     """The lease is lost, and one call into user code has not returned yet."""
     WORKER_FAILED = "worker_failed"
-    """The worker has failed, and leaves the shard to other workers. The detail names the error."""
+    """The worker has failed, and leaves the shard to other workers. ``Reason.detail`` has the error."""
     WORKER_ENDED = "worker_ended"
     CLOSING = "closing"
-    """The processor is being shut down. The subject is the ``ShutdownReason`` that the processor gets."""
+    """The worker shuts the processor down. ``Reason.subject`` is the ``ShutdownReason`` that the processor gets."""
 
-    # Orders of an operator.
+    # Pauses.
     PAUSED = "paused"
-    """An operator paused the shard. The subject is that operator."""
+    """An operator, whom ``Reason.subject`` names, paused the shard."""
     PAUSED_BY_PROGRAM = "paused_by_program"
 
-    # User code. The subject is the name of the call.
+    # Calls of user code. ``Reason.subject`` is the name of the call.
     CALL_QUEUED = "call_queued"
-    """The call waits for a thread of the executor."""
+    """A call into user code waits for a thread of the executor."""
     CALL_RUNS = "call_runs"
     BATCH_WAITS = "batch_waits"
     """A batch waits in line until the program takes it."""
@@ -114,56 +115,58 @@ class Cause(Enum):
     PARKING_QUEUED = "parking_queued"
     PARKING_RUNS = "parking_runs"
     NEXT_TRY = "next_try"
-    """The failed action will be tried again automatically. The detail says when. The reason before this says why."""
+    """The worker will try a failed action again, after the time in ``Reason.detail``. The previous reason of the shard
+    names the failure."""
     PRESENT_TRY = "present_try"
-    """The failed action is being tried again now. The reason before this says why."""
+    """The worker is trying a failed action again. The previous reason of the shard names the failure."""
     STRATEGY_ASKED = "strategy_asked"
-    """The user's retry strategy decides whether and when to retry. The reason before this says why."""
+    """The user's retry strategy decides about a retry. The previous reason of the shard names the failure."""
 
-    # The stream.
+    # Reads of the stream.
     READING_FAILED = "reading_failed"
     READ_QUEUED = "read_queued"
     """A read waits for a thread of the fetch pool."""
     READ_RUNS = "read_runs"
     TURN = "turn"
-    """A channel of a tunnel waits until fewer other channels are being read."""
+    """A channel of a tunnel waits until the worker reads fewer other channels."""
     CHANNEL_GIVEN_UP = "channel_given_up"
-    """The service does not know a channel of a tunnel, or the channel's state is not understood. The subject is the
-    channel."""
+    """The service does not know a channel of a tunnel, or this version does not know the channel's state.
+    ``Reason.subject`` names the channel."""
     FINDING_LOSS = "finding_loss"
     END_NOT_SHOWN = "end_not_shown"
-    """A page says that the shard has ended, but the list of shards does not show that."""
+    """A page of records says that the shard has ended, but the list of shards does not show the end."""
     NO_PROGRESS = "no_progress"
-    """The service repeats records or the position, so reading would never end. The detail names the fault."""
+    """The service repeats records or the position, so reading would never end. ``Reason.detail`` names the fault."""
 
-    # The status table, in the middle of reading.
+    # Writes of the status table, while the shard is read.
     CHECKPOINT = "checkpoint"
 
-    # An operator has to decide.
+    # Causes that need a decision of an operator.
     FAILING_RECORD = "failing_record"
-    """A record keeps failing. The subject names that record."""
+    """A record, which ``Reason.subject`` names, keeps failing."""
     PARKED_SHARE = "parked_share"
-    """More records would be parked than the failure policy allows. The subject names the next record to park."""
+    """More records would be parked than the failure policy allows. ``Reason.subject`` names the next
+    record to park."""
     LOSS = "loss"
-    """Records were lost to retention. The subject is the position that no longer exists."""
+    """Unread records have left the stream. ``Reason.subject`` is the position that no longer exists."""
 
     @property
     def kind(self) -> ReasonKind:
-        """The kind of the cause."""
+        """The kind of thing for which a shard with this cause waits."""
         return _WORDS[self].kind
 
 
 @frozen
 class Reason:
-    """A reason for a held shard's wait."""
+    """A reason why a held shard waits."""
 
     cause: Cause
     subject: str = ""
     """The thing that the cause names: a shard, a worker, a call, a record; see ``Cause``."""
     detail: str = ""
-    """More details for people: the text of an error, a duration."""
+    """More details for people, such as the text of an error, or a duration."""
     record_id: str = ""
-    """The id of the one record that the subject names; empty if the subject is anything else."""
+    """The id of the record that ``subject`` names; empty if ``subject`` does not name a record."""
 
     @property
     def kind(self) -> ReasonKind:
@@ -176,7 +179,7 @@ class _Words:
     kind: ReasonKind
     phrase: str
     more: str = ": {detail}"
-    """The text that follows the phrase if there is a detail."""
+    """The text that follows the phrase if the reason has a detail."""
 
 
 _CLOSING = {
@@ -217,7 +220,7 @@ _WORDS: Mapping[Cause, _Words] = {
     ),
     Cause.CALL_RUNS: _Words(ReasonKind.USER_CODE, "{subject} has been running", " for {detail}"),
     Cause.BATCH_WAITS: _Words(
-        ReasonKind.USER_CODE, "{subject} has waited", " {detail} in line, where the program takes nothing"
+        ReasonKind.USER_CODE, "{subject} has waited", " {detail} in line, because the program takes no batch"
     ),
     Cause.BATCH_OUT: _Words(ReasonKind.USER_CODE, "{subject} has been out", " for {detail} in the program"),
     Cause.PROCESSOR_FAILED: _Words(ReasonKind.PROCESSOR, "processor failed", " {detail}"),
@@ -275,11 +278,11 @@ BEFORE_READING = frozenset(
         Cause.CHANNEL_GIVEN_UP,
     }
 )
-"""The causes because of which a shard does not have its own processor yet."""
+"""The causes with which a shard does not have a processor yet."""
 
 
 def text_of(*reasons: Reason) -> str:
-    """Return the reasons in words, one after the other."""
+    """Return the words for ``reasons``, one reason after the other."""
     return "; ".join(map(_words_of, reasons))
 
 
@@ -301,25 +304,25 @@ _VOLATILE = re.compile(
     )""",
     re.VERBOSE,
 )
-"""The parts of a text that differ although the cause is one."""
+"""The parts of a text that differ between texts with the same cause: quotes, ids and numbers."""
 
 
 def described(error: BaseException) -> str:
-    """Return the type and text of an error on one line, as reasons and logs quote it; never raises.
+    """Return the type and text of an error on one line, for reasons and logs; never raises.
 
-    The text of a user's exception comes from user code, so owner threads use a ``Raised`` instead.
+    This runs user code for a user's exception, so an owner thread uses a ``Raised`` instead.
     """
     name = type(error).__name__
     return _quoted(lambda: printable(f"{name}: {error}"), f"{name}, whose text cannot be told: it")
 
 
 def traceback_of(error: BaseException) -> str:
-    """Return the traceback of an error, with each message on one line. A long traceback loses its beginning."""
+    """Return the traceback of an error, with each message on one line. The beginning of a long traceback is cut off."""
     text = "".join(traceback.format_exception(error))
     for link in _chain(error):
         try:
             told = str(link)
-        except Exception:  # the traceback of the error says so
+        except Exception:  # the text of the error cannot be made, as the traceback itself says
             continue
         if len(told) > MOST_ERROR_CHARACTERS or not told.isprintable():
             text = text.replace(told, "\n".join(map(printable, _lines(link, told))))
@@ -328,18 +331,18 @@ def traceback_of(error: BaseException) -> str:
 
 
 def plain_traceback(error: BaseException) -> str | None:
-    """Return the traceback if it differs from the traceback that log handlers make; ``None`` if both are equal."""
+    """Return the result of ``traceback_of``; ``None`` if log handlers would make the same text."""
     told = traceback_of(error)
     return None if told == "".join(traceback.format_exception(error)).rstrip("\n") else told
 
 
 def _lines(error: BaseException, told: str) -> list[str]:
-    """Return the lines of an error's message. A message of this package keeps its own lines."""
+    """Return the lines of an error's message. Only a message of this package keeps its line breaks."""
     return told.split("\n") if isinstance(error, StreamClientError) else [told]
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """Yield the error and the other errors of its traceback, each of them once."""
+    """Yield the error, and each other error in its traceback, once."""
     known, waiting = {}, [error]
     while waiting:
         link = waiting.pop()
@@ -352,23 +355,23 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 
 @lru_cache(maxsize=4096)
 def common_words(text: str) -> str:
-    """Return a text with ``#`` in place of the parts that differ although the cause is one: quotes, ids, numbers.
+    """Return a text with ``#`` in place of quotes, ids and numbers.
 
-    Texts with one cause have the same words: of several shards, several records, or several tries.
+    Texts with the same cause then have the same words, even for different shards, records or tries.
     """
     return _VOLATILE.sub("#", text)
 
 
 def encodable(text: str) -> str:
-    """Return the text with escapes for characters that UTF-8 cannot encode, which for example file names may have."""
+    """Return ``text`` with escapes for characters that UTF-8 cannot encode, for example in the names of files."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 
 @frozen(eq=False)
 class Raised:
-    """The error of a call, with its text, which the thread of the call has made.
+    """The error of a call, with texts about the error that the thread of the call has made.
 
-    Owner threads run no user code, so they use this value. They read only the type of the error itself.
+    Owner threads use this value, because they run no user code. They read only the type of the error itself.
     """
 
     error: BaseException
@@ -376,7 +379,7 @@ class Raised:
     """The type and text of the error."""
     traceback: str
     code: str
-    """The service's code of the error, if it came from the service."""
+    """The service's code for the error; empty if the error does not come from the service."""
 
     @classmethod
     def of(cls, error: BaseException) -> Raised:
@@ -389,29 +392,29 @@ class Raised:
         )
 
     def is_a(self, kind: type[BaseException]) -> bool:
-        """Return whether the error is of a type. Unlike ``isinstance``, the method runs no code of the error."""
+        """Return whether the error is of the type ``kind``. Unlike ``isinstance``, this runs no code of the error."""
         return issubclass(type(self.error), kind)
 
 
 def counted(count: int | str, noun: str) -> str:
-    """Return ``1 row`` or ``2 rows``; for the count ``no``, ``no rows``. The plural of ``entry`` is ``entries``."""
+    """Return a number and its noun: ``1 row``, ``2 rows``, ``2 entries``, or ``no rows`` for the count ``no``."""
     if count == 1:
         return f"{count} {noun}"
     return f"{count} {re.sub('(?<![aeiou])y$', 'ie', noun)}s"
 
 
 def times(count: int) -> str:
-    """Return "once" or the number of times."""
+    """Return ``once``, or for example ``2 times``."""
     return "once" if count == 1 else f"{count} times"
 
 
 def failed_calls(count: int) -> str:
-    """Return the number of failed calls in words."""
+    """Return ``one failed call``, or for example ``2 failed calls``."""
     return "one failed call" if count == 1 else f"{count} failed calls"
 
 
 def _quoted(words: Callable[[], str], otherwise: str) -> str:
-    """Return the text that foreign code makes, or words that say that the code raised, even if it raised SystemExit."""
+    """Return the text of ``words``, which runs foreign code; if that code raises, return a text that says so."""
     try:
         return encodable(words())
     except BaseException as raised:
@@ -427,23 +430,23 @@ def _words_of(reason: Reason) -> str:
 
 @frozen
 class FailingShard:
-    """A shard whose processor fails again and again, or was stopped by the failure policy."""
+    """A shard whose processor fails repeatedly, or which the failure policy has stopped."""
 
     since_micros: int
-    """The time when the worker noticed the failures, in microseconds since 1970 by this machine's clock."""
+    """The time at which the worker noticed the failures, in microseconds since 1970 by this machine's clock."""
     reason: str
-    """The reason in the shard's status: the failed call, its error, and how often it failed."""
+    """The reason in the shard's status: the failed call, its error, and the number of failures."""
 
 
 @frozen
 class WorkerHealth:
-    """The answer of ``health``, ``readiness`` and ``liveness``."""
+    """The value of ``health``, ``readiness`` and ``liveness`` of a worker or daemon."""
 
     is_healthy: bool
     reason: str = ""
     """The failing call, its error, and the time for which it has failed; empty for a healthy worker."""
     failing_shards: Mapping[str, FailingShard] = field(factory=dict)
-    """Shards whose processors fail, by id as in ``shard_statuses``: at most three, the longest failing first. They make
-    a worker unhealthy only if ``ClientConfig.unhealthy_after_failing_millis`` says so."""
+    """At most three shards whose processors fail, by their id in ``shard_statuses``; the longest failing shard first.
+    They make a worker unhealthy only if ``ClientConfig.unhealthy_after_failing_millis`` says so."""
     more_failing_shards: int = 0
     """The number of failing shards that ``failing_shards`` leaves out."""

@@ -1,13 +1,14 @@
-"""Values by name become objects of a user's class: a dataclass, an attrs class, a pydantic model or a TypedDict.
+"""A row's values as an object of a user's class: a dataclass, an attrs class, a pydantic model or a TypedDict.
 
 Each class is inspected once. A class with ``model_validate`` is a pydantic model, which follows its own rules. For the
 fields of all other classes these rules hold:
 
-* A field of type ``int``, ``float``, ``bool``, ``str`` or ``bytes`` takes values of this very type. A ``float`` also
-  takes an integer that it can represent exactly. No other value is converted, because values would change silently.
+* A field of type ``int``, ``float``, ``bool``, ``str`` or ``bytes`` takes values of exactly this type. A ``float`` also
+  takes an integer that it can represent exactly. Other values are refused, because a conversion would change them
+  silently.
 * A field of another class, such as ``Decimal``, ``UUID`` or an ``Enum``, takes the object that the class returns for
-  the value. If the class is derived from a plain type, the value must be of that type. Collections are refused:
-  ``list("ab")`` is not a list that the writer stored.
+  the value. If the class is derived from a plain type, the value must be of that type. Fields with collections are
+  refused: no value of a row is a list, and ``list("ab")`` would invent a list.
 * The first member of a union that takes the value decides. A ``Literal`` takes its own values.
 """
 
@@ -31,10 +32,10 @@ from streamclient.errors import ConfigurationError, UnfitValueError
 _Row = TypeVar("_Row")
 
 _PLAIN: tuple[type, ...] = (bool, int, float, str, bytes)
-"""The types of values. ``bool`` comes first, because it is also derived from ``int``."""
+"""The types that values of rows have. ``bool`` comes first, because it is derived from ``int``."""
 
 _MARKS = frozenset({"Annotated", "Final", "NotRequired", "ReadOnly", "Required"})
-"""The names of special forms that describe a field, but are not part of its type."""
+"""The names of the special forms, such as ``Final``, that may surround the type of a field."""
 
 
 @attrs.frozen
@@ -43,9 +44,10 @@ class _Field:
     """The name of the column, and of the argument or key that takes its value."""
     hint: Any
     unchanged: frozenset[type]
-    """The types whose values are used unchanged."""
+    """The types of values that the field takes unchanged."""
     convert: Callable[[Any], Any]
-    """Makes the value of the field from a value of another type, or raises any exception."""
+    """The function that makes the field's value from a value of another type. It raises an error if the value
+    does not fit."""
     is_required: bool
 
 
@@ -53,14 +55,15 @@ _FIELDS: WeakKeyDictionary[type, tuple[_Field, ...]] = WeakKeyDictionary()
 
 
 def row_of(model: type[_Row], values: Mapping[str, Any], title: Callable[[], str]) -> _Row:
-    """Return an object of ``model`` made from ``values`` by name; ``title`` names the source of the values in messages.
+    """Return an object of ``model``, made from ``values`` by name; ``title`` names the row in messages.
 
-    Values without a field are ignored. Usable from any thread.
+    ``model`` is a dataclass, an attrs class, a pydantic model or a TypedDict. Values without a field are ignored.
+    Usable from any thread.
 
     Raises:
         UnfitValueError: a value does not fit its field, or a field without a default has no value.
-        ConfigurationError: ``model`` is of another kind, or names types that cannot be found.
-        Exception: ``model`` itself raised it when it was called.
+        ConfigurationError: ``model`` is not a class of these kinds, or the types of its fields cannot be found.
+        Exception: ``model`` itself raised this error when it was called.
     """
     if isinstance(model, type) and callable(getattr(model, "model_validate", None)):
         validated: _Row = _validated(model, values, title)
@@ -171,7 +174,7 @@ def _unchanged(hint: Any) -> Iterator[type]:
 
 
 class _MisfitError(Exception):
-    """A value does not fit a type. The error has no further reason."""
+    """The error for a value that does not fit a type. It has no text, because its caller names value and type."""
 
 
 def _converter(hint: Any) -> Callable[[Any], Any]:
@@ -236,9 +239,9 @@ def _marks(hint: Any) -> set[str]:
 
 
 def _mark(hint: Any) -> str:
-    """Return the name of a special form.
+    """Return the name of the special form around a type; empty if there is no such form.
 
-    Forms are compared by name, because those of ``typing_extensions`` are other objects.
+    Forms are compared by name, because the forms in ``typing_extensions`` are other objects.
     """
     origin = typing.get_origin(hint)
     return "Annotated" if origin is typing.Annotated else getattr(origin, "_name", None) or ""

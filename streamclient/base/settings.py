@@ -1,6 +1,6 @@
 """Settings from files, options and the environment.
 
-Each setting is described once, and one reader checks all of them.
+A ``Setting`` describes one setting. A ``Section`` reads and checks the values of several settings.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ else:
     import tomli as tomllib
 
 Complain = Callable[[str], object]
-"""A function that is called with the text of one mistake."""
+"""A function that is called once for each mistake in the settings, with a text about the mistake."""
 
 NO_LABELS: Mapping[str, str] = MappingProxyType({})
 
@@ -39,29 +39,29 @@ class Setting:
 
     name: str
     text: str = ""
-    """The meaning, for the documentation and ``--help``."""
+    """The meaning of the setting, for the documentation and ``--help``."""
     check: Check = checks.text
     """The check of the value that ``read`` returns."""
     read: Callable[[Any], Any] = lambda value: value
-    """A function that turns the given value into the setting's value, or raises. If it raises a ``ConfigurationError``,
-    that error says why."""
+    """The function that turns the given value into the setting's value, or raises. The text of a
+    ``ConfigurationError`` becomes part of the refusal."""
     from_text: Callable[[str], Any] = lambda text: text
-    """A function that turns the text of a variable into the value that a TOML file would have. It never raises."""
+    """The function that turns the text of a variable into the value that a TOML file would have. It never raises."""
     default: Any = None
     is_needed: bool = False
     needed_with: tuple[str, Enum] | None = None
-    """The name and the value of another setting that make this setting needed."""
+    """The name of another setting, and the value of that setting with which this setting is needed."""
     spared_by: tuple[str, Callable[[Any], bool]] | None = None
     """The name of another setting, and a check. If the other setting is given and its value passes the check, this
     setting is not needed."""
     only_with: tuple[str, Enum] | None = None
-    """The name and the value of another setting. If that setting has another value, this setting is refused."""
+    """The name of another setting, and the only value of that setting with which this setting is allowed."""
     variable: str = ""
-    """The variable of the environment that is read if the setting is not given."""
+    """The environment variable that has the value if the setting is not given."""
     others: tuple[str, ...] = ()
     """Other accepted spellings of the setting's name."""
     attribute: str = field()
-    """The name in Python."""
+    """The setting's name in Python, by default ``name`` in snake case."""
 
     @attribute.default
     def _words_of_name(self) -> str:
@@ -98,7 +98,7 @@ def choice(name: str, kind: type[Enum], text: str = "", **more: Any) -> Setting:
 
 @frozen
 class Section:
-    """Settings that are given together: a section of a file, or options."""
+    """Settings that are given together: one section of a file, or the options of one command or call."""
 
     name: str
     settings: Sequence[Setting]
@@ -116,10 +116,10 @@ class Section:
     def read(
         self, given: Any, environment: Mapping[str, str], complain: Complain, labels: Mapping[str, str] = NO_LABELS
     ) -> dict[str, Any]:
-        """Return the values by attribute.
+        """Return the values of the settings by ``attribute``; call ``complain`` with each mistake.
 
-        A value comes from ``given``, else from ``environment``, else from the default. ``labels`` has names for single
-        settings, which refusals use instead of the names of section and setting.
+        A value comes from ``given``, otherwise from ``environment``, otherwise from the setting's default.
+        ``labels`` has names for settings that refusals use instead of the names of section and setting.
         """
         values = {setting.attribute: setting.default for setting in self.settings if setting.default is not None}
         if not isinstance(given, Mapping):
@@ -145,7 +145,7 @@ class Section:
         return values
 
     def by_name(self, given: Mapping[str, Any], complain: Complain) -> dict[str, Any]:
-        """Return the contents of the section by the names of its settings; refuse unknown names."""
+        """Return the given values by the names of their settings; call ``complain`` with each unknown name."""
         fold = str.lower if self.ignores_case else str
         known = {fold(spelling): entry for entry in self.settings for spelling in (entry.name, *entry.others)}
         contents: dict[str, Any] = {}
@@ -156,11 +156,11 @@ class Section:
                 hint = f": {advice}" if advice else did_you_mean(spelling, [entry.name for entry in self.settings])
                 complain(f"{self.name} has no {self.noun} {spelling}{hint}")
             elif contents.setdefault(setting.name, content) != content:
-                complain(f"the spellings of the {self.noun} {setting.name} are the same and differ in value")
+                complain(f"two spellings of the {self.noun} {setting.name} are given, with different values")
         return contents
 
     def _misuse(self, setting: Setting, *, is_given: bool, by_name: Mapping[str, Any]) -> str:
-        """Return why ``setting`` must not be given with the others, or must be given; empty if nothing is wrong."""
+        """Return why a given ``setting`` is not allowed, or why a missing one is needed; otherwise an empty text."""
         other, wanted = (setting.only_with if is_given else setting.needed_with) or ("", None)
         beside_value = by_name.get(other)
         beside = f" with {other} {beside_value.value!r}" if beside_value is not None else ""
@@ -173,7 +173,7 @@ class Section:
 
 
 def load_document(path: Path, *, is_toml: bool) -> Any:
-    """Return the content of a file in TOML or JSON.
+    """Return the content of a file, in TOML if ``is_toml``, otherwise in JSON.
 
     Raises:
         ConfigurationError: the file cannot be read, or is not in that format.
@@ -182,7 +182,7 @@ def load_document(path: Path, *, is_toml: bool) -> Any:
 
 
 def load_text(path: Path) -> str:
-    """Return the text of a file.
+    """Return the text of a configuration file.
 
     Raises:
         ConfigurationError: the file cannot be read, or is not UTF-8.
@@ -194,7 +194,7 @@ def load_text(path: Path) -> str:
 
 
 def parse_document(text: str, path: Path, *, is_toml: bool) -> Any:
-    """Return the content of a text in TOML or JSON; ``path`` names its file in a refusal.
+    """Return the content of a text, in TOML if ``is_toml``, otherwise in JSON; ``path`` names its file in a refusal.
 
     Raises:
         ConfigurationError: the text is not in that format.
@@ -208,7 +208,10 @@ def parse_document(text: str, path: Path, *, is_toml: bool) -> Any:
 def read_sections(
     document: Mapping[str, Any], sections: Iterable[Section], environment: Mapping[str, str], complain: Complain
 ) -> dict[str, dict[str, Any]]:
-    """Return the values of each section by its name. A text ``${NAME}`` stands for a variable of the environment."""
+    """Return the values of each section by its name. In texts, ``${NAME}`` stands for an environment variable.
+
+    Call ``complain`` with each mistake.
+    """
     known = {section.name: section for section in sections}
     require_known_sections(document, known, complain)
     contents = {name: expanded(name, document.get(name, {}), environment, complain) for name in known}
@@ -218,7 +221,7 @@ def read_sections(
 def require_known_sections(
     document: Mapping[str, Any], known: Iterable[str], complain: Complain, instead: Mapping[str, str] = NO_LABELS
 ) -> None:
-    """Complain about each section that is not in ``known``; ``instead`` has advice for some names."""
+    """Call ``complain`` for each section that is not in ``known``; ``instead`` has advice for some unknown names."""
     names = [*known]
     for name in document:
         if name not in names:
@@ -227,7 +230,10 @@ def require_known_sections(
 
 
 def expanded(label: str, content: Any, environment: Mapping[str, str], complain: Complain) -> Any:
-    """Return the content of a file with ``${NAME}`` replaced by variables, also inside tables; ``label`` names it."""
+    """Return ``content`` with each ``${NAME}`` replaced by that environment variable, also inside tables.
+
+    Call ``complain`` for each unknown variable; ``label`` names the content in the complaint.
+    """
     if isinstance(content, dict):
         return {key: expanded(f"{label}.{key}", value, environment, complain) for key, value in content.items()}
     if not isinstance(content, str):

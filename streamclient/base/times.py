@@ -1,4 +1,4 @@
-"""Clocks, times and durations: units, and how people write and read them."""
+"""Times and durations: their units, and the texts in which people write and read them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _UNIT_SECONDS = {"s": 1, "m": 60, "h": SECONDS_PER_HOUR, "d": SECONDS_PER_DAY}
 _PART = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
 
 _MICROS_BEGIN = 10**14
-"""The smallest number that counts as microseconds. Read as milliseconds, it would be in the year 5138."""
+"""The smallest number that is taken for microseconds since 1970. As milliseconds it would mean the year 5138."""
 
 
 def now_micros() -> int:
@@ -30,22 +30,22 @@ def now_micros() -> int:
 
 
 def micros_of(moment: datetime) -> int:
-    """Return a time with a zone in microseconds since 1970."""
+    """Return the microseconds since 1970 of ``moment``, which must have a time zone."""
     return (moment - _EPOCH) // timedelta(microseconds=1)
 
 
 def utc(micros: int) -> datetime:
-    """Return microseconds since 1970 as a time in UTC."""
+    """Return ``micros``, microseconds since 1970, as a ``datetime`` in UTC."""
     return _EPOCH + timedelta(microseconds=micros)
 
 
 def utc_text(micros: int) -> str:
-    """Return microseconds since 1970 as ISO 8601 in UTC."""
+    """Return ``micros``, microseconds since 1970, as a text in ISO 8601 and UTC."""
     return utc(micros).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def duration(seconds: float) -> str:
-    """Return a duration in at most two units: ``0.4 s``, ``12 s``, ``3 min 20 s``, ``2 h 5 min``, ``6 d 4 h``."""
+    """Return the text for a duration, with at most two units: ``0.4 s``, ``12 s``, ``3 min 20 s``, ``6 d 4 h``."""
     if seconds < 10:
         return f"{max(0.0, seconds):.1f} s"
     whole = round(seconds)
@@ -61,7 +61,7 @@ def duration(seconds: float) -> str:
 
 
 def rough_duration(seconds: float) -> str:
-    """Return an estimated duration, in one unit: ``119 s``, ``120 min``, ``2 h``, ``2 days``."""
+    """Return the text for an estimated duration, with one unit: ``119 s``, ``119 min``, ``2 h``, ``2 days``."""
     for limit, size, unit in ((120.0, 1.0, "s"), (7_200.0, 60.0, "min"), (172_800.0, SECONDS_PER_HOUR, "h")):
         if seconds < limit:
             return f"{seconds / size:.0f} {unit}"
@@ -84,10 +84,10 @@ def parse_duration(text: str) -> float:
 
 
 def parse_moment(text: str, now: int) -> int:
-    """Return the microseconds since 1970 of an ISO 8601 time with zone, or of ``2h-ago``, relative to ``now``.
+    """Return the microseconds since 1970 of an ISO 8601 time with a zone, or of ``2h-ago``, which counts from ``now``.
 
     Raises:
-        ConfigurationError: the text has neither form, or has no zone, which cannot be guessed.
+        ConfigurationError: the text has neither form, or has no zone.
     """
     expected = "a time is written like 2026-01-31T12:00:00Z or 2h-ago"
     if text.endswith("-ago"):
@@ -101,11 +101,11 @@ def parse_moment(text: str, now: int) -> int:
 
 
 def parse_timestamp(text: str) -> int:
-    """Return the microseconds since 1970 of a setting: milliseconds since 1970, or an ISO 8601 time with zone.
+    """Return the microseconds since 1970 of ``text``: milliseconds since 1970, or an ISO 8601 time with a zone.
 
     Raises:
-        ConfigurationError: the text is a number of another unit, is before 1970, or has no zone.
-        ValueError: it is not a time at all.
+        ConfigurationError: the text is a number in another unit, is before 1970, or has no zone.
+        ValueError: the text is not a time at all.
     """
     given = text.strip()
     if given.isdecimal() and int(given) < _MICROS_BEGIN:
@@ -117,25 +117,25 @@ def parse_timestamp(text: str) -> int:
 
 
 def parse_local_time(text: str) -> datetime:
-    """Return the time of ``2019-06-19 17:00:00``, whose zone is not known yet.
+    """Return the time in a text such as ``2019-06-19 17:00:00``, without a zone.
 
     Raises:
-        ValueError: the text is not such a time.
+        ValueError: the text does not have this form.
     """
-    return datetime.strptime(text, "%Y-%m-%d %H:%M:%S")  # noqa: DTZ007  # the zone follows
+    return datetime.strptime(text, "%Y-%m-%d %H:%M:%S")  # noqa: DTZ007  # the caller adds the zone
 
 
 def zoned_micros(moment: datetime, zone: tzinfo | None) -> int:
     """Return the microseconds since 1970 of a local time in ``zone``; ``None`` stands for the zone of this machine.
 
     Raises:
-        ConfigurationError: no clock in that zone shows this time.
+        ConfigurationError: the time is before 1970 or in its first months, or out of Python's range.
     """
     try:
         aware = moment.astimezone() if zone is None else moment.replace(tzinfo=zone)
         return checks.micros.require("time", round(aware.timestamp() * MICROS_PER_SECOND))
     except (ValueError, OverflowError, OSError) as error:
-        raise ConfigurationError(f"no clock shows {moment}") from error
+        raise ConfigurationError(f"time {moment} is out of range: it must be after April 1970") from error
 
 
 def _iso_micros(given: str) -> int:
@@ -151,6 +151,6 @@ def _iso_micros(given: str) -> int:
 
 
 def _unit_of(number: int) -> str:
-    """Return the unit in which a number since 1970 is a time within some decades of the present."""
+    """Return the unit in which ``number``, counted since 1970, would be a time near the present."""
     units = ((10**11, "seconds"), (_MICROS_BEGIN, "milliseconds"), (10**17, "microseconds"))
     return next((unit for limit, unit in units if number < limit), "nanoseconds")

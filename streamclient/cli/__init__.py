@@ -1,1 +1,1 @@
-"""The command line: a module for each subcommand, and helpers that they share."""
+"""The command line ``streamclient``: a module for each subcommand, and helpers that the subcommands share."""

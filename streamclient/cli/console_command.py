@@ -1,4 +1,4 @@
-"""``streamclient console``: fleets in a browser."""
+"""``streamclient console``: show fleets in a browser."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ if TYPE_CHECKING:
     from streamclient.operate.site import Site
 
 DEFAULT_PORT = 8182
-"""The default port. It is the next one after the ports of ``streamclient server`` and its console, so all three can
-run."""
+"""The default port. It follows the ports of ``streamclient server`` and of its console, so that all three can run
+together."""
 
 LEAST_KEY_CHARACTERS = 22
-"""The smallest number of characters of a key in a file: 22 characters of base64 are 128 bits."""
+"""The smallest number of characters of a key in a key file: 22 characters of base64 are 128 bits."""
 
 _KEY = re.compile(r"[!-~]+")
-"""A key is sent in a header: printable ASCII without spaces."""
+"""The pattern of a key: printable ASCII without spaces, because a key is sent in a header."""
 
 DESCRIPTION = (
     "Show fleets in a browser, until Ctrl-C. The address that it prints has a key after #. Without a viewer, nothing "
@@ -52,7 +52,7 @@ DESCRIPTION = (
 
 
 def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Register the subcommand."""
+    """Register the subcommand ``console``."""
     parser = commands.add_parser(
         "console", help="show fleets in a browser", description=DESCRIPTION, parents=[connection_parent(json="")]
     )
@@ -60,7 +60,7 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         "fleets",
         nargs="*",
         metavar="TABLE[:STATUS]",
-        help="data table of a fleet, and its status table if the data table has several; default: all of the instance",
+        help="data table of a fleet, and its status table if the data table has several; default: all fleets",
     )
     parser.add_argument(
         "--lease-duration",
@@ -70,7 +70,7 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     )
     parking_options(parser)
     parser.add_argument("--processor", metavar="MODULE:NAME", help="makes the processors for replays, as for Worker")
-    rights = parser.add_argument_group("what the page may")
+    rights = parser.add_argument_group("what the page may do")
     rights.add_argument("--allow-actions", action="store_true", help="pause, move and release shards, park and replay")
     rights.add_argument("--show-values", action="store_true", help="show values of columns, not keys alone")
     place = parser.add_argument_group("address")
@@ -93,7 +93,7 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Serve until a signal comes; return the exit code."""
+    """Serve the console until a signal comes; return the exit code."""
     from streamclient.console.listening import PageServer  # noqa: PLC0415 -- brings more than --help needs
 
     checks.port.require("--port", arguments.port)
@@ -109,7 +109,7 @@ def run(arguments: argparse.Namespace) -> int:
     except (OSError, ValueError) as error:
         raise CommandFailed(getattr(error, "strerror", None) or str(error)) from error
     try:
-        # A key of the user's own stays out of terminals and logs.
+        # A key from a file is not printed, so that it stays out of terminals and logs.
         address = server.address.partition("#")[0] if arguments.key_file else server.address
         stopped = stopped_by_signals()
         print(f"console at {address}", flush=True)
@@ -122,14 +122,15 @@ def run(arguments: argparse.Namespace) -> int:
     return EXIT_DONE
 
 
-# --- who may come --------------------------------------------------------------------------------------------------
+# --- access --------------------------------------------------------------------------------------------------------
 
 
 def console_doors(arguments: argparse.Namespace, connection: Connection) -> ConsoleDoors:
-    """Return the doors that the options describe.
+    """Return the access rules of the console that the options describe.
 
     Raises:
-        ConfigurationError: the options would let in people who are not meant, or promise what does not hold.
+        ConfigurationError: the options would let other machines in without a key, trust a header without a proxy, or
+            name an invalid host or key file.
     """
     from streamclient.console.doors import ConsoleDoors, new_key  # noqa: PLC0415
     from streamclient.server.auth import Doors, host_names, is_loopback  # noqa: PLC0415
@@ -141,7 +142,7 @@ def console_doors(arguments: argparse.Namespace, connection: Connection) -> Cons
         )
     if arguments.who_header and not arguments.behind_proxy:
         raise ConfigurationError("--who-header needs --behind-proxy: without a proxy, any program can send that header")
-    # A local server whose secret is public lets every program of this machine in anyway.
+    # A local server with the public secret lets in every program on this machine, so a key would protect nothing.
     is_public = is_local(connection.endpoint) and connection.access_key_secret == LOCAL_ACCESS_KEY_SECRET
     key: str | None = None if is_public and not arguments.behind_proxy else new_key()
     return ConsoleDoors(
@@ -157,7 +158,7 @@ def key_in(path: str) -> str:
     """Return the key in a file that only its owner may read.
 
     Raises:
-        ConfigurationError: the file cannot be read, other users may read it, or it has no long key.
+        ConfigurationError: the file cannot be read, other users may read it, or its key is too short or invalid.
     """
     try:
         with open(path, encoding="ascii", errors="replace") as file:
@@ -175,15 +176,15 @@ def key_in(path: str) -> str:
     return key
 
 
-# --- what is shown -------------------------------------------------------------------------------------------------
+# --- the fleets ----------------------------------------------------------------------------------------------------
 
 
 def fleet_pages(arguments: argparse.Namespace, connection: Connection) -> FleetPages:
-    """Return the pages of the fleets that the options name. The tables are looked up.
+    """Return the pages of the fleets that the options name, after looking their tables up at the service.
 
     Raises:
-        ConfigurationError: there is no such fleet, or no such processor.
-        StreamClientError: a call failed.
+        ConfigurationError: a named fleet or processor does not exist, or the options contradict each other.
+        StreamClientError: a call to the service failed.
     """
     from streamclient.console.fleets import FleetPages, FleetSettings  # noqa: PLC0415
     from streamclient.operate.asked_changes import PageRights  # noqa: PLC0415
@@ -196,7 +197,7 @@ def fleet_pages(arguments: argparse.Namespace, connection: Connection) -> FleetP
         if store is None:
             raise ConfigurationError("--processor replays parked records: name --parking-table or --parking-directory")
         if "" not in sys.path:
-            sys.path.insert(0, "")  # as `python -m` does: programs in the present directory are found
+            sys.path.insert(0, "")  # find modules in the present directory, as `python -m` does
         processor = processor_named(arguments.processor, import_module)
     pairs = named_fleets(arguments.fleets, client)
     sites = [Site(client, *pair, lease_seconds=arguments.lease_duration) for pair in pairs]
@@ -221,10 +222,10 @@ def fleet_pages(arguments: argparse.Namespace, connection: Connection) -> FleetP
 
 
 def named_fleets(given: Sequence[str], client: OTSClient) -> list[tuple[str, str]]:
-    """Return data table and status table of each named fleet, or of all fleets if none is named.
+    """Return the data table and the status table of each fleet in ``given``; without names, of all fleets.
 
     Raises:
-        ConfigurationError: a data table has no status table or several, or there is no fleet at all.
+        ConfigurationError: a data table has no status table or several, or the instance has no fleet at all.
     """
     from streamclient.operate.fleet_search import find_fleets  # noqa: PLC0415
 
@@ -246,10 +247,7 @@ def named_fleets(given: Sequence[str], client: OTSClient) -> list[tuple[str, str
 
 
 def _by_name(sites: Iterable[Site]) -> Mapping[str, Site]:
-    """Return the fleets by the names of their data tables.
-
-    Where that is ambiguous, the name has the status table, too.
-    """
+    """Return the fleets by name: the data table, with the status table too if the data table has several fleets."""
     listed = list(sites)
     counts = Counter(site.data_table for site in listed)
     return {
@@ -259,6 +257,6 @@ def _by_name(sites: Iterable[Site]) -> Mapping[str, Site]:
 
 
 def _command_options(connection: Connection) -> list[str]:
-    """Return the options with which a copied command reaches the same instance. Keys come from the environment."""
+    """Return the options by which a command copied from the page reaches the same instance, without access keys."""
     options = [] if connection.endpoint == LOCAL_ENDPOINT else ["--endpoint", connection.endpoint]
     return [*options, *([] if connection.instance == LOCAL_INSTANCE else ["--instance", connection.instance])]

@@ -1,4 +1,4 @@
-"""``streamclient control``: control a running local Tablestore through its admin surface."""
+"""``streamclient control``: control a running local Tablestore through its admin calls."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from streamclient.cli.terminal.output import id_shortener, print_json, print_tab
 from streamclient.errors import start_one
 
 TIMEOUT_SECONDS = 30.0
-"""The time limit of one admin call, in seconds. The call waits for nothing but the engine's lock."""
+"""The time limit of one admin call, in seconds. An admin call waits only for the lock of the server's
+engine."""
 
 SHARD_COLUMNS = (
     Column("SHARD"),
@@ -42,7 +43,7 @@ FAULT_COLUMNS = (Column("FAULT"), Column("STRUCK"), Column("SEEN"), Column("RULE
 
 
 def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Register the subcommand with its own subcommands."""
+    """Register the subcommand ``control`` with its actions."""
     parser = commands.add_parser(
         "control",
         help="split, merge, trim, advance the clock of, or inject faults into a running local Tablestore",
@@ -64,7 +65,7 @@ def _server_options(*, is_group: bool = False) -> argparse.ArgumentParser:
     )
 
 
-Actions = Any  # argparse's own type is generic over a private class
+Actions = Any  # groups of subcommands, for which argparse has only a private class
 
 
 def _add_action(actions: Actions, name: str, call: Callable[..., Any], text: str) -> argparse.ArgumentParser:
@@ -114,7 +115,7 @@ def _add_fault_actions(actions: Actions) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Do the action and print its result; return the exit code."""
+    """Carry out the chosen action and print its result; return the exit code."""
     connection = connection_of(arguments)
     answer, show = arguments.call(_Session(connection.endpoint, connection.access_key_secret), arguments)
     if arguments.json:
@@ -127,7 +128,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 class _Session:
-    """The admin calls to one server."""
+    """A client for the admin calls of one local Tablestore."""
 
     def __init__(self, endpoint: str, secret: str) -> None:
         self._endpoint = endpoint
@@ -169,7 +170,8 @@ class _Session:
 
 
 Outcome = tuple[dict[str, Any], str | Callable[[], None]]
-"""The server's answer in two forms: as a document, and for people as a text or a function that prints a table."""
+"""The result of an action in two forms: the server's JSON answer, and for people a text or a function that prints a
+table."""
 
 
 def _shards(session: _Session, arguments: argparse.Namespace) -> Outcome:
@@ -203,7 +205,7 @@ def _print_shards(shards: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _full_id(session: _Session, table: str, given: str | None) -> str | None:
-    """Return the full id of the shard whose id begins with ``given``."""
+    """Return the full id of the shard whose id begins with ``given``; ``None`` for ``None``."""
     if given is None:
         return None
     listed = session.call("GET", "shards", {"table": table})["shards"]
@@ -218,7 +220,7 @@ def _split(session: _Session, arguments: argparse.Namespace) -> Outcome:
 
 
 def _key(text: str) -> Any:
-    """Return the value of JSON for an integer, a string, a list or an object; return any other text unchanged."""
+    """Return the value of a JSON integer, string, list or object; return any other text unchanged."""
     try:
         value = json.loads(text)
     except ValueError:

@@ -1,4 +1,4 @@
-"""``streamclient explain``: say why a shard moves or does not."""
+"""``streamclient explain``: say whether a shard makes progress, and why."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     from streamclient.operate.cases import Explanation
 
 OBSERVE_SECONDS = 2.0
-"""The seconds between two reads of the rows. They are enough for a busy shard's position to move, and short enough for
-a person to wait."""
+"""The time, in seconds, between two reads of the lease rows. It is long enough for a busy shard's position to move, and
+short enough for a person to wait."""
 
 
 def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Register the subcommand."""
+    """Register the subcommand ``explain``."""
     text = "say why a shard moves or does not, and what to do"
     parser = commands.add_parser(
         "explain",
@@ -32,7 +32,7 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         nargs="?",
         help="shard id; without one, the fleet's troubles, and a line for each shard that is not finished",
     )
-    parser.add_argument("--all", action="store_true", help="the same with finished shards")
+    parser.add_argument("--all", action="store_true", help="also list finished shards")
     parser.add_argument(
         "--observe",
         type=float,
@@ -45,7 +45,7 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Explain one shard with its evidence, or shards with a line for each; return the exit code."""
+    """Explain one shard with its evidence, or all shards with one line each; return the exit code."""
     from streamclient.cli.lease_views import (  # noqa: PLC0415
         all_shards,
         named_shard,
@@ -76,7 +76,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json(explanations_document(facts, told, shown))
     elif facts.unreadable:
-        pass  # the reason ends the command below
+        pass  # ``readable`` below raises the reason why the status table cannot be read
     elif arguments.shard is None:
         left_out = len(found) - len(shown)
         last = [f"{left_out} finished, which --all names"] if left_out else [] if shown else ["no shards"]
@@ -89,5 +89,5 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _urgency(found: Explanation) -> tuple[bool, bool, str]:
-    """Return the key by which shards are sorted. Shards that do not move come first, and finished ones last."""
+    """Return the sorting key of a shard. Shards without progress come first, finished shards last."""
     return found.situation.moves, found.situation.is_finished, found.shard_id

@@ -1,4 +1,4 @@
-"""The actions of ``streamclient leases`` that change leases."""
+"""The actions of ``streamclient leases`` that change leases. Each returns the exit code of the command."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ GOOD = (OrderStatus.DONE, OrderStatus.UNCHANGED)
 
 
 def rewind(site: Site, arguments: argparse.Namespace) -> int:
-    """Read a shard again from an earlier position."""
+    """Set the checkpoint of a shard back to an earlier position, so that records are read again."""
     _require_other("--to", arguments.to, refused=("latest", "end"), instead="skip")
 
     def prepare(facts: FleetFacts) -> Planner:
@@ -64,7 +64,7 @@ def rewind(site: Site, arguments: argparse.Namespace) -> int:
 
 
 def skip(site: Site, arguments: argparse.Namespace) -> int:
-    """Go on at a later position, and print how many records that loses; or drop single records."""
+    """Move the checkpoint of a shard forward, or drop single records. The skipped records are lost."""
     if arguments.to is None:
         return _take_out(site, arguments)
     _require_other("--to", arguments.to, refused=("oldest",), instead="rewind")
@@ -87,12 +87,12 @@ def skip(site: Site, arguments: argparse.Namespace) -> int:
 
 
 def park(site: Site, arguments: argparse.Namespace) -> int:
-    """Order that one record of a shard is parked."""
+    """Add an order to a lease that makes the owner park one record of the shard."""
     return _take_out(site, arguments)
 
 
 def _take_out(site: Site, arguments: argparse.Namespace) -> int:
-    """Order that records are parked or dropped. Without ``--yes`` nothing is written."""
+    """Add an order to park or drop records of a shard. Without ``--yes`` the command is a dry run."""
     _require_yes(arguments, "give the order")
     count = getattr(arguments, "records", None)
     checks.optional(checks.positive).require("--records", count)
@@ -111,7 +111,7 @@ def _take_out(site: Site, arguments: argparse.Namespace) -> int:
 
 
 def withdraw(site: Site, arguments: argparse.Namespace) -> int:
-    """Withdraw an order about records. Without ``--yes`` nothing is written."""
+    """Withdraw an order to park or drop records. Without ``--yes`` the command is a dry run."""
     _require_yes(arguments, "withdraw the order")
     noted: dict[str, str] = {}
 
@@ -132,19 +132,19 @@ def withdraw(site: Site, arguments: argparse.Namespace) -> int:
     if done.report.change_id:
         ended = order_plans.ends_noted(read_audit(site, HISTORY_ROWS, arguments.shard))
         new = [f"order {each} ended meanwhile: {words}" for each, words in ended.items() if each not in noted]
-        done = done.noting(*new)  # an order is over from its end on, whatever its row says
+        done = done.noting(*new)  # an order that ended meanwhile needs no withdrawal
     return _show(arguments, done)
 
 
 def _require_yes(arguments: argparse.Namespace, what: str) -> None:
-    """Make the command a dry run unless it has ``--yes``, and say so."""
+    """Without ``--yes`` and ``--dry-run``, make the command a dry run, and print that it is one."""
     if not arguments.yes and not arguments.dry_run:
         arguments.dry_run = True
         complain(f"this is a dry run; add --yes to {what}")
 
 
 def reset(site: Site, arguments: argparse.Namespace) -> int:
-    """Read all shards again from a position."""
+    """Set the checkpoints of all shards to one position."""
     _require_other("--to", arguments.to, refused=("end",), instead="skip")
 
     def prepare(facts: FleetFacts) -> Planner:
@@ -167,7 +167,7 @@ def reset(site: Site, arguments: argparse.Namespace) -> int:
 
 
 def accept_end(site: Site, arguments: argparse.Namespace) -> int:
-    """Let a shard end although the list of shards does not show its end."""
+    """Accept the end of a shard although the list of shards does not show the end."""
 
     def prepare(facts: FleetFacts) -> Planner:
         if not arguments.yes and not arguments.dry_run:
@@ -185,7 +185,7 @@ def accept_end(site: Site, arguments: argparse.Namespace) -> int:
 
 
 def release(site: Site, arguments: argparse.Namespace) -> int:
-    """Take a lease from its owner."""
+    """Release a lease: take it from its owner, so that any worker may take it."""
     return _run(
         site,
         arguments,
@@ -196,14 +196,14 @@ def release(site: Site, arguments: argparse.Namespace) -> int:
 
 
 def move(site: Site, arguments: argparse.Namespace) -> int:
-    """Order that a lease is handed to a worker."""
+    """Ask the owner of a shard's lease to hand the lease over to the worker ``--to``."""
     return _run(
         site, arguments, lambda: lease_orders.move_order(arguments.shard, arguments.to, reason=arguments.reason)
     )
 
 
 def pause(site: Site, arguments: argparse.Namespace) -> int:
-    """Hold shards without reading them, and wait until no worker reads them."""
+    """Pause shards, and wait until no worker reads them any more."""
     lease_orders.require_pause(arguments.reason, arguments.lasting)
     _selection(arguments)
     wait_seconds = parse_duration(arguments.wait)
@@ -223,13 +223,13 @@ def pause(site: Site, arguments: argparse.Namespace) -> int:
 
 
 def resume(site: Site, arguments: argparse.Namespace) -> int:
-    """End pauses."""
+    """End the pauses of shards."""
     _selection(arguments)
     return _run(site, arguments, lambda: lease_orders.resume_order(_selection(arguments), reason=arguments.reason))
 
 
 def _selection(arguments: argparse.Namespace) -> LeaseSelection:
-    """Return the shards that the command selects."""
+    """Return the selection of shards that the arguments describe."""
     return LeaseSelection(shards=tuple(arguments.shards), worker=arguments.worker, every=arguments.all)
 
 
@@ -246,9 +246,9 @@ def _reader(site: Site) -> TargetReader:
 
 
 def _target(site: Site, facts: FleetFacts, lease: Lease | None, text: str) -> Target:
-    """Return the position that ``text`` names.
+    """Return the position that ``text`` names in the shard of ``lease``.
 
-    For a shard without a lease, which the plan refuses, return a stand-in.
+    Without a lease, return a placeholder, because the plan refuses such a shard anyway.
     """
     if lease is None:
         return Target(checkpoint=CheckpointPosition.TRIM_HORIZON, text=text)
@@ -256,7 +256,7 @@ def _target(site: Site, facts: FleetFacts, lease: Lease | None, text: str) -> Ta
 
 
 def _for_each(leases: Mapping[str, Lease], look: Callable[[Lease], Answer]) -> dict[str, Answer]:
-    """Call ``look`` for each lease, several at a time; return the answers by shard."""
+    """Call ``look`` for each lease, several leases at a time; return the results by shard."""
     with ThreadPoolExecutor(PARALLEL_READS) as pool:
         return dict(zip(leases, pool.map(look, leases.values()), strict=True))
 
@@ -281,16 +281,16 @@ def _require_consent(arguments: argparse.Namespace, loss: str) -> None:
 
 @frozen
 class _Ended:
-    """An order that was carried out, or only planned."""
+    """An order that was carried out, or only planned, with its report."""
 
     executor: OrderExecutor
     order: Order
     report: OrderReport
     short: Callable[[str], str]
-    """Shortens the ids in a text, on a terminal."""
+    """A function that shortens the shard ids in a text, if the output is a terminal."""
 
     def noting(self, *notes: str, status: OrderStatus | None = None) -> _Ended:
-        """Return a copy with further notes, and with the status ``status`` if it is given."""
+        """Return a copy whose report has further ``notes``, and the ``status`` if it is given."""
         report = evolve(self.report, status=status or self.report.status, notes=(*self.report.notes, *notes))
         return evolve(self, report=report)
 
@@ -300,7 +300,10 @@ def _run(site: Site, arguments: argparse.Namespace, order: Callable[[], Order]) 
 
 
 def _execute(site: Site, arguments: argparse.Namespace, make: Callable[[], Order]) -> _Ended:
-    """Carry an order out. ``make`` makes the order when the arguments have whole ids. Ids in errors are short."""
+    """Complete the short shard ids in the arguments, then carry out the order that ``make`` returns.
+
+    Error messages show short ids.
+    """
     limit = getattr(arguments, "pause", None)
     pause_seconds = None if limit is None else parse_duration(limit)
     collector = FleetReader(site)
@@ -319,7 +322,7 @@ def _execute(site: Site, arguments: argparse.Namespace, make: Callable[[], Order
 def _order(
     arguments: argparse.Namespace, prepare: Callable[[FleetFacts], Planner], *, wakes_all: bool = False
 ) -> Callable[[], Order]:
-    """Return the maker of an order that only this command gives."""
+    """Return a function that makes an order from the arguments. The order gets its planner from ``prepare``."""
     return lambda: Order(
         command=_command(arguments),
         reason=arguments.reason,
@@ -330,7 +333,7 @@ def _order(
 
 
 def _complete_ids(facts: FleetFacts, arguments: argparse.Namespace) -> None:
-    """Replace beginnings of ids in the arguments by the whole ids, before anything is planned or recorded."""
+    """Replace the beginnings of shard ids in the arguments by whole ids, before an order is planned or recorded."""
     if getattr(arguments, "shard", None):
         arguments.shard = named_shard(facts, arguments.shard)
     if getattr(arguments, "shards", None):
@@ -338,7 +341,7 @@ def _complete_ids(facts: FleetFacts, arguments: argparse.Namespace) -> None:
 
 
 def _command(arguments: argparse.Namespace) -> str:
-    """Return the command as typed, without the options of the connection."""
+    """Return the command as the user typed it, without the options of the connection."""
     shards = [arguments.shard] if getattr(arguments, "shard", None) else getattr(arguments, "shards", [])
     names = {option: option.removeprefix("--").replace("-", "_") for option in (*OPTIONS, *FLAGS)}
     given = {option: getattr(arguments, name, None) for option, name in names.items()}

@@ -1,4 +1,4 @@
-"""The actions of ``streamclient leases`` that only read."""
+"""The actions of ``streamclient leases`` that only read. Each returns the exit code of the command."""
 
 from __future__ import annotations
 
@@ -70,11 +70,11 @@ MOVE_COLUMNS = (
 )
 
 HISTORY_ROWS = 50
-"""The largest number of changes of a lease that ``show`` names."""
+"""The largest number of changes of a lease that ``leases show`` lists."""
 
 
 def list_leases(site: Site, arguments: argparse.Namespace) -> int:
-    """Print all leases, and all shards that have no lease yet."""
+    """Print a table of all leases, and of all shards that have no lease yet."""
     facts = readable(FleetReader(site).collect(() if arguments.no_lag else None))
     leases = [lease_document(facts, verdict) for verdict in explanations(facts, all_shards(facts))]
     if arguments.json:
@@ -87,7 +87,7 @@ def list_leases(site: Site, arguments: argparse.Namespace) -> int:
 
 
 def show_lease(site: Site, arguments: argparse.Namespace) -> int:
-    """Print one lease with everything that is known about it."""
+    """Print one lease with its explanation, its evidence, and its history."""
     collector = FleetReader(site)
     facts = with_parked(site, arguments, readable(collector.collect()))
     shard_id = named_shard(facts, arguments.shard)
@@ -113,7 +113,7 @@ def show_lease(site: Site, arguments: argparse.Namespace) -> int:
 
 
 def list_audit(site: Site, arguments: argparse.Namespace) -> int:
-    """Print the changes by operators, newest first."""
+    """Print the changes that operators made to leases, newest first."""
     if arguments.limit <= 0:
         raise ConfigurationError(f"--limit must be above 0, not {arguments.limit}")
     facts = readable(FleetReader(site).collect())
@@ -140,7 +140,7 @@ def list_audit(site: Site, arguments: argparse.Namespace) -> int:
 
 
 def list_moves(site: Site, arguments: argparse.Namespace) -> int:
-    """Print who holds which shard since when, and the orders of operators, newest first."""
+    """Print the moves of leases between workers, and the orders of operators, newest first."""
     checks.positive.require("--limit", arguments.limit)
     facts = readable(FleetReader(site).collect())
     shard_id = None if arguments.shard is None else named_shard(facts, arguments.shard)
@@ -177,7 +177,7 @@ def _move_cells(move: LeaseMove) -> tuple[str, ...]:
 
 
 def save_snapshot(site: Site, arguments: argparse.Namespace) -> int:
-    """Save the state of the fleet in a file."""
+    """Save a snapshot of the fleet in a file, or print it for the file name ``-``."""
     facts = readable(FleetReader(site).collect())
     text = snapshot_text(facts)
     if arguments.file == "-":
@@ -196,9 +196,9 @@ def save_snapshot(site: Site, arguments: argparse.Namespace) -> int:
 
 
 def report(site: Site, arguments: argparse.Namespace) -> int:
-    """Print lag and time to loss by groups of shards. With ``--directory``, save them with the state of the fleet."""
+    """Print lag and time to loss by groups of shards. With ``--directory``, save this report and a snapshot."""
     if arguments.keep is not None and arguments.directory is None:
-        raise ConfigurationError("--keep says how many reports stay in a --directory; name one")
+        raise ConfigurationError("--keep limits the number of reports in a --directory; name one")
     checks.optional(checks.positive).require("--keep", arguments.keep)
     kept = REPORTS_KEPT if arguments.keep is None else arguments.keep
     directory = None if arguments.directory is None else ReportDirectory(arguments.directory, kept)
@@ -227,7 +227,7 @@ def _saved(directory: ReportDirectory, name: str, view: Overview) -> Path:
 
 
 def compare(site: Site, arguments: argparse.Namespace) -> int:
-    """Print the differences of two snapshots, or of a snapshot and the present state."""
+    """Print the differences between two snapshots, or between a snapshot and the present state."""
     before = load_snapshot(Path(arguments.before))
     after = (
         snapshot_of(readable(FleetReader(site).collect()))
@@ -249,7 +249,7 @@ def compare(site: Site, arguments: argparse.Namespace) -> int:
 
 
 def with_parked(site: Site, arguments: argparse.Namespace, facts: FleetFacts) -> FleetFacts:
-    """Return the facts with the number of parked keys of each shard, if a store is named."""
+    """Return ``facts`` with the number of parked keys of each shard, if the arguments name a parking store."""
     if facts.stream.stream_id is None or not (arguments.parking_table or arguments.parking_directory):
         return facts
     if arguments.parking_table:
@@ -264,22 +264,22 @@ def with_parked(site: Site, arguments: argparse.Namespace, facts: FleetFacts) ->
 
 
 def all_shards(facts: FleetFacts) -> list[str]:
-    """Return the shards with a row, and the shards that the stream lists. Ancestors come first."""
+    """Return the ids of all shards that have or had a lease row, or that the stream lists; ancestors first."""
     return facts.tree.ancestors_first({*facts.rows, *(facts.stream.listing or {}), *facts.former_rows})
 
 
 def known_ids(facts: FleetFacts) -> set[str]:
-    """Return the ids of all shards, and of the parents that they name."""
+    """Return the ids of all shards and of their parents, even of parents that are gone."""
     return {*all_shards(facts), *(parent for parents in facts.parents.values() for parent in parents)}
 
 
 def shard_shortener(facts: FleetFacts) -> Callable[[str], str]:
-    """Return a function that, on a terminal, shortens the ids of the facts' shards in a text."""
+    """Return a function that shortens the ids of the fleet's shards in a text, if the output is a terminal."""
     return id_shortener(known_ids(facts))
 
 
 def named_shard(facts: FleetFacts, given: str) -> str:
-    """Return the shard whose id begins with ``given``; ``given`` itself if no id does.
+    """Return the shard id that begins with ``given``; ``given`` itself if no shard id begins with it.
 
     Raises:
         ConfigurationError: several ids begin with ``given``.
@@ -288,7 +288,7 @@ def named_shard(facts: FleetFacts, given: str) -> str:
 
 
 def print_explanation(facts: FleetFacts, verdict: Explanation) -> None:
-    """Print the sentence, the advice, and the evidence."""
+    """Print the first line of an explanation, its advice, and its evidence."""
     lines = [
         verdict.first_line,
         f"  what to do: {verdict.situation.advice}",
@@ -298,7 +298,7 @@ def print_explanation(facts: FleetFacts, verdict: Explanation) -> None:
 
 
 def _without_shards(command: str, shard_id: str) -> str:
-    """Return the command without the shard, for a table that has a column of shards."""
+    """Return an advised command without the shard id, for a table with a column for the shard."""
     words = [word for word in command.split(" ") if word != shard_id]
     return " ".join(words)
 

@@ -8,11 +8,11 @@ from typing import Any
 from streamclient.cli.options import TABLES, connection_parent, fleet_options, open_site, parking_options
 from streamclient.cli.terminal.commands import runs
 
-Actions = Any  # argparse's own type is generic over a private class
+Actions = Any  # groups of subcommands, for which argparse has only a private class
 
 
 def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Register the subcommand with its own subcommands."""
+    """Register the subcommand ``leases`` with its actions."""
     parser = commands.add_parser(
         "leases",
         help="look at the leases of a fleet, and change them safely",
@@ -76,10 +76,10 @@ def _add_views(actions: Actions) -> None:
     snapshot.add_argument("file", help="file to write; - is standard output")
     report = _add(actions, "report", "lag and time to loss by groups of shards, saved with a snapshot if wanted")
     report.add_argument("--directory", metavar="DIR", help="save report and snapshot here; default: nowhere")
-    report.add_argument("--keep", type=int, metavar="N", help="keep the N newest reports in it (default: 100)")
+    report.add_argument("--keep", type=int, metavar="N", help="keep the N newest of these reports (default: 100)")
     diff = _add(actions, "diff", "differences between two snapshots, or between one and now")
     diff.add_argument("before", help="a snapshot file")
-    diff.add_argument("after", nargs="?", help="another one; default: the present state")
+    diff.add_argument("after", nargs="?", help="another snapshot file; default: the present state")
 
 
 def _add_change(actions: Actions, name: str, text: str, *, pauses: bool = False) -> argparse.ArgumentParser:
@@ -104,7 +104,7 @@ def _add_positions(actions: Actions) -> None:
     rewind.add_argument("shard")
     rewind.add_argument("--to", required=True, metavar="WHERE", help="oldest, a time, 2h-ago, or iterator:TEXT")
     rewind.add_argument(
-        "--with-descendants", action="store_true", help="also read its children and theirs again, from their beginning"
+        "--with-descendants", action="store_true", help="also rewind all descendants of the shard to their beginning"
     )
     skip = _add_change(
         actions, "skip", "go on at a later position, or without single records, which are lost", pauses=True

@@ -1,4 +1,4 @@
-"""The command ``streamclient``. A subcommand is a module with ``add_command``, named in ``COMMANDS``."""
+"""The command ``streamclient``. Each subcommand is a module with a function ``add_command``, listed in ``COMMANDS``."""
 
 from __future__ import annotations
 
@@ -30,12 +30,13 @@ COMMANDS: Mapping[str, str] = {
     "replicate": "streamclient.cli.replicate_command",
     "simulate": "streamclient.cli.simulate_command",
 }
-"""The module of each subcommand, in the order of ``--help``. Each module offers ``add_command(commands)``, which adds
-the parser and hands its function to ``terminal.commands.runs``; heavy modules are imported inside that function."""
+"""The module of each subcommand, in the order of ``--help``. Each module has a function ``add_command(commands)``. It
+adds the subcommand's parser, and passes the function that runs the subcommand to ``terminal.commands.runs``. Slow
+modules are imported inside the latter function, so that ``--help`` is quick."""
 
 
 def make_parser(names: Iterable[str] = COMMANDS) -> argparse.ArgumentParser:
-    """Return the parser with the subcommands ``names``, all of them by default."""
+    """Return the parser of the command line with the subcommands ``names``, by default with all subcommands."""
     parser = Parser(prog="streamclient", description="Tools of the Tablestore stream client.")
     parser.set_defaults(json=False)
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
@@ -46,13 +47,13 @@ def make_parser(names: Iterable[str] = COMMANDS) -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line, ``sys.argv`` by default; return the exit code. Wrong arguments exit with 2.
+    """Run the command line, by default ``sys.argv``; return the exit code. Wrong arguments exit with code 2.
 
-    Without arguments the commands are printed, as by ``--help``.
+    Without arguments, print the list of subcommands as ``--help`` does.
     """
     open_standard_streams()
     given = (sys.argv[1:] if arguments is None else arguments) or ["--help"]
-    # To make the parsers of all subcommands takes as long as many a subcommand takes to run.
+    # Making the parsers of all subcommands would take as long as some subcommands take to run.
     named = [name for name in given[:1] if name in COMMANDS]
     parsed = make_parser(named or COMMANDS).parse_args(given)
     parsed.words = given

@@ -1,4 +1,4 @@
-"""``streamclient maintain``: compact, clean and verify a Delta table beside its writers, by cron expressions."""
+"""``streamclient maintain``: compact, clean and verify a Delta table in use, at the times of cron expressions."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ TASKS = ("compact", "clean", "verify")
 
 
 def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Register the subcommand."""
+    """Register the subcommand ``maintain``."""
     parser = commands.add_parser(
         "maintain",
         help="compact, clean and verify a Delta table by cron expressions",
@@ -69,7 +69,7 @@ def _maintain(arguments: argparse.Namespace) -> int:
     )
     if arguments.once:
         return _run_once(maintenance, [*named], arguments.application)
-    with suppress(KeyboardInterrupt), maintenance:  # the usual end
+    with suppress(KeyboardInterrupt), maintenance:  # the user usually ends the command by Ctrl-C
         due = maintenance.next_runs()
         for task in named:
             print_text(f"{task}: next at {due[task]:%Y-%m-%d %H:%M} UTC", flush=True)
@@ -109,6 +109,6 @@ def _lines_of(result: Result, application: str) -> list[str]:
         return [f"failed: {result}"]
     try:
         require_commits(result, application)
-    except CommandFailed as error:  # under cron the command goes on: the first commit may come later
+    except CommandFailed as error:  # with cron expressions, go on: the first commit may come later
         return [f"failed: {error}"]
     return [str(result).partition("\n")[0], *finding_lines(result)]

@@ -1,4 +1,4 @@
-"""``streamclient mirror``: keep a lake or database table equal to a Tablestore table, by a configuration file."""
+"""``streamclient mirror``: keep a lake or database table equal to a Tablestore table, as a configuration file says."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 def add_command(commands: Any) -> None:
-    """Register the subcommand."""
+    """Register the subcommand ``mirror``."""
     parser = commands.add_parser(
         "mirror",
         help="keep a Delta or PostgreSQL table equal to a table",
@@ -44,7 +44,7 @@ def add_command(commands: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Carry out the subcommand; return its exit code."""
+    """Check the configuration, verify the mirror, or run it until a signal comes; return the exit code."""
     from streamclient.copying.mirror_settings import load_mirror_settings  # noqa: PLC0415
 
     log_to_terminal(logging.WARNING)
@@ -83,7 +83,7 @@ def _state(mirror: Mirror) -> str:
     trouble = mirror.trouble if health.is_healthy else f"UNHEALTHY: {health.reason}"
     if not trouble:
         return f"merging changes  {here}  {lag_text}"
-    # A terminal shows the beginning of a line that is too long.
+    # A terminal shows only the beginning of a line that is too long, so the trouble comes early.
     return f"{lag_text}, {id_shortener(statuses)(' '.join(trouble.split()))}  {here}"
 
 

@@ -11,9 +11,10 @@ from streamclient.errors import DependencyException
 
 @contextmanager
 def named_if_missing(table: str) -> Iterator[None]:
-    """Run a block.
+    """End the command with an error if a call in the ``with`` block fails because a table does not exist.
 
-    If the service answers that a table does not exist, end the command with a sentence that names ``table``.
+    Raises:
+        CommandFailed: the table does not exist; the message names ``table``.
     """
     from streamclient.wire.service_errors import OBJECT_NOT_EXIST  # noqa: PLC0415
 

@@ -1,4 +1,4 @@
-"""Options that several commands share: the instance and its keys, the tables of a fleet, its parked records."""
+"""Options that several commands share, for the connection to an instance, the tables of a fleet and parked records."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from streamclient.operate.site import Site
 
 CALL_TIMEOUT_SECONDS = 20.0
-"""The time limit of one attempt of a call, in seconds. The SDK's own default of 50 s is longer than a person waits at a
-screen."""
+"""The time limit of one attempt of a call, in seconds. A person at a terminal would not wait for the SDK's
+default, 50 s."""
 
 
 _TABLES = (
@@ -32,7 +32,7 @@ _TABLES = (
 _OPTIONS = {setting.name.replace("_", "-"): setting for setting in (*CONNECTION_SETTINGS, *_TABLES)}
 
 TABLES = ("data-table", "status-table")
-"""The tables that every command about a fleet needs."""
+"""The options that name the tables of a fleet. Every command about a fleet needs both tables."""
 
 
 def connection_parent(
@@ -43,15 +43,15 @@ def connection_parent(
     is_group: bool = False,
     title: str = "connection",
 ) -> argparse.ArgumentParser:
-    """Return a parent parser with the options of the connection, and ``--json``. They stand after a command's name.
+    """Return a parent parser with the options of the connection, and ``--json``.
 
     Args:
         tables: the tables that the command needs, out of ``data-table`` and ``status-table``.
-        only: names of the options that make sense for the command; all by default.
-        json: help text of ``--json``; empty for a command without it.
-        is_group: true for a command with actions: it takes the same options, and leaves their description to the
-            actions.
-        title: heading in ``--help``.
+        only: the names of the connection options that make sense for the command; all by default.
+        json: the help text of ``--json``; empty for a command without ``--json``.
+        is_group: true for a command with actions. It takes the same options as its actions, but only the help of the
+            actions describes them.
+        title: the heading of these options in ``--help``.
     """
     parser = argparse.ArgumentParser(add_help=False)
     group = parser.add_argument_group(title)
@@ -59,7 +59,7 @@ def connection_parent(
         if name in tables or (option in CONNECTION_SETTINGS and (only is None or name in only)):
             shown = "" if not option.default or "secret" in name else f"; default {option.default}"
             text = f"{option.text} (environment: {option.variable}{shown})"
-            # An option is stored only if it is given, so it may stand before or after an action.
+            # Only a given option is stored, so the option may stand before or after the action's name.
             help_text = argparse.SUPPRESS if is_group else text
             group.add_argument(f"--{name}", metavar="TEXT", default=argparse.SUPPRESS, help=help_text)
             if name == "access-key-secret":
@@ -72,10 +72,10 @@ def connection_parent(
 
 
 def option_value(name: str, arguments: argparse.Namespace, environment: Mapping[str, str] = os.environ) -> str:
-    """Return the given value of an option. Without one, return the environment's value, or else the default.
+    """Return the value of an option from the arguments; otherwise from the environment; otherwise the default.
 
     Raises:
-        ConfigurationError: there is no value and no default; the text names the option and the variable.
+        ConfigurationError: the option has no value and no default; the text names the option and the variable.
     """
     option = _OPTIONS[name]
     given = getattr(arguments, option.name, None)
@@ -86,7 +86,7 @@ def option_value(name: str, arguments: argparse.Namespace, environment: Mapping[
 
 
 def secret_in_file(path: str) -> str:
-    """Return the text of a file without its line end. A command line would show the secret to other users.
+    """Return the secret in a file, without the line end. Unlike a command line, a file can be hidden from other users.
 
     Raises:
         ConfigurationError: the file cannot be read.
@@ -98,7 +98,7 @@ def secret_in_file(path: str) -> str:
 
 
 def connection_of(arguments: argparse.Namespace, environment: Mapping[str, str] = os.environ) -> Connection:
-    """Return the connection that the options, or else the environment, describe.
+    """Return the connection that the options describe. The environment gives values for absent options.
 
     Raises:
         ConfigurationError: a value is empty.
@@ -121,7 +121,7 @@ def command_client(arguments: argparse.Namespace, environment: Mapping[str, str]
 
 
 def fleet_options() -> argparse.ArgumentParser:
-    """Return a parent parser with the options of every command about a fleet, and ``--json``."""
+    """Return a parent parser with the options that every command about a fleet takes, and ``--json``."""
     parser = connection_parent(tables=TABLES)
     parser.add_argument(
         "--lease-duration",
@@ -133,14 +133,14 @@ def fleet_options() -> argparse.ArgumentParser:
 
 
 def parking_options(parser: argparse.ArgumentParser, *, is_required: bool = False) -> None:
-    """Add the options that name the store of parked records."""
+    """Add the options that name the parking store; with ``is_required``, one of them must be given."""
     group = parser.add_argument_group("parked records").add_mutually_exclusive_group(required=is_required)
     group.add_argument("--parking-table", metavar="NAME", help="a TableParkingStore")
     group.add_argument("--parking-directory", metavar="DIR", help="a FileParkingStore")
 
 
 def parking_store(client: OTSClient, arguments: argparse.Namespace) -> IParkingStore | None:
-    """Return the store of parked records that the options name; ``None`` if they name none. Nothing is called yet."""
+    """Return the parking store that the options name, without a call to it; ``None`` if the options name no store."""
     if arguments.parking_table:
         from streamclient.worker.parking.parking_table import TableParkingStore  # noqa: PLC0415
 
@@ -153,7 +153,7 @@ def parking_store(client: OTSClient, arguments: argparse.Namespace) -> IParkingS
 
 
 def open_site(arguments: argparse.Namespace, environment: Mapping[str, str] = os.environ) -> Site:
-    """Return the fleet's site that the options, or else the environment, name. Nothing is called yet.
+    """Return the ``Site`` of the fleet that the options or the environment name, without a call to the service.
 
     Raises:
         ConfigurationError: a table is not named, or a value is invalid.
@@ -169,9 +169,9 @@ def open_site(arguments: argparse.Namespace, environment: Mapping[str, str] = os
 
 
 def operator_name() -> str:
-    """Return ``user@host`` of the user who runs the command."""
+    """Return the name of the user who runs the command, as ``user@host``."""
     try:
         user = getpass.getuser()
-    except (KeyError, OSError, ImportError):  # a container without an entry for its user; Windows without USERNAME
+    except (KeyError, OSError, ImportError):  # the user of a container may have no name, and Windows no USERNAME
         user = f"uid-{os.getuid()}" if hasattr(os, "getuid") else "unknown"
     return f"{user}@{socket.gethostname()}"

@@ -1,4 +1,4 @@
-"""The actions of ``streamclient parked``."""
+"""The actions of ``streamclient parked``, which list, show, replay or discard parked records."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from streamclient.worker.parking.parking_files import FileParkingStore
 from streamclient.worker.parking.parking_replay import processor_named, replay_records
 
 EXIT_LEFT = 1
-"""The exit code if a replay left records parked."""
+"""The exit code if records are still parked after a replay."""
 
 COLUMNS = (
     Column("RECORD"),
@@ -49,7 +49,7 @@ CAUSE_COLUMNS = (
 
 
 def run_action(arguments: argparse.Namespace) -> int:
-    """Do the action and print its result; return the exit code."""
+    """Carry out the chosen action and print its result; return the exit code."""
     try:
         store = open_store(arguments)
         return _ACTIONS[arguments.action](store, _chosen(store, arguments), arguments)
@@ -58,7 +58,7 @@ def run_action(arguments: argparse.Namespace) -> int:
 
 
 def open_store(arguments: argparse.Namespace, environment: Mapping[str, str] = os.environ) -> IParkingStore:
-    """Return the store that the options name, connected as the options or else the environment say.
+    """Return the parking store that the options name. For a table, they or the environment give the connection.
 
     Raises:
         ConfigurationError: the directory or the table does not exist.
@@ -67,7 +67,7 @@ def open_store(arguments: argparse.Namespace, environment: Mapping[str, str] = o
         if not os.path.isdir(arguments.directory):
             raise ConfigurationError(f"{arguments.directory} is not a directory of parked records")
         return FileParkingStore(arguments.directory)
-    # Imported here: the SDK takes a third of a second, which a store in files should not cost.
+    # Imported only here: the SDK takes a third of a second to import, and a store in files does not need it.
     from streamclient.worker.parking.parking_table import TableParkingStore  # noqa: PLC0415
 
     store = TableParkingStore(command_client(arguments, environment), arguments.table)
@@ -112,9 +112,9 @@ def _of_cause(records: list[ParkedRecord], arguments: argparse.Namespace) -> lis
 
 
 def _full_record_id(given: str, records: Sequence[ParkedRecord]) -> str:
-    """Return the record id that begins with ``given``, or whose last part begins with it.
+    """Return the record id that begins with ``given``, or whose last part begins with ``given``.
 
-    The last part alone is unique.
+    The last part of a record id is unique.
     """
     ids = {parked.record_id for parked in records}
     by_digest: dict[str, str] = {_digest(full): full for full in ids}
@@ -176,8 +176,8 @@ def _causes(store: IParkingStore, records: Sequence[ParkedRecord], arguments: ar
 
 def _replay(store: IParkingStore, records: Sequence[ParkedRecord], arguments: argparse.Namespace) -> int:
     if "" not in sys.path:
-        sys.path.insert(0, "")  # as `python -m` does: programs in the present directory are found
-    # The output of a processor is not part of a document for programs.
+        sys.path.insert(0, "")  # find modules in the present directory, as `python -m` does
+    # With --json, the processor's own output must not mix with the document on standard output.
     with redirect_stdout(sys.stderr) if arguments.json else nullcontext():
         report = replay_records(store, processor_named(arguments.processor, import_module), records)
     if arguments.json:

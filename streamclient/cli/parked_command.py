@@ -10,7 +10,7 @@ from streamclient.cli.terminal.commands import runs
 
 
 def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Register the subcommand with its own subcommands."""
+    """Register the subcommand ``parked`` with its actions."""
     text = "list, show, replay or discard records that were set aside because they could not be processed"
     parser = commands.add_parser(
         "parked", help=text, description=text.capitalize() + ".", parents=[connection_parent(is_group=True)]
@@ -49,9 +49,9 @@ def _add(actions: Any, name: str, text: str) -> argparse.ArgumentParser:
 
 
 def _with_parts(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
-    """Add options that select a part of a key's records.
+    """Add the options that may select only some of a key's records.
 
-    A replay has no such options: it keeps a key's order in all shards.
+    A replay does not have these options, because it replays all records of a key in order, through all shards.
     """
     selection = _with_cause(parser, "with this cause, as `parked causes` names it")
     selection.add_argument("--shard", metavar="ID", help="of the shard with this id, or beginning of one")
@@ -68,8 +68,8 @@ def _with_cause(parser: argparse.ArgumentParser, text: str) -> Any:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Do the action and print its result; return the exit code."""
-    # Imported here: the other subcommands, and --help, should not pay for it.
+    """Carry out the chosen action and print its result; return the exit code."""
+    # Imported only here, because the import would slow down the other subcommands and --help.
     from streamclient.cli.parked_actions import run_action  # noqa: PLC0415
 
     return run_action(arguments)

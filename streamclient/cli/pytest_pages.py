@@ -1,6 +1,6 @@
-"""The option of pytest that keeps the history of a failed simulation as a page.
+"""The pytest option that writes the history of a failed simulation as a page for a browser.
 
-It is a plugin of its own: the fixtures are in ``streamclient.testing``, which does not know the page.
+This is a separate plugin, because ``streamclient.testing``, which has the fixtures, does not import the page.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import pytest
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the option."""
+    """Add the option ``--simulation-page``."""
     group = parser.getgroup("streamclient", "simulations of record processors")
     group.addoption(
         "--simulation-page", metavar="DIR", help="write the history of a failed seed into this directory, as a page"
@@ -22,7 +22,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_streamclient_history(config: pytest.Config, test: str, history: Mapping[str, object]) -> str | None:
-    """Write the page of a failed simulation, if the option asks for it; return a line that says where it is."""
+    """Write the page of a failed simulation, if the option is given; return a line that says where the page is."""
     folder = config.getoption("--simulation-page")
     if not folder:
         return None

@@ -1,4 +1,4 @@
-"""``streamclient replicate``: copy a table by a configuration file."""
+"""``streamclient replicate``: copy a table into another table, as a configuration file describes."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from streamclient.cli.terminal.output import ProgressLine, log_to_terminal, prin
 from streamclient.errors import ConfigurationError, StreamClientError
 
 VERIFY_PROGRESS_SECONDS = 1.0
-"""Seconds between two updates of the progress line: often enough that a person sees the line move."""
+"""The time, in seconds, between two updates of the progress line. A person still sees the line move."""
 
 
 def add_command(commands: Any) -> None:
-    """Register the subcommand."""
+    """Register the subcommand ``replicate``."""
     parser = commands.add_parser(
         "replicate",
         help="copy a table: its rows, then its changes",
@@ -41,7 +41,7 @@ def add_command(commands: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Carry out the subcommand; return its exit code."""
+    """Check the configuration, compare the tables, or copy until a signal comes; return the exit code."""
     from streamclient.copying.replication_settings import load_settings  # noqa: PLC0415  # the SDK takes a third of a second
     from streamclient.wire.sdk_logging import SILENT  # noqa: PLC0415
 
@@ -57,7 +57,7 @@ def _replicate(settings: Any, options: argparse.Namespace) -> int:
     from streamclient.copying.replication import POLL_SECONDS, Replication, ReplicationOutcome  # noqa: PLC0415
 
     exit_code: int | None = None
-    line = ProgressLine(sys.stderr if options.json else sys.stdout)  # beside a document for programs
+    line = ProgressLine(sys.stderr if options.json else sys.stdout)  # with --json, stdout has only the document
     end = settings.end_time_micros
     if end is not None and end <= now_micros():
         line.say("endTime is past: changes after it are not copied, but full data is read as it is now")
@@ -70,7 +70,7 @@ def _replicate(settings: Any, options: argparse.Namespace) -> int:
     except StreamClientError as failure:
         outcome = ReplicationOutcome(
             is_complete=False, rows=0, refused_rows=0, error=failure
-        )  # before anything was copied
+        )  # the replication failed before it copied a row
     finally:
         line.close()
     if options.json:
@@ -88,7 +88,7 @@ def _replicate(settings: Any, options: argparse.Namespace) -> int:
 
 
 class _Comparison:
-    """The counts of rows and differences of a running comparison, shown on standard error."""
+    """The progress of a comparison: the numbers of compared rows and differences, shown on standard error."""
 
     def __init__(self) -> None:
         self.rows = self.differences = 0
@@ -96,7 +96,7 @@ class _Comparison:
         self._shown_at = -math.inf
 
     def went_on(self, rows: int) -> None:
-        """Set the number of compared rows to ``rows``; show it unless the line was just updated."""
+        """Set the number of compared rows to ``rows``; show it unless the progress line was just updated."""
         self.rows = rows
         if time.monotonic() - self._shown_at >= VERIFY_PROGRESS_SECONDS:
             self._shown_at = time.monotonic()

@@ -1,4 +1,4 @@
-"""``streamclient run --check``: ask the service, and print what a run would do. Nothing is written or created."""
+"""``streamclient run --check``: ask the service, and print what a run would do, without writing anything."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def check(settings: RunSettings) -> int:
     """Print what the run would do; return the exit code.
 
     Raises:
-        ConfigurationError: settings are invalid, or the service refuses what they name; the message has all mistakes.
+        ConfigurationError: settings are invalid, or the service refuses them; the message lists all mistakes.
     """
     parts = settings.parts(_import)
     settings.worker_of(parts)
@@ -42,7 +42,11 @@ def check(settings: RunSettings) -> int:
 
 
 def _import(module: str) -> object:
-    """Import a module. An error of its code is one mistake among others here."""
+    """Import a module.
+
+    Raises:
+        ImportError: the import failed, by any kind of error, so that the failure is reported as one of the mistakes.
+    """
     try:
         return import_from_here(module)
     except ImportError:
@@ -55,7 +59,7 @@ def _import(module: str) -> object:
 
 
 def _answers(settings: RunSettings, parts: RunParts) -> Sequence[str]:
-    """Return the answers of the service about the tables. A refusal becomes a mistake of the settings."""
+    """Ask the service about each table; return a sentence about each. A refusal becomes a mistake of the settings."""
     client = without_retries(parts.stream.client)
     api = TablestoreStreamApi(client, retry=READ_RETRY)
     questions: list[tuple[Key, Callable[[], str]]] = [
@@ -72,13 +76,13 @@ def _answers(settings: RunSettings, parts: RunParts) -> Sequence[str]:
             is_of_tables = problem_code(error) in ("misfit", "missing")
             settings.mistakes.append(f"{settings.label(*key)}: {error}" if is_of_tables else _unanswered(error))
             if not is_of_tables:
-                break  # it refuses the key, or cannot be reached: the other questions would say the same
+                break  # the service refuses the key or is unreachable, so further questions would fail alike
     return facts
 
 
 def _unanswered(error: StreamClientError) -> str:
     advice = {"refused": "Check the keys and their permissions.", "unreachable": "Check endpoint and network."}
-    return f"the service was asked in vain: {error}. {advice.get(problem_code(error), 'Try again later.')}"
+    return f"asking the service failed: {error}. {advice.get(problem_code(error), 'Try again later.')}"
 
 
 def _stream(api: TablestoreStreamApi, parts: RunParts) -> str:

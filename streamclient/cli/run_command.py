@@ -1,4 +1,4 @@
-"""``streamclient run``: a worker from a shell, or several in processes of their own."""
+"""``streamclient run``: run a worker from a shell, or several workers, each in its own process."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LEVELS = ("debug", "info", "warning", "error")
 
 
 def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Register the subcommand."""
+    """Register the subcommand ``run``."""
     parser = commands.add_parser(
         "run",
         help="run a worker with your record processor",
@@ -35,7 +35,7 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
 
 
 def add_settings(parser: argparse.ArgumentParser) -> None:
-    """Add the options that give settings. An option that is not given is ``None``, whatever its default is."""
+    """Add the options that give settings. An option that is not given is parsed as ``None``, and not as its default."""
     parser.set_defaults(is_one_of_processes=False, config_text=None)
     parser.add_argument(
         "factory",
@@ -63,9 +63,14 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
         metavar="WHERE",
         help="where shards without a checkpoint begin: oldest (default), latest, a time, or 2h-ago",
     )
-    parser.add_argument("--max-records", type=int, metavar="N", help="most records of a read (default: 1000)")
     parser.add_argument(
-        "--lease-duration", type=float, metavar="SECONDS", help="the same for all workers of a fleet (default: 20)"
+        "--max-records", type=int, metavar="N", help="largest number of records per read (default: 1000)"
+    )
+    parser.add_argument(
+        "--lease-duration",
+        type=float,
+        metavar="SECONDS",
+        help="lease duration, the same for all workers of a fleet (default: 20)",
     )
     parser.add_argument(
         "--processes",
@@ -125,9 +130,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _speak(arguments: argparse.Namespace, settings: RunSettings, worker: str) -> None:
-    """Set ``tell`` and ``complain`` of the arguments, which print the command's own lines. If asked to, log as JSON.
+    """Set ``tell`` and ``complain`` of the arguments, which print the command's own lines; begin a log in JSON, if any.
 
-    Logs as text begin later: a program that sets its logging up when it is imported keeps its own.
+    A log as text begins later, so that the user's program can set up its own logging when it is imported.
     """
     arguments.tell = complain
     if settings.is_json_log:

@@ -1,7 +1,7 @@
-"""``streamclient run --processes N``: ``streamclient run`` N times, in processes that are started again when they end.
+"""``streamclient run --processes N``: run N workers, each in a process that is replaced whenever it ends.
 
-These processes are ordinary workers of one fleet, which share the shards through the status table. The command's own
-process does not use that table: it starts the others, passes on their output, and ends them.
+The processes are ordinary workers of one fleet, which share the shards through the status table. The command's own
+process, the supervisor, does not use the status table. It starts the workers, passes on their output, and ends them.
 """
 
 from __future__ import annotations
@@ -38,34 +38,37 @@ if TYPE_CHECKING:
 
 SHORTEST_RESTART_MILLIS = 1_000
 LONGEST_RESTART_MILLIS = 60_000
-"""The longest time between the end of a process and the start of the next one. The time doubles from the shortest one,
+"""The longest pause between the end of a process and the start of its successor. The pause doubles with each failure,
 so that a process that keeps dying costs little."""
 
 STEADY_SECONDS = 60.0
-"""The time after which a running process has shown that it works. Then earlier failures are forgotten."""
+"""The time, in seconds, after which a running process counts as steady. Earlier failures of the same worker are then
+forgotten."""
 
 END_SECONDS = 60.0
-"""The longest wait for a process that was asked to end: twice the default bound of a worker's own shutdown."""
+"""The longest wait, in seconds, for a process that was asked to end. It is twice the default limit of a worker's own
+shutdown."""
 
 TICK_SECONDS = 0.2
-"""The seconds between two checks of the processes. Their output is passed on at once."""
+"""The time, in seconds, between two checks of the processes. Output of a process is passed on immediately."""
 
 READ_BYTES = 1 << 20
-"""The number of bytes per read: more than a pipe holds, so that one read takes all output that an ended process
+"""The number of bytes per read. It is more than a pipe holds, so that one read gets all output that an ended process
 left."""
 
 LONGEST_LINE_BYTES = 1 << 20
-"""The length at which a line of output is broken, so that an endless line does not take endless memory."""
+"""The length, in bytes, at which a line of output is broken, so that an endless line does not fill the memory."""
 
 LONGEST_REST = 1 << 16
-"""The largest number of characters that a thread may print without ending the line. More are written at once."""
+"""The largest number of characters of an unfinished line that are kept for a thread. Longer text is written
+immediately."""
 
 STDIN, STDOUT, STDERR = 0, 1, 2
 
 
 @define(eq=False)
 class PassedOutput:
-    """A standard stream of a process, passed on in whole lines. ``told`` makes each line from the process's line."""
+    """A standard stream of a worker's process, passed on in whole lines. The function ``told`` changes each line."""
 
     source: IO[bytes]
     target: BinaryIO
@@ -77,7 +80,7 @@ class PassedOutput:
         os.set_blocking(self.source.fileno(), False)
 
     def pass_on(self) -> bool:
-        """Pass on the output that is there; return whether more may come."""
+        """Pass on the output that the process has written so far; return whether more output may come."""
         data = self.source.read(READ_BYTES)
         *lines, self.rest = (self.rest + (data or b"")).split(b"\n")
         if len(self.rest) > LONGEST_LINE_BYTES:
@@ -86,7 +89,7 @@ class PassedOutput:
         return data != b""
 
     def close(self) -> None:
-        """Pass on the rest of an ended process's output. A process that it started may still hold the stream open."""
+        """Pass on the remaining output of an ended process. Its child processes may still hold the stream open."""
         if self.source.closed:
             return
         self.pass_on()
@@ -97,7 +100,7 @@ class PassedOutput:
     def _write(self, lines: Sequence[bytes]) -> None:
         if lines:
             self.last_line = lines[-1]
-            # The processes go on if this output is no longer read, because their work is not to print.
+            # The processes do more than print, so they go on even if the supervisor's output is no longer read.
             with contextlib.suppress(OSError, ValueError):
                 self.target.write(b"".join(self.told(line) + b"\n" for line in lines))
                 self.target.flush()
@@ -105,28 +108,30 @@ class PassedOutput:
 
 @define(eq=False)
 class WorkerSlot:
-    """One worker's name, and the process that runs it now."""
+    """The name of one worker, and the process that runs the worker now."""
 
     name: str
     command: Sequence[str]
     environment: Mapping[str, str] = field(repr=False)
     is_json: bool = False
-    """Whether the lines of the process are passed on as JSON."""
+    """Whether the output lines of the process are passed on as JSON."""
     process: subprocess.Popen[bytes] | None = None
     outputs: Sequence[PassedOutput] = ()
-    """Standard output and error of the process."""
+    """The standard output and the standard error of the process."""
     started_at: float = 0.0
     due_at: float = 0.0
-    """Time at which the next process is to be started."""
+    """The time at which the next process may start, by the supervisor's clock."""
     failures: int = 0
-    """Number of consecutive processes that ended before they were steady."""
+    """The number of consecutive processes that ended before they were steady."""
     failure: CommandFailed | None = None
-    """The error of the last process, with its last words, if it ended by itself before it was steady."""
+    """The error of the last process, with the last line of its output, if that process exited with an error code before
+    it was steady. A process that a signal ended has no error here."""
 
     def start(self, now: float) -> None:
         """Start the worker's process.
 
-        If the supervisor ends, the pipe to the worker's standard input closes, and the worker stops in an orderly way.
+        When the supervisor ends, the pipe to the process's standard input closes. The worker then stops in an orderly
+        way.
         """
         self.process = subprocess.Popen(
             self.command,
@@ -135,7 +140,7 @@ class WorkerSlot:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env=self.environment,
-            # Ctrl-C in a terminal reaches a whole process group: only this process may get it.
+            # Ctrl-C in a terminal reaches a whole process group, but only the supervisor may get it.
             start_new_session=True,
         )
         self.started_at = now
@@ -151,11 +156,11 @@ class WorkerSlot:
 
     @property
     def is_running(self) -> bool:
-        """True if there is a process that has not ended."""
+        """Whether the slot has a process that has not ended."""
         return self.process is not None and self.process.poll() is None
 
     def kill(self) -> None:
-        """Kill the process and those that it started by SIGKILL, and wait until it is gone."""
+        """Kill the process and its child processes by SIGKILL, and wait until the process is gone."""
         assert self.process is not None
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
@@ -169,12 +174,12 @@ class WorkerSlot:
             self.process.stdin.close()
 
     def note_steady(self, now: float) -> None:
-        """Forget failures if the process has run for long."""
+        """Forget earlier failures if the process has run for ``STEADY_SECONDS``."""
         if now - self.started_at >= STEADY_SECONDS:
             self.failures, self.failure = 0, None
 
     def note_end(self, code: int, last_words: str, now: float, dice: random.Random) -> float:
-        """Record that the process has ended; return the pause, in seconds, before the next process starts."""
+        """Record that the process has ended; return the pause, in seconds, before its successor starts."""
         self.note_steady(now)
         has_failed = 0 < code < 128 and now - self.started_at < STEADY_SECONDS
         self.failure = CommandFailed(last_words, code) if has_failed else None
@@ -185,13 +190,17 @@ class WorkerSlot:
 
 
 def after_name(worker: str) -> Callable[[bytes], bytes]:
-    """Return a function that puts a line after the worker's name."""
+    """Return a function that puts the worker's name before an output line."""
     prefix = f"{worker} | ".encode()
     return lambda line: prefix + line
 
 
 def as_json(worker: str, stream: str) -> Callable[[bytes], bytes]:
-    """Return a function that makes JSON with the worker's name from a line. ``stream`` is the logger of other lines."""
+    """Return a function that turns an output line into a JSON document with the worker's name.
+
+    A line that is JSON already keeps its fields. Any other line becomes the message of a new document, in which
+    ``stream`` is the name of the logger.
+    """
     from streamclient.cli.terminal.json_log import line_of  # noqa: PLC0415
 
     def told(line: bytes) -> bytes:
@@ -206,7 +215,7 @@ def as_json(worker: str, stream: str) -> Callable[[bytes], bytes]:
 
 
 def document_of(line: bytes) -> Mapping[str, object]:
-    """Return the JSON object on a line; an empty object if the line is something else."""
+    """Return the JSON object that a line consists of; an empty mapping for any other line."""
     with contextlib.suppress(ValueError, RecursionError):
         document = json.loads(line)
         if isinstance(document, dict):
@@ -215,7 +224,7 @@ def document_of(line: bytes) -> Mapping[str, object]:
 
 
 class Supervisor:
-    """The supervisor that keeps one process for each name running. It works in the main thread only."""
+    """A supervisor that keeps one process running for each worker name. Only for use in the main thread."""
 
     def __init__(
         self,
@@ -223,19 +232,19 @@ class Supervisor:
         monotonic: Callable[[], float] = time.monotonic,
         tell: Callable[[str], object] = complain,
     ) -> None:
-        """Make a supervisor; ``tell`` prints its lines."""
+        """Make a supervisor; ``tell`` prints the supervisor's own lines."""
         self.slots = slots
         self.came: list[int] = []
-        """Signals that ask this process to end."""
+        """The signals that have come so far and ask the supervisor to end."""
         self._monotonic = monotonic
         self._tell = tell
         self._dice = random.Random()
 
     def run(self) -> None:
-        """Supervise until a signal comes, then end all processes in order.
+        """Supervise the processes until a signal comes, then end all of them in an orderly way.
 
         Raises:
-            CommandFailed: every process ended by itself within a minute of its start, so the next ones would, too.
+            CommandFailed: every process failed within a minute of its start, so their successors would fail, too.
         """
         try:
             while not self.came:
@@ -245,7 +254,7 @@ class Supervisor:
             self._end_all()
 
     def step(self) -> None:
-        """Look at every process once: start processes that are due, and note processes that have ended."""
+        """Check every process once: start processes that are due, and record processes that have ended."""
         now = self._monotonic()
         for slot in self.slots:
             if slot.process is None and now >= slot.due_at:
@@ -260,15 +269,15 @@ class Supervisor:
 
     @property
     def is_hurried(self) -> bool:
-        """True if Ctrl-C came after another signal."""
+        """Whether Ctrl-C came after an earlier signal, so that the processes are killed."""
         return signal.SIGINT in self.came[1:]
 
     @contextmanager
     def ended_by_signals(self) -> Iterator[None]:
         """Let SIGTERM, SIGHUP and Ctrl-C end ``run`` while the block runs.
 
-        After one of them, Ctrl-C kills the processes. No handler raises, so the start or end of a process is never cut
-        short.
+        A Ctrl-C after one of these signals kills the processes. No handler raises, so a signal never interrupts the
+        start or the end of a process.
         """
 
         def handle(number: int, frame: FrameType | None) -> None:
@@ -276,7 +285,7 @@ class Supervisor:
 
         before = {number: signal.getsignal(number) for number in (signal.SIGTERM, *HANGUP, signal.SIGINT)}
         for number, handler in before.items():
-            if handler is not signal.SIG_IGN:  # ignored in the background of a shell without job control
+            if handler is not signal.SIG_IGN:  # some shells let background commands ignore SIGINT
                 signal.signal(number, handle)
         try:
             yield
@@ -285,7 +294,7 @@ class Supervisor:
                 signal.signal(number, handler)
 
     def say(self, text: str) -> None:
-        """Print a line of this process, if its output is still read."""
+        """Print a line of the supervisor, not of a worker, if the supervisor's output is still read."""
         with contextlib.suppress(OSError, ValueError):
             self._tell(text)
 
@@ -306,7 +315,7 @@ class Supervisor:
         self.say(f"{slot.name} ended and starts again in {pause:.1f} s: {why}")
 
     def _pass_on(self) -> None:
-        """Pass on the output of the processes, for a moment."""
+        """Pass on output of the processes for at most ``TICK_SECONDS``."""
         outputs = {out.source: out for slot in self.slots for out in slot.outputs if not out.source.closed}
         if not outputs:
             time.sleep(TICK_SECONDS)
@@ -316,14 +325,14 @@ class Supervisor:
                 outputs[source].close()
 
     def _end_all(self) -> None:
-        """End all processes in order, at the same time.
+        """Ask all processes together to end in an orderly way, and wait for them.
 
-        At a second Ctrl-C, or when the time is up, kill those that remain.
+        At a second Ctrl-C, or after ``END_SECONDS``, kill the processes that still run.
         """
         give_up_at = self._monotonic() + END_SECONDS
         for slot in self.slots:
             if slot.process is not None:
-                slot.process.send_signal(signal.SIGTERM)  # a frozen process gets it when it is thawed
+                slot.process.send_signal(signal.SIGTERM)  # a process that SIGSTOP has stopped gets the signal later
         while running := [slot for slot in self.slots if slot.is_running]:
             self._pass_on()
             if self.is_hurried or self._monotonic() >= give_up_at:
@@ -339,7 +348,7 @@ def run_processes(arguments: argparse.Namespace, settings: RunSettings) -> int:
     """Run the workers of ``--processes`` until a signal comes; return the exit code.
 
     Raises:
-        ConfigurationError: settings are invalid, as far as that is seen without importing objects.
+        ConfigurationError: settings are invalid, as far as a check without importing objects can find.
     """
     if not hasattr(os, "killpg"):
         raise CommandFailed("--processes needs process groups and their signals, which this system does not have")
@@ -355,16 +364,16 @@ def run_processes(arguments: argparse.Namespace, settings: RunSettings) -> int:
     if supervisor.is_hurried:
         return EXIT_INTERRUPTED
     first = supervisor.came[0]
-    return EXIT_DONE if first == signal.SIGINT else 128 + first  # the exit code of shells
+    return EXIT_DONE if first == signal.SIGINT else 128 + first  # the exit code that shells give for the signal
 
 
 def worker_slots(words: Sequence[str], settings: RunSettings) -> list[WorkerSlot]:
-    """Return a slot for each worker. All have the same command, to which a name and a port of their own are added."""
+    """Return a slot for each worker. Each slot runs the command ``words`` with its own worker name and port."""
     port = settings.value("serve", "port")
     environment = {**os.environ}
     if not settings.has_own_client:
-        # The secret is read here, because a pipe of the shell can be read only once. It goes into the environment,
-        # because other users can see a command line.
+        # The supervisor reads the secret, because a pipe of the shell can be read only once. It passes the secret on in
+        # the environment, because other users can see a command line.
         secret = settings.connection().access_key_secret
         for variable in ("TABLESTORE_ACCESS_KEY_SECRET", variable_of(("connection", "access_key_secret"))):
             environment[variable] = secret
@@ -382,9 +391,9 @@ def worker_slots(words: Sequence[str], settings: RunSettings) -> list[WorkerSlot
 
 
 class WholeLines(io.TextIOWrapper):
-    """Standard output or error that writes whole lines, each at once.
+    """Standard output or error that writes only whole lines, each in one piece.
 
-    ``print`` writes a line in two parts, so the shards' threads would tear each other's lines.
+    ``print`` writes a line in two parts, so lines of different threads would otherwise mix.
     """
 
     def __init__(self, number: int) -> None:
@@ -393,7 +402,7 @@ class WholeLines(io.TextIOWrapper):
         self._begun = threading.local()
 
     def write(self, text: str) -> int:
-        """Write the whole lines; keep the rest for this thread until its line ends."""
+        """Write the whole lines of ``text``; keep an unfinished line of the thread until the thread ends the line."""
         whole, end, rest = (getattr(self._begun, "text", "") + text).rpartition("\n")
         if len(rest) > LONGEST_REST:
             whole, end, rest = whole + end, rest, ""
@@ -404,9 +413,10 @@ class WholeLines(io.TextIOWrapper):
 
 
 def become_one_of_processes(arguments: argparse.Namespace) -> None:
-    """Print whole lines at once, and end in order when the supervising process is gone, even by ``kill -9``.
+    """Make this process a supervised worker: it prints whole lines, and stops in order when the supervisor is gone.
 
-    The text of the configuration file is taken from the environment, so that user code does not pass it on.
+    The worker stops even if the supervisor was ended by ``kill -9``. The text of the configuration file is removed from
+    the environment, so that processes started by user code do not inherit it.
 
     Raises:
         NoThreadError: the system refused a thread.
@@ -417,7 +427,7 @@ def become_one_of_processes(arguments: argparse.Namespace) -> None:
     def end() -> None:
         while os.read(STDIN, 1):
             pass
-        # From now on the output is not read; user code that prints must not fail for that.
+        # The supervisor no longer reads the output. User code that prints must not fail because of that.
         nowhere = os.open(os.devnull, os.O_WRONLY)
         for number in (STDOUT, STDERR):
             os.dup2(nowhere, number)

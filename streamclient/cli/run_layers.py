@@ -1,4 +1,4 @@
-"""The settings that a file, the environment and options give for ``streamclient run``, each with its origin.
+"""The settings for ``streamclient run`` from a file, the environment and options, each with its origin.
 
 An option wins over the environment, the environment over the file, and the file over the default.
 """
@@ -20,8 +20,8 @@ from streamclient.config import ClientConfig
 from streamclient.errors import ConfigurationError
 
 FILE_VARIABLE = "_STREAMCLIENT_FILE"
-"""The variable that has the text of the file for each of several processes. So all of them run with the same text, and
-the file may be a pipe."""
+"""The environment variable that gives the text of the configuration file to each process of ``--processes``. So all
+processes use the same text, and the file may be a pipe."""
 
 OPTIONS: Mapping[Key, str] = {
     ("run", "factory"): "factory",
@@ -42,18 +42,18 @@ OPTIONS: Mapping[Key, str] = {
     ("log", "level"): "--log",
     ("log", "format"): "--log-format",
 }
-"""The settings that have an option of their own, with that option. Every other setting is given by ``--set``."""
+"""The option of each setting that has an option of its own. Every other setting is given by ``--set``."""
 
 _ATTRIBUTES = {"--from": "beginning"}
 ON_FAILURE = {"restart": "RESTART", "stop": "STOP_SHARD", "park": "PARK"}
-"""The values of ``--on-failure``, which has a shorter word for ``STOP_SHARD``."""
+"""The values of ``--on-failure``, each with the value of the setting ``failure.then``."""
 
 _LEASE = ("lease_duration_millis", "renewer_interval_millis", "taker_interval_millis")
 """The settings that ``--lease-duration`` derives from one number of seconds."""
 
 
 class Layer(IntEnum):
-    """The places that give settings, the one that wins last."""
+    """The places where settings may be given. A later place wins over an earlier one."""
 
     FILE = 1
     ENVIRONMENT = 2
@@ -62,14 +62,14 @@ class Layer(IntEnum):
 
 @frozen
 class Given:
-    """A setting as it was given."""
+    """The given value of a setting, with its origin."""
 
     value: Any
     layer: Layer
     name: str
-    """The file, the variable or the option."""
+    """The path of the file, or the name of the variable or option, that gave the value."""
     label: str
-    """The name of the setting in a refusal."""
+    """The name of the setting in an error message."""
 
 
 Found = dict[Key, Given]
@@ -80,13 +80,13 @@ def gather(
 ) -> Found:
     """Return each given setting from the layer that wins.
 
-    If given settings exclude each other, return the one that wins. ``text`` is the content of the file, ``None``
-    without one.
+    Among settings that exclude each other, only the one from the highest layer is kept. ``text`` is the content of the
+    configuration file; ``None`` without a file. ``complain`` is called with each mistake.
     """
     found = {} if text is None else dict(_of_file(arguments.config, text, environment, complain))
     found.update(_of_environment(environment, complain))
     found.update(_of_options(arguments, complain))
-    if arguments.is_one_of_processes:  # the supervisor has read this file, which may be a pipe
+    if arguments.is_one_of_processes:  # the supervisor has already read the secret's file, which may be a pipe
         found.pop(("connection", "access_key_secret_file"), None)
     for group in EXCLUSIVE:
         _keep_one(found, [key for key in group if key in found], complain)
@@ -95,7 +95,7 @@ def gather(
 
 
 def _drop_unused_store(found: Found) -> None:
-    """Forget a store of parked records if a layer above it says that nothing is parked."""
+    """Remove a parking store from ``found`` if a higher layer sets a failure policy that does not park."""
     then = found.get(("failure", "then"))
     for key in STORES:
         if then is not None and str(then.value).upper() != "PARK" and key in found and found[key].layer < then.layer:
@@ -138,7 +138,7 @@ def _of_file(path: str, text: str, environment: Mapping[str, str], complain: Com
 
 
 def _flat(document: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the document with its groups, such as ``[client.prefetch]``, beside the sections that hold them."""
+    """Return the document with each group, such as ``[client.prefetch]``, as a section of its own."""
     contents = dict(document)
     for section in SECTIONS:
         parent, _, child = section.name.partition(".")
@@ -157,7 +157,7 @@ def _of_environment(environment: Mapping[str, str], complain: Complain) -> Itera
         own, common = variable_of(key), ALSO_READ.get(key, "")
         for variable in (own, common):
             text = environment.get(variable)
-            # An empty variable of all commands is a mistake, unless the setting may be empty.
+            # An empty variable that all commands read is a mistake, unless the setting may be empty.
             if text or (text is not None and variable == common and setting.variable and setting.default != ""):
                 yield key, Given(setting.from_text(text), Layer.ENVIRONMENT, variable, variable)
                 break
@@ -166,7 +166,10 @@ def _of_environment(environment: Mapping[str, str], complain: Complain) -> Itera
 
 
 def _require_known_variable(variable: str, complain: Complain) -> None:
-    """Complain about a misspelt variable. Others with this prefix, which a cluster sets for a service, are ignored."""
+    """Complain about a variable that looks misspelt. Ignore other variables with the prefix.
+
+    A cluster may have set those for a service whose name begins with the prefix.
+    """
     sections = [section for section in SECTIONS if variable.startswith(variable_of((section.name, "")))]
     if not sections or variable in {variable_of(key) for key in SETTINGS}:
         return
@@ -181,7 +184,7 @@ def _require_known_variable(variable: str, complain: Complain) -> None:
 
 
 def attribute_of(option: str) -> str:
-    """Return the name that the parsed arguments have for an option."""
+    """Return the attribute of the parsed arguments that holds the value of an option."""
     return _ATTRIBUTES.get(option, option.removeprefix("--").replace("-", "_"))
 
 
@@ -198,13 +201,13 @@ def _of_options(arguments: argparse.Namespace, complain: Complain) -> Iterator[t
 def _of_set(given: list[str], complain: Complain) -> Iterator[tuple[Key, Given]]:
     """Yield the settings that ``--set`` gives.
 
-    The last value of a setting wins, but an option of its own wins over it.
+    The last value of a setting wins. If a setting has an option of its own, that option wins over ``--set``.
     """
     for each in given:
         path, equals, text = each.partition("=")
         section, _, name = path.strip().rpartition(".")
         if not equals or not section:
-            complain(f"--set must be SECTION.KEY=VALUE, not {path!r}")  # a value may be a secret
+            complain(f"--set must be SECTION.KEY=VALUE, not {path!r}")  # without the value, which may be a secret
         elif (section, name) in SETTINGS:
             setting = SETTINGS[section, name]
             label = f"--set {section}.{name}"

@@ -1,7 +1,7 @@
-"""The sections of settings of ``streamclient run``: what a file, the environment and options may give.
+"""The sections and settings of ``streamclient run``, which a file, the environment and options may give.
 
-The fields of ``StreamConfig``, ``ClientConfig``, its groups and ``FailurePolicy`` are read off these classes, so a new
-field is a new setting by its own name, with the check of the class.
+Most settings are made from the fields of ``StreamConfig``, ``ClientConfig``, its groups and ``FailurePolicy``. So a new
+field of these classes automatically becomes a setting with the same name and the same check.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from streamclient.tablestore.instance import CONNECTION_SETTINGS
 LOOPBACK = "127.0.0.1"
 
 PREFIX = "STREAMCLIENT"
-"""The beginning of the variables of the environment; section and setting follow, in capitals."""
+"""The prefix of environment variables for settings. The names of section and setting follow in capitals."""
 
 
 class LogLevel(Enum):
-    """The least level that is logged."""
+    """The least severe level of entries that are logged."""
 
     DEBUG = "debug"
     INFO = "info"
@@ -39,7 +39,7 @@ class LogLevel(Enum):
 
 
 class LogFormat(Enum):
-    """The form of the lines on standard error."""
+    """The format of the log lines on standard error."""
 
     TEXT = "text"
     JSON = "json"
@@ -47,7 +47,7 @@ class LogFormat(Enum):
 
 @frozen
 class Named:
-    """An object that a setting names as ``module:name``. It is imported before the worker is made."""
+    """The name ``module:name`` of an object. The object is imported before the worker is made."""
 
     text: str
 
@@ -62,8 +62,8 @@ OBJECTS: dict[Key, Check] = {
     ("run", "factory"): processor_factory,
     ("run", "executor"): checks.executor,
 }
-"""The settings that name objects, each with the check of the object. The settings of the attrs classes are added
-below."""
+"""The settings that name objects, each with the check for the imported object. Code below adds the settings that come
+from fields of classes."""
 
 _named = Check("a text such as 'module:name'", lambda value: isinstance(value, Named))
 
@@ -77,7 +77,7 @@ def _object(name: str, text: str = "") -> Setting:
 
 
 def _or_text(read: Callable[[str], Any]) -> Callable[[str], Any]:
-    """Return a function that keeps a text that ``read`` refuses, so that the check of the setting names it."""
+    """Return a function like ``read`` that returns a refused text unchanged, so that the setting's check reports it."""
 
     def from_text(text: str) -> Any:
         try:
@@ -94,7 +94,7 @@ _FROM_TEXT: Mapping[type, Callable[[str], Any]] = {bool: _truth, int: _whole, fl
 
 
 def _read_position(given: Any) -> Any:
-    """Return the position at which shards without a checkpoint begin. A time in TOML is a ``datetime``."""
+    """Return the initial position that a text or a TOML time describes; return any other value unchanged."""
     if not isinstance(given, str | datetime):
         return given
     named = {"oldest": InitialPosition.oldest, "latest": InitialPosition.latest}
@@ -109,7 +109,7 @@ _position = Check("oldest, latest, a time or 2h-ago", lambda value: isinstance(v
 
 
 def _plain(hint: Any) -> Any:
-    """Return the type of a field without ``None``."""
+    """Return the type of a field without ``None``; ``object`` if several types remain."""
     if get_origin(hint) not in (Union, UnionType):
         return hint
     kinds = [kind for kind in get_args(hint) if kind is not type(None)]
@@ -117,7 +117,7 @@ def _plain(hint: Any) -> Any:
 
 
 def _fields(kind: type) -> Iterator[tuple[str, Any, Check]]:
-    """Yield the name, the type and the check of each field. A check of another sort is left to the class."""
+    """Yield the name, the type and the check of each field. Validators of other types run when an object is made."""
     hints = get_type_hints(kind)
     for each in attrs.fields(kind):
         fallback = checks.text if hints[each.name] is str else Check("given", lambda value: True)
@@ -125,7 +125,7 @@ def _fields(kind: type) -> Iterator[tuple[str, Any, Check]]:
 
 
 def is_group(kind: Any) -> bool:
-    """Return whether the type of a field is the class of a group of settings, so that the field is a section."""
+    """Return whether ``kind``, the type of a field, is a class of settings, so that the field becomes a section."""
     return isinstance(kind, type) and attrs.has(kind) and kind is not InitialPosition
 
 
@@ -143,7 +143,10 @@ def _setting(section: str, name: str, kind: Any, check: Check) -> Setting:
 
 
 def _sections_of(section: str, kind: type, apart: Mapping[str, str]) -> Iterator[Section]:
-    """Yield the section of a class, then the sections of its groups. ``apart`` has the fields that stand elsewhere."""
+    """Yield the section of a class, then the sections of its groups.
+
+    ``apart`` has the fields that have a section elsewhere, each with a text that says where.
+    """
     settings: list[Setting] = []
     groups: list[Section] = []
     instead = dict(apart)
@@ -169,7 +172,7 @@ _SECTIONS: Sequence[Section] = (
             _object("factory", "makes the processors, as for Worker"),
             Setting("worker", "name of the worker, or a prefix of names with `processes`", checks.identifier),
             Setting("group", "names the status table TABLE_GROUP", checks.identifier),
-            Setting("processes", "runs as many workers, each in a process", checks.positive, from_text=_whole),
+            Setting("processes", "number of workers, each in its own process", checks.positive, from_text=_whole),
             _object("executor", "runs all user code, as for Worker"),
         ),
     ),
@@ -202,7 +205,7 @@ _SECTIONS: Sequence[Section] = (
 
 
 def _told_of_others(section: Section) -> Section:
-    """Return the section, which refuses the names of other sections by naming these."""
+    """Return ``section`` with hints for the keys of other sections. The refusal of such a key names that section."""
     own = {setting.name for setting in section.settings}
     homes: dict[str, list[str]] = {}
     for other in _SECTIONS:
@@ -214,10 +217,10 @@ def _told_of_others(section: Section) -> Section:
 
 
 SECTIONS: Sequence[Section] = tuple(map(_told_of_others, _SECTIONS))
-"""The settings of each section, groups of settings after the section that holds them."""
+"""All sections with their settings. The section of a group, such as ``client.prefetch``, follows its parent section."""
 
 LATER = {"destination": "destinations come later; until then a processor writes to them itself"}
-"""The sections that are refused with a sentence of their own."""
+"""The sections that are not supported yet, each with the hint in its refusal."""
 
 SETTINGS: Mapping[Key, Setting] = {
     (section.name, setting.name): setting for section in SECTIONS for setting in section.settings
@@ -228,17 +231,17 @@ ALSO_READ: Mapping[Key, str] = {
     ("stream", "data_table_name"): "TABLESTORE_DATA_TABLE",
     ("stream", "status_table_name"): "TABLESTORE_STATUS_TABLE",
 }
-"""The variables that every command reads for these settings."""
+"""The environment variables that all commands read, each by the setting that it also gives."""
 
 
 def variable_of(key: Key) -> str:
-    """Return the variable of the environment that gives a setting."""
+    """Return the name of the environment variable that gives a setting."""
     section, name = key
     return f"{PREFIX}_{section.replace('.', '_')}_{name}".upper()
 
 
 STORES: Sequence[Key] = (("failure", "parking"), ("parking", "table"), ("parking", "directory"))
-"""The settings that name the store of parked records."""
+"""The settings that name the parking store."""
 
 EXCLUSIVE: Sequence[Sequence[Key]] = (
     (("run", "group"), ("stream", "status_table_name")),
@@ -247,13 +250,13 @@ EXCLUSIVE: Sequence[Sequence[Key]] = (
     STORES,
     (("client", "metrics"), ("serve", "port")),
 )
-"""Groups of settings of which at most one is used: the option's setting, else the environment's, else the file's."""
+"""Groups of settings that exclude each other. In each group, only the setting from the highest layer is used."""
 
 _CLASSES: Mapping[str, type] = {"stream": StreamConfig, "client": ClientConfig, "failure": FailurePolicy}
 
 
 def default_of(key: Key) -> Any:
-    """Return the default of a setting; ``None`` without one, or if it depends on other settings."""
+    """Return the default of a setting; ``None`` if it has no default, or if the default depends on other settings."""
     section, name = key
     owner, _, group = section.partition(".")
     if owner == "connection":

@@ -1,4 +1,4 @@
-"""The settings of ``streamclient run``, checked, and the parts made of them. All mistakes are reported at once."""
+"""The checked settings of ``streamclient run``, and the parts made from them. All mistakes are reported together."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ Load = Callable[[str], object]
 """A function that imports a module."""
 
 _GROUPS = {"prefetch": Prefetch, "backoff": Backoff, "limits": CallLimits}
-"""The classes of the groups of ``ClientConfig``, by its fields."""
+"""The classes of the groups of settings in ``ClientConfig``, by their fields."""
 
 
 def import_from_here(module: str) -> object:
-    """Import a module as ``python -m`` does: programs in the present directory are found."""
+    """Import a module as ``python -m`` does, so that programs in the present directory are found."""
     if "" not in sys.path:
         sys.path.insert(0, "")
     return import_module(module)
@@ -56,36 +56,36 @@ def import_from_here(module: str) -> object:
 
 @frozen
 class RunParts:
-    """The parts that the settings describe, as far as they were asked for."""
+    """The configurations and objects for a worker that the settings describe."""
 
     stream: StreamConfig
     client: ClientConfig
     objects: Mapping[Key, Any]
-    """The imported objects."""
+    """The imported objects, by the settings that name them; empty if nothing was imported."""
 
 
 @define
 class RunSettings:
-    """The settings of a run, each checked by itself."""
+    """The settings of a run. Each setting is checked on its own when it is read."""
 
     found: Found
-    """The settings that were given, with their origin."""
+    """The settings that were given, with their origins."""
     values: dict[Key, Any]
-    """The values of the settings that were given and fit."""
+    """The values of the given settings that passed their checks."""
     mistakes: list[str]
     file: str = ""
-    """The path of the file; empty without one."""
+    """The path of the configuration file; empty without a file."""
     text: str | None = field(default=None, repr=False)
-    """The content of the file."""
+    """The content of the configuration file; ``None`` without a file."""
     worker: str = field(factory=unique_name)
-    """The name of the worker, or the beginning of the names of several."""
+    """The name of the worker, or the common prefix of the names of several workers."""
 
     @classmethod
     def read(cls, arguments: argparse.Namespace, environment: Mapping[str, str]) -> RunSettings:
-        """Read the settings that the arguments, the environment and the file give; import and call nothing.
+        """Read the settings from the arguments, the environment and the file, without imports and calls.
 
         Raises:
-            ConfigurationError: the file cannot be read.
+            ConfigurationError: the configuration file cannot be read.
         """
         text: str | None = arguments.config_text
         if text is None and arguments.config is not None:
@@ -106,22 +106,22 @@ class RunSettings:
     # --- single settings ---------------------------------------------------------------------------------------------
 
     def value(self, section: str, name: str) -> Any:
-        """Return the value of a setting, else its default."""
+        """Return the given value of a setting, or the default if no valid value was given."""
         return self.values.get((section, name), SETTINGS[section, name].default)
 
     @property
     def is_json_log(self) -> bool:
-        """True if the lines on standard error are JSON."""
+        """Whether the lines on standard error are JSON."""
         return self.value("log", "format") is LogFormat.JSON
 
     @property
     def log_level(self) -> str:
-        """The least level to log, as ``logging`` calls it."""
+        """The name of the least severe level to log, as in ``logging``."""
         level: LogLevel = self.value("log", "level")
         return level.name
 
     def default(self, parts: RunParts, key: Key) -> Any:
-        """Return the value that a setting has if it is not given. ``parts`` are made from these settings."""
+        """Return the default of a setting that was not given. ``parts`` were made from these settings."""
         section, name = key
         owner, _, group = section.partition(".")
         made = {"stream": parts.stream, "client": parts.client, "failure": parts.client.failure_policy}.get(owner)
@@ -130,28 +130,28 @@ class RunSettings:
         return getattr(getattr(made, group) if group else made, name)
 
     def label(self, section: str, name: str) -> str:
-        """Return the name of a setting for a refusal.
+        """Return the name of a setting for error messages.
 
-        It is the name in the place that gave it, otherwise in its section.
+        A given setting has the name from its origin, such as the option. Any other setting is named by its section.
         """
         given = self.found.get((section, name))
         return f"{section}.{name}" if given is None else given.label
 
     @property
     def has_own_client(self) -> bool:
-        """True if the program names the client, so that the settings of the connection are not used."""
+        """Whether the settings name a client object, so that the settings of the connection are not used."""
         return ("stream", "client") in self.values
 
     @property
     def store(self) -> Key | None:
-        """The setting that names the store of parked records; ``None`` without one."""
+        """The setting that names the parking store; ``None`` if no setting does."""
         return next((key for key in STORES if key in self.values), None)
 
     def connection(self) -> Connection:
-        """Return the connection. A value that is not given is the value of the local server.
+        """Return the connection that the settings describe. Settings that were not given lead to the local server.
 
         Raises:
-            ConfigurationError: the file with the secret cannot be read.
+            ConfigurationError: the file with the access key secret cannot be read.
         """
         names = [setting.name for setting in CONNECTION_SETTINGS]
         given = {name: self.values["connection", name] for name in names if ("connection", name) in self.values}
@@ -160,21 +160,21 @@ class RunSettings:
             given["access_key_secret"] = secret_in_file(path)
         return Connection(**given)
 
-    # --- what they describe ------------------------------------------------------------------------------------------
+    # --- the parts of a worker ---------------------------------------------------------------------------------------
 
     def parts(
         self, load: Load | None = None, *, is_rehearsal: bool = True, metrics: IMetrics | None = None
     ) -> RunParts:
-        """Return what the settings describe.
+        """Return the parts of a worker that the settings describe.
 
         Args:
-            load: imports the modules of named objects; ``None`` imports nothing and makes no client.
-            is_rehearsal: true to put a store in memory in the place of the one that the settings name: a directory of
-                parked records is then not created.
-            metrics: the receiver of measurements, unless the settings name one.
+            load: the function that imports the modules of named objects; ``None`` to import nothing and make no client.
+            is_rehearsal: true to replace the named parking store by a store in memory, so that a directory of parked
+                records is not created.
+            metrics: the receiver of measurements, unless the settings name a receiver.
 
         Raises:
-            ConfigurationError: settings are invalid; the message has all mistakes.
+            ConfigurationError: settings are invalid; the message lists all mistakes.
         """
         objects = {} if load is None else self._objects(load)
         client = None if load is None else self._client(objects, is_rehearsal=is_rehearsal)
@@ -187,18 +187,18 @@ class RunSettings:
         return RunParts(stream, config, objects)
 
     def make_worker(self, metrics: IMetrics | None) -> Worker:
-        """Return the worker; nothing is called yet.
+        """Make the worker that the settings describe, without a call to the service.
 
         Raises:
-            ConfigurationError: settings are invalid; the message has all mistakes.
+            ConfigurationError: settings are invalid; the message lists all mistakes.
         """
         return self.worker_of(self.parts(import_from_here, is_rehearsal=False, metrics=metrics))
 
     def worker_of(self, parts: RunParts) -> Worker:
-        """Return the worker of ``parts``, whose objects were imported; nothing is called yet.
+        """Make the worker from ``parts``, whose objects were imported, without a call to the service.
 
         Raises:
-            ConfigurationError: the parts do not go together.
+            ConfigurationError: the parts do not fit together.
         """
         from streamclient.worker import Worker  # noqa: PLC0415
 
@@ -206,7 +206,7 @@ class RunSettings:
         return Worker(self.worker, parts.client, parts.stream, factory, executor)
 
     def require_none_wrong(self) -> None:
-        """Raise a ``ConfigurationError`` that has all mistakes, if there are any."""
+        """Raise a ``ConfigurationError`` that lists all mistakes, if there is any mistake."""
         if len(self.mistakes) == 1:
             raise ConfigurationError(self.mistakes[0])
         if self.mistakes:
@@ -214,11 +214,11 @@ class RunSettings:
             raise ConfigurationError(f"{len(self.mistakes)} settings cannot work:", *lines)
 
     def _is_wrong(self, section: str, name: str) -> bool:
-        """Return whether a setting was given and does not fit, which has already been reported."""
+        """Return whether a setting was given but is invalid. Such a setting is among the mistakes already."""
         return (section, name) in self.found and (section, name) not in self.values
 
     def _made(self, section: str, kind: Callable[..., _Made], **more: Any) -> _Made | None:
-        """Return the object that a section describes; ``None`` if the settings are invalid."""
+        """Return the object of the class ``kind`` that a section describes; ``None`` if its settings are invalid."""
         given = [name for each, name in self.found if each == section]
         if any(self._is_wrong(section, name) for name in given):
             return None
@@ -280,7 +280,7 @@ class RunSettings:
             if not is_rehearsal and key == ("parking", "directory"):
                 return FileParkingStore(self.values[key])
             if not is_rehearsal and key == ("parking", "table") and client is not None:
-                # Imported here: the SDK takes a third of a second, which a store in files should not cost.
+                # Imported only here, because the import of the SDK is slow, and a store in files does not need it.
                 from streamclient.worker.parking.parking_table import TableParkingStore  # noqa: PLC0415
 
                 return TableParkingStore(client, self.values[key])
@@ -298,7 +298,10 @@ class RunSettings:
         return self._made("client", ClientConfig, **given, **{**own, **self._of("client", objects)})
 
     def _client(self, objects: Mapping[Key, Any], *, is_rehearsal: bool) -> Any:
-        """Return the client; ``None`` if it cannot be made. A person waits for the calls of a rehearsal."""
+        """Return the client; ``None`` if the client cannot be made.
+
+        In a rehearsal the client's calls have a shorter time limit, because a person waits for them.
+        """
         if self.has_own_client:
             for (section, _), given in self.found.items():
                 if section == "connection" and given.layer is not Layer.ENVIRONMENT:
@@ -325,10 +328,10 @@ class RunSettings:
         return objects
 
     def _object(self, key: Key, text: str, load: Load) -> object:
-        """Return the object that a setting names.
+        """Return the object that the setting ``key`` names as ``text``.
 
         Raises:
-            StreamClientError: it does not exist or does not fit.
+            StreamClientError: the object does not exist, or its check refuses it.
         """
         label = self.label(*key)
         is_factory = "factory" in key[1]

@@ -1,6 +1,6 @@
-"""The worker of ``streamclient run``: run to its end, with its metrics served.
+"""Functions that run the worker of ``streamclient run`` to its end, and serve its metrics.
 
-The worker runs in the command's own process, or in each process that the command starts.
+The worker runs in the command's own process, or in each of the processes that the command starts.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def log_to_stderr(level: str) -> None:
-    """Log entries of ``level`` or above as text."""
+    """Log entries of ``level`` or above as text to standard error."""
     log_to_terminal(level, "%(asctime)s %(levelname)s %(message)s")
 
 
@@ -27,7 +27,7 @@ def run_worker(worker: Worker) -> int:
     """Run the worker until a signal comes; return the exit code.
 
     Raises:
-        CommandFailed: the worker failed; the cause is its error.
+        CommandFailed: the worker failed; ``__cause__`` is its error.
     """
     try:
         worker.run()
@@ -41,7 +41,7 @@ def run_worker(worker: Worker) -> int:
 
 
 def metrics_of(arguments: argparse.Namespace) -> PrometheusMetrics | None:
-    """Return the metrics that are to be served, if the arguments ask for that.
+    """Return the metrics to serve; ``None`` if the arguments give no port for them.
 
     Raises:
         ConfigurationError: ``prometheus_client`` is not installed.
@@ -56,10 +56,12 @@ def metrics_of(arguments: argparse.Namespace) -> PrometheusMetrics | None:
 def endpoint(
     arguments: argparse.Namespace, worker: Worker, metrics: PrometheusMetrics | None
 ) -> AbstractContextManager[object]:
-    """Serve metrics, if there are any, and the worker's health while the block runs; print the address.
+    """Serve ``metrics`` and the worker's health while the ``with`` block runs; print the address.
+
+    Without ``metrics``, serve nothing.
 
     Raises:
-        CommandFailed: the address and port cannot be listened on.
+        CommandFailed: the server cannot listen on the address and port.
     """
     if metrics is None:
         return nullcontext()

@@ -36,18 +36,18 @@ EXTRAS = {
     "streamclient.server.LocalTablestore": "server",
     "streamclient.spark.local_session": "spark",
 }
-"""The libraries that samples import, and the public names of this package that need an extra. Each has its extra."""
+"""The extra of each library that samples import, and of each public name of this package that needs an extra."""
 
 PLACE: Traversable = files("streamclient") / "samples"
-"""The folder of samples: a link to it in a checkout, the folder itself in an installed package or a zip archive."""
+"""The folder of samples. It is a link in a checkout, and a real folder in an installed package or a zip archive."""
 
 _HOME = re.compile(r"\bsamples[./](\w+)")
-"""The prefix with which samples name each other in their folder. Samples that are written out are all in one directory,
-and name each other without the prefix."""
+"""The pattern of the prefix with which samples in the folder name each other. Written samples are all in one directory,
+so the prefix is removed from them."""
 
 
 def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Register the subcommand."""
+    """Register the subcommand ``sample``."""
     text = "write a sample program into this directory, or list them"
     parser = commands.add_parser("sample", help=text, description=f"{text.capitalize()}.")
     parser.add_argument("name", nargs="?", help="the sample; without a name all are listed")
@@ -58,7 +58,7 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """List the samples, or write one; return the exit code."""
+    """List the samples, or write one sample; return the exit code."""
     if arguments.name is None:
         return _list(as_json=arguments.json)
     name = arguments.name.removesuffix(".py").removeprefix("samples/")
@@ -86,7 +86,7 @@ def _list(*, as_json: bool) -> int:
     samples = {name: _HOME.sub(r"\1", _first_line(_main_of(sample))) for name, sample in sorted(_samples().items())}
     if as_json:
         print_json({"samples": [{"name": name, "shows": text} for name, text in samples.items()]})
-    elif width_of(sys.stdout) is not None:  # a description takes most of a line, and is folded below its name
+    elif width_of(sys.stdout) is not None:  # on a terminal, a long description is folded below its name
         print_text(*(line for name, text in samples.items() for line in (name, f"  {text}")))
     else:
         print_table(COLUMNS, list(samples.items()), "no samples")
@@ -94,10 +94,12 @@ def _list(*, as_json: bool) -> int:
 
 
 def write_sample(name: str, directory: Path, *, force: bool = False) -> list[Path]:
-    """Write a sample, and those that it needs, into ``directory``, which is created if it does not exist.
+    """Write a sample, and the samples that it needs, into ``directory``; return the paths of the written files.
+
+    The directory is created if it does not exist.
 
     Raises:
-        ConfigurationError: the sample is unknown, or a file exists already.
+        ConfigurationError: the sample is unknown, or a file exists already and ``force`` is false.
     """
     known = _samples()
     if name not in known:
@@ -120,7 +122,7 @@ def write_sample(name: str, directory: Path, *, force: bool = False) -> list[Pat
 
 
 def _samples() -> dict[str, Traversable]:
-    """Return the files and folders of samples by name."""
+    """Return the file or folder of each sample, by the sample's name."""
     entries = PLACE.iterdir()
     named = {entry.name.removesuffix(".py"): entry for entry in entries if not entry.name.startswith(("_", "."))}
     return {name: entry for name, entry in named.items() if entry.is_dir() or entry.name.endswith(".py")}
@@ -141,7 +143,7 @@ def _first_line(source: str) -> str:
 
 
 def _missing(written: Iterable[Path]) -> dict[str, str]:
-    """Return the missing libraries of programs, each with the extra that brings it."""
+    """Return the libraries that the written programs need and that are not installed, each with its extra."""
     imported: set[str] = set()
     for path in written:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -159,9 +161,9 @@ def _missing(written: Iterable[Path]) -> dict[str, str]:
 
 
 def _typed(program: str) -> str:
-    """Return the word by which a shell runs a program of this environment.
+    """Return the word by which a shell runs a program of this Python environment.
 
-    It is the program's name or, if another program has that name, its path.
+    The word is the program's name, or its path if the shell would find another program under the name.
     """
     own, found = Path(sys.executable).with_name(program), shutil.which(program)
     if (found is not None and Path(found).parent.resolve() == own.parent.resolve()) or not own.exists():
@@ -177,11 +179,11 @@ def _how_to_run(name: str, directory: Path) -> str | None:
         return f"{_typed('pytest')} {file}"
     if sample.is_file() and '__name__ == "__main__"' in _main_of(sample):
         return f"{_typed('python')} {file}"
-    # The others are found by their module names, in the folder in which the command runs.
+    # All other samples run by their module names, which are found in the directory where the command runs.
     enter = "" if directory == Path() else f"cd {shlex.quote(str(directory))} && "
     if sample.is_dir():
         return f"{enter}{_typed('python')} -m {name}"
     if name == "print_changes":
-        # A group of its own: in the status table of another program, these changes may be read already.
+        # The command names its own group, because another program's status table may say that all changes are read.
         return f"{enter}{_typed('streamclient')} run print_changes:PrintChanges --data-table TABLE --group printer"
     return None

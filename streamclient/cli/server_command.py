@@ -1,4 +1,4 @@
-"""``streamclient server``: a local Tablestore in a process of its own."""
+"""``streamclient server``: run a local Tablestore in its own process."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
     from streamclient.server.local import LocalTablestore
 
 DEFAULT_PORT = 8180
-"""The default port. It is free in practice, near the usual ports for local services, and fixed, so that examples can
+"""The default port. It is usually free, and near the usual ports of local services. It is fixed, so that examples can
 name it."""
 
 DEFAULT_CONSOLE_PORT = 8181
-"""The default port of the console: the next one after ``DEFAULT_PORT``."""
+"""The default port of the console: the number after ``DEFAULT_PORT``."""
 
 WAKE_SECONDS = 0.2
-"""The seconds within which a signal is noticed that came to another thread than the main one. The handler sets no
-event: if it interrupted the wait for that event, it would wait for itself."""
+"""The longest time, in seconds, until the main thread notices a signal that another thread got. The signal handler sets
+no event: if the signal interrupted the wait for that event, the handler could wait for ever for the event's lock."""
 
 DESCRIPTION = (
     "Run a local Tablestore until SIGINT or SIGTERM. The first line on standard output is "
@@ -35,13 +35,13 @@ DESCRIPTION = (
 
 
 def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Register the subcommand."""
+    """Register the subcommand ``server``."""
     keys = connection_parent(only=("instance", "access-key-id", "access-key-secret"), json="", title="for clients")
     add_arguments(commands.add_parser("server", help="run a local Tablestore", description=DESCRIPTION, parents=[keys]))
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of the subcommand, and the function that it runs."""
+    """Add the arguments of the subcommand ``server``, and the function that carries it out."""
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
     parser.add_argument(
         "--port", type=int, default=DEFAULT_PORT, help="port to listen on; 0 takes any free one (default: %(default)s)"
@@ -71,9 +71,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Serve until a signal comes; return the exit code."""
-    # Imported here: other subcommands, and --help, should not pay for an HTTP server. Imports make many objects and
-    # hardly any garbage, and collecting it would take a tenth of the time to the first line.
+    """Run the server until a signal comes; return the exit code."""
+    # Imported only here, because an HTTP server would slow down other subcommands and --help. Imports make many objects
+    # but hardly any garbage. Without garbage collection the first line of output comes a tenth earlier.
     gc.disable()
     from streamclient.server.local import LocalTablestore  # noqa: PLC0415
     from streamclient.server.server_errors import DataDirectoryError  # noqa: PLC0415
@@ -107,7 +107,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def stopped_by_signals() -> list[int]:
-    """Return a list to which each SIGINT and SIGTERM adds its number from now on, in place of its usual effect."""
+    """Return a list to which each SIGINT and SIGTERM adds its number. The signals have no other effect from now on."""
     stopped: list[int] = []
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda number, _: stopped.append(number))
@@ -115,14 +115,14 @@ def stopped_by_signals() -> list[int]:
 
 
 def wait_until(stopped: list[int]) -> None:
-    """Wait for the first signal."""
+    """Wait until ``stopped`` has the number of a signal."""
     pause = threading.Event()
     while not stopped:
         pause.wait(WAKE_SECONDS)
 
 
 def _start_console(local: LocalTablestore, arguments: argparse.Namespace, stops: ExitStack) -> None:
-    """Start the console, and print its address. If its port is not free, print that and go on."""
+    """Start the console, and print its address. If the console cannot start, print the reason and go on."""
     from streamclient.console.listening import ConsoleServer  # noqa: PLC0415 -- after the first line
 
     console = ConsoleServer(
@@ -140,7 +140,8 @@ def _start_console(local: LocalTablestore, arguments: argparse.Namespace, stops:
 def _stop(local: LocalTablestore) -> None:
     """Stop the server.
 
-    If a request keeps the server's thread, print one line: the end of the process ends that thread.
+    Raises:
+        CommandFailed: a request still keeps the server's thread busy. The end of the process ends that thread.
     """
     try:
         local.stop()

@@ -1,4 +1,4 @@
-"""``streamclient settings``: the settings that a run with the same arguments would have, and where they come from."""
+"""``streamclient settings``: print the settings that a run with the same arguments would have, and their origins."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 COLUMNS = (Column("SETTING", least=24), Column("VALUE", least=10), Column("WHENCE", least=12))
 
 HIDDEN = "(set)"
-"""The text in the place of a secret."""
+"""The text that is printed instead of a secret."""
 
 
 def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Register the subcommand."""
+    """Register the subcommand ``settings``."""
     parser = commands.add_parser(
         "settings",
         help="show the settings of a run, and where each comes from",
@@ -34,7 +34,7 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         parents=[connection_parent(tables=("data-table", "status-table"))],
     )
     add_settings(parser)
-    parser.add_argument("--given", action="store_true", help="leave out what has its default")
+    parser.add_argument("--given", action="store_true", help="leave out settings that have their defaults")
     runs(parser, run)
 
 
@@ -69,7 +69,7 @@ def _rows(settings: RunSettings, parts: RunParts, *, only_given: bool) -> Iterat
 
 
 def _value(settings: RunSettings, parts: RunParts, key: Key) -> Any:
-    """Return the value of a setting for a document, without secrets."""
+    """Return the value of a setting as a JSON value. A secret is replaced by ``HIDDEN``."""
     from streamclient.cli.run_sections import SETTINGS  # noqa: PLC0415
 
     section, name = key
@@ -88,7 +88,7 @@ def _text(value: object) -> str:
 
 
 def _default_of_connection(settings: RunSettings, name: str) -> str | None:
-    """Return the local server's value; ``None`` if another client or a file with the secret is used."""
+    """Return the default of a connection setting; ``None`` if a client object or a secret's file replaces it."""
     from streamclient.tablestore.instance import CONNECTION_SETTINGS  # noqa: PLC0415
 
     has_file = name == "access_key_secret" and settings.value("connection", "access_key_secret_file") is not None

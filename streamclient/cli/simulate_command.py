@@ -1,4 +1,4 @@
-"""``streamclient simulate``: run many histories of fleets, or one of them step by step."""
+"""``streamclient simulate``: run many simulated histories of fleets, or one history step by step."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 DEFAULT_SEEDS = 2_000
 
 SHRUNK_LAWS = 3
-"""The largest number of broken laws for which a violation is shrunk. The reduction of each takes up to several
-minutes."""
+"""The largest number of broken laws for which the command looks for a smaller plan that still breaks the law. Each
+search takes up to several minutes."""
 
 PROGRESS_SECONDS = 10.0
 
 EXIT_VIOLATED = 1
-"""Exit code: a law was broken."""
+"""The exit code if a law was broken."""
 
 DESCRIPTION = (
     "Run the production core in simulated fleets, under faults that the seeds decide, and check the laws of the lease "
@@ -38,7 +38,7 @@ DESCRIPTION = (
 
 
 def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Register the subcommand."""
+    """Register the subcommand ``simulate``."""
     parser = commands.add_parser("simulate", help="run simulated fleets and check their laws", description=DESCRIPTION)
     parser.add_argument(
         "--seeds", type=int, default=DEFAULT_SEEDS, metavar="N", help="number of seeds (default: %(default)s)"
@@ -65,7 +65,7 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run one history or many; return the exit code."""
+    """Run one history or many histories; return the exit code."""
     if arguments.seed is not None or arguments.plan:
         return _run_one(arguments)
     if arguments.replay or arguments.page or arguments.seeds < 1:
@@ -74,7 +74,7 @@ def run(arguments: argparse.Namespace) -> int:
     return _run_many(arguments)
 
 
-# --- many ------------------------------------------------------------------------------------------------------------
+# --- many histories --------------------------------------------------------------------------------------------------
 
 
 def _run_many(arguments: argparse.Namespace) -> int:
@@ -99,7 +99,7 @@ def _run_many(arguments: argparse.Namespace) -> int:
     try:
         summary, broken = run_campaign(seeds, processes=arguments.processes, size=_size(arguments), progress=progress)
     finally:
-        line.erase()  # the summary repeats its figures
+        line.erase()  # the summary below has the same numbers
     wall_seconds = time.monotonic() - began
     shrunk = _shrunk(broken, arguments)
     if arguments.json:
@@ -111,7 +111,7 @@ def _run_many(arguments: argparse.Namespace) -> int:
 
 
 _SIZES = {"full_size": "FULL", "tunnels": "TUNNEL", "loops": "LOOP"}
-"""For each option that selects a kind of history, the name of its size."""
+"""The name of the ``Size`` that each option for a kind of history selects."""
 
 
 def _kind(arguments: argparse.Namespace) -> str:
@@ -125,7 +125,7 @@ def _size(arguments: argparse.Namespace) -> Size | None:
 
 
 def _shrunk(broken: list[HistoryVerdict], arguments: argparse.Namespace) -> list[HistoryVerdict]:
-    """Shrink and print the first violation of each of the first ``SHRUNK_LAWS`` broken laws; return them."""
+    """Print a violation of each of the first ``SHRUNK_LAWS`` broken laws, with a smaller plan; return the verdicts."""
     first: dict[str, HistoryVerdict] = {}
     for verdict in broken:
         if verdict.violation is not None:
@@ -149,11 +149,11 @@ def _explained(verdict: HistoryVerdict, arguments: argparse.Namespace) -> Histor
             path.write_text(verdict.plan.to_json(), encoding="utf-8")
             complain(f"saved as {path}")
         except OSError as error:
-            complain(f"cannot write {path}: {error.strerror}")  # the plan is printed already, and the summary follows
+            complain(f"cannot write {path}: {error.strerror}")  # the command does not fail: it has printed the plan
     return verdict
 
 
-# --- one -------------------------------------------------------------------------------------------------------------
+# --- one history -----------------------------------------------------------------------------------------------------
 
 
 def _run_one(arguments: argparse.Namespace) -> int:
@@ -167,7 +167,7 @@ def _run_one(arguments: argparse.Namespace) -> int:
         raise CommandFailed(str(error)) from error
     if arguments.page:
         _require_fleet(plan)
-    # With --json, standard output is for the document alone.
+    # With --json, only the document goes to standard output.
     output = sys.stderr if arguments.json else sys.stdout
     replay = Replay(arguments.lease, step=arguments.step, output=output) if arguments.replay else None
     history, verdict = play_plan(plan, replay)
@@ -190,7 +190,7 @@ def _require_fleet(plan: HistoryPlan) -> None:
 
 
 def _write_page(file: str, history: PlayedHistory, verdict: HistoryVerdict) -> str:
-    """Write the page of a history of a fleet; return the line to print about it."""
+    """Write the page of a fleet's history to ``file``; return the line to print about the page."""
     from streamclient.console.history_page import page_file  # noqa: PLC0415
     from streamclient.testing.simulation.fleet_history import fleet_history  # noqa: PLC0415
     from streamclient.testing.simulation.world import SimulatedWorld  # noqa: PLC0415

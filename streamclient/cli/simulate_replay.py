@@ -1,4 +1,4 @@
-"""The printed history of a simulated fleet: every event, every command, every change of a row, with its time."""
+"""The printed history of a simulated fleet: each event, command and change of a row, with its time."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from streamclient.testing.simulation.kernel import Entry, line_of
 
 @define(eq=False)
 class Replay:
-    """The printer of a history while it happens; with ``lease_key``, only of lines about that lease or about none."""
+    """A printer of a history while it happens. With ``lease_key``, it skips lines that are only about other leases."""
 
     lease_key: str | None = None
     step: bool = field(default=False, kw_only=True)
-    """True to wait for Enter whenever time goes on."""
+    """Whether to wait for Enter whenever the simulated time advances."""
     output: TextIO = field(factory=lambda: sys.stdout, kw_only=True)
     _shown_at: float = 0.0
 
     def noted(self, entry: Entry) -> None:
-        """Print an entry from outside the cores: a row changed, a fault began, a consumer started."""
+        """Print an entry of the trace: for example that a row changed, a fault began, or a consumer started."""
         if self.lease_key in (None, entry[3]) or not entry[3]:
             self._print(entry[0], line_of(entry))
 
     def handled(self, now: float, label: str, event: object, commands: Iterable[object]) -> None:
-        """Print an event that a core handled, and the commands that it answered with."""
+        """Print an event that the core of the process ``label`` handled, and the commands that it returned."""
         answers = [command for command in commands if self._is_wanted(command)]
         if self._is_wanted(event) or (answers and not _is_scan(event)):
             self._print(now, f"{now:10.3f} {label:8} <- {self._text(event)}")
@@ -85,7 +85,7 @@ def _lease_key_of(item: object) -> str | None:
 
 
 def _fields(item: object) -> str:
-    """Return the values of a frozen object, in the order of its fields."""
+    """Return the fields of an attrs object as text, in order, without fields that are ``None``."""
     names = getattr(type(item), "__match_args__", ())
     values = [(name, getattr(item, name)) for name in names]
     return " ".join(f"{name}={_short(value)}" for name, value in values if value is not None)

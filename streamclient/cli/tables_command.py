@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from streamclient.tablestore.stream_tables import TableDescription
 
 DEFAULT_HOURS = 24
-"""Retention of a new stream, the same as in the examples; the service accepts 1 to 168."""
+"""The default retention of a new stream, in hours. The service accepts 1 to 168."""
 
 KEY_TYPES = ("STRING", "INTEGER", "BINARY")
 COLUMN_TYPES = ("STRING", "INTEGER", "DOUBLE", "BOOLEAN", "BINARY")
@@ -28,11 +28,11 @@ FOREVER = -1
 TABLE_COLUMNS = (Column("TABLE"), Column("STREAM", least=12), Column("SINCE", drop=1))
 SHARD_COLUMNS = (Column("SHARD"), Column("PARENTS", least=8))
 
-Actions = Any  # argparse's own type is generic over a private class
+Actions = Any  # groups of subcommands, for which argparse has only a private class
 
 
 def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Register the subcommand with its own subcommands."""
+    """Register the subcommand ``tables`` with its actions."""
     text = "list, create, describe and drop tables"
     parser = commands.add_parser(
         "tables", help=text, description=f"{text.capitalize()}.", parents=[connection_parent(is_group=True)]
@@ -44,7 +44,7 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     stream = _add(actions, "stream", _stream, "switch the stream of a table on or off")
     stream.add_argument("table")
     stream.add_argument("--hours", type=int, metavar="N", help=f"retention, 1 to 168 (default: {DEFAULT_HOURS})")
-    stream.add_argument("--off", action="store_true", help="switch it off; its records are gone at once")
+    stream.add_argument("--off", action="store_true", help="switch it off; its records are lost immediately")
     stream.add_argument("--yes", action="store_true", help="accept the loss")
     drop = _add(actions, "drop", _drop, "delete a table with its rows and its stream")
     drop.add_argument("table")

@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 
 OUTAGE_SECONDS = 60.0
-"""Time between two lines about a lasting outage."""
+"""The time, in seconds, between two lines about the same outage."""
 
 
 def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Register the subcommand."""
+    """Register the subcommand ``tail``."""
     text = "show the changes of a table as they come"
     parser = commands.add_parser(
         "tail",
@@ -56,7 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
     with named_if_missing(arguments.table):
         listed = streams.list_stream(arguments.table)
         if not listed:
-            streams.describe_table(arguments.table)  # fails if the table is missing, not only its stream
+            streams.describe_table(arguments.table)  # raises if the table itself is missing, and not only its stream
     if not listed:
         raise CommandFailed(f"table {arguments.table!r} has no stream; `streamclient tables stream` enables it")
     since = None
@@ -69,7 +69,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _watched(client: Any) -> tuple[Any, Callable[[], int]]:
-    """Return the client, and the service's clock, which the client's answers set. "latest" is a time of that clock."""
+    """Return the client, and a function that returns the service's time, which the client learns from answers.
+
+    The position "latest" is a time of the service's clock.
+    """
     from streamclient.operate.service_clock import ServiceClock  # noqa: PLC0415
 
     clock = ServiceClock()
@@ -95,7 +98,7 @@ def _follow(streams: Any, stream_id: str, since: int | None, arguments: argparse
 
 
 class _Screen:
-    """The output of the command: changes, losses, and once a minute a lasting outage."""
+    """The output of ``tail``: changes, losses, and once a minute an outage that lasts."""
 
     def __init__(self, follower: StreamFollower, *, as_json: bool, name: str) -> None:
         self._follower = follower
@@ -147,7 +150,7 @@ def _line(shard: str, record: StreamRecord) -> str:
 
 
 def _cell(column: RecordColumn) -> str:
-    """Return a column as text, without its version. ``--json`` prints whole records."""
+    """Return a column as text, without its version. Only ``--json`` prints versions."""
     if column.value is not None:
         return f"{column.name}={column.value!r}"
     return f"{column.name} {column.operation.value}"

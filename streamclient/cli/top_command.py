@@ -1,4 +1,4 @@
-"""``streamclient top``: a fleet, live."""
+"""``streamclient top``: show a fleet live in the terminal."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ from streamclient.cli.options import fleet_options, open_site
 from streamclient.cli.terminal.commands import runs
 
 INTERVAL_SECONDS = 2.0
-"""The seconds between refreshes, which are about as frequent as a person looks. Each refresh costs two scans and a few
-small reads."""
+"""The default time, in seconds, between two refreshes. Each refresh costs two scans and a few small reads."""
 
 
 def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Register the subcommand."""
+    """Register the subcommand ``top``."""
     text = "show workers and shards live, nearest to loss first"
     parser = commands.add_parser(
         "top", help=text, description=f"{text.capitalize()}. Ctrl-C ends it.", parents=[fleet_options()]

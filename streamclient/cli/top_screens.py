@@ -1,4 +1,4 @@
-"""The screens of ``streamclient top``: read, show, wait, again."""
+"""The screens of ``streamclient top``, which are read and shown at an interval."""
 
 from __future__ import annotations
 
@@ -35,26 +35,25 @@ from streamclient.operate.verdict import MOST_SHARDS_OF_COMMAND, FleetVerdict, t
 SHORTEST_INTERVAL_SECONDS = 0.2
 
 SPARE_LINES = 2
-"""The number of lines of a screen that stay free. They are for the number of shards that are left out, and for the
-cursor."""
+"""The number of lines of a screen that are reserved for the number of omitted shards, and for the cursor."""
 
 VERDICT_SHARE, WORKER_SHARE = 3, 4
-"""The shares of a screen's lines: a third is for the verdict, a quarter for workers. With more, no line would be left
-for a shard."""
+"""The largest parts of a screen's lines: a third for the verdict, a quarter for workers. With larger parts, no line
+might be left for a shard."""
 
 SENTENCE_LINES = 3
-"""The largest number of lines of the verdict's sentence on a screen with a height. The cause stands whole below the
-shard."""
+"""The largest number of lines of the verdict's first sentence on a screen of limited height. The sentence may be cut,
+because the whole cause is shown below the shard."""
 
 HOME, REST_OF_LINE, REST_OF_SCREEN = "\x1b[H", "\x1b[K", "\x1b[J"
-"""The control sequences for a screen: to the first line; erase to the end of a line; erase to the end of the screen.
-With them a screen replaces the one before without flickering."""
+"""The terminal's control sequences to move to the first line, to erase to the end of a line, and to erase to the end of
+the screen. With them a screen replaces the former screen without flickering."""
 
 BY_LAG = "unfinished shards by lag, up to:"
 """The line above the table of groups, whose columns are the classes of lag."""
 
 WHY_INDENT = "  "
-"""The indent before the cause of a shard, which stands below it."""
+"""The indent before the cause that is shown below a shard."""
 
 
 def show_top(site: Site, arguments: argparse.Namespace) -> int:
@@ -78,28 +77,28 @@ def show_top(site: Site, arguments: argparse.Namespace) -> int:
 
 @frozen
 class FailedScreen:
-    """A refresh that failed."""
+    """A refresh that failed, with the last verdict before it."""
 
     text: str
-    """The reason, and what to do."""
+    """The reason why the refresh failed, and what to do."""
     verdict: FleetVerdict | None
 
     @property
     def document(self) -> Document:
-        """The refresh as a document."""
+        """The failed refresh as a JSON document."""
         return {"problem": self.text, "verdict": self.verdict}
 
 
 @frozen
 class ScreenForm:
-    """A form of the screens: for people, and for programs."""
+    """One form of screens, with functions that make a text for people and a document for programs."""
 
     text: Callable[[Overview, int | None, int | None], str]
-    """Returns the text of a screen for a width and a height."""
+    """A function that returns the text of a screen for a width and a height."""
     document: Callable[[Overview], Document]
 
     def text_of(self, screen: Overview | FailedScreen, width: int | None, height: int | None) -> str:
-        """Return the text of a screen, or the reason why there is no text."""
+        """Return the text of a screen; for a failed refresh, return the reason of the failure."""
         return fold(screen.text, width) if isinstance(screen, FailedScreen) else self.text(screen, width, height)
 
 
@@ -117,7 +116,7 @@ def _show_each(screens: Iterator[Overview | FailedScreen], form: ScreenForm, *, 
 
 
 def _show_plain(screens: Iterator[Overview | FailedScreen], form: ScreenForm) -> None:
-    """Show each screen. On a terminal that can do so, it replaces the one before; elsewhere it comes after it."""
+    """Show each screen in place of the former screen, or below the former screen if the terminal cannot replace it."""
     is_simple = os.environ.get("TERM", "dumb") == "dumb"
     for number, screen in enumerate(screens):
         text = form.text_of(screen, width_of(sys.stdout), shutil.get_terminal_size().lines)
@@ -129,10 +128,10 @@ def _show_plain(screens: Iterator[Overview | FailedScreen], form: ScreenForm) ->
 
 
 def _screens(watch: FleetWatch, subject: str, interval_seconds: float) -> Iterator[Overview | FailedScreen]:
-    """Yield screens without end, of which a ``FailedScreen`` says that the facts could not be read.
+    """Yield one screen after another without end. A refresh that cannot read the fleet yields a ``FailedScreen``.
 
     Raises:
-        ConfigurationError: a name or key is wrong, so no screen would ever come; raised before the first screen only.
+        ConfigurationError: the first refresh failed because a name or key is wrong, so no refresh would ever succeed.
     """
     pause, has_begun = Event(), False
     while True:
@@ -148,10 +147,10 @@ def _screens(watch: FleetWatch, subject: str, interval_seconds: float) -> Iterat
 
 
 def plain_screen(view: Overview, width: int | None = None, height: int | None = None) -> str:
-    """Return one screen as text. Without a width nothing is cut, without a height nothing is left out.
+    """Return one screen as text. Without ``width`` no line is cut; without ``height`` no line is left out.
 
-    The verdict comes first. A shard that does not move has its cause below it, in as many lines as that takes. With a
-    height there is at least one shard, and lines say how many workers and shards are left out.
+    The verdict comes first. Below each shard without progress is the whole cause, in several lines if needed. With
+    ``height``, the screen has at least one shard, and says how many workers and shards are left out.
     """
     short = shortener(known_ids(view.facts), width)
     above = f"{_heading(view, width, height, short)}\n\n{_worker_table(view, width, height)}\n"
@@ -159,7 +158,7 @@ def plain_screen(view: Overview, width: int | None = None, height: int | None = 
 
 
 def grouped_screen(view: Overview, width: int | None = None, height: int | None = None) -> str:
-    """Return one screen of a fleet with very many shards: workers by classes of lag, and shards that do not move."""
+    """Return a screen for a fleet with very many shards: counts by worker and lag, and some shards without progress."""
     found = groups(view)
     shown = [line for line in view.shards if not line.explanation.situation.moves][: len(found["not_moving"])]
     named = {each for line in shown for each in (line.shard_id, line.explanation.root)}
@@ -183,7 +182,7 @@ def _with_shards(
     head, *rows = table_text(SHARD_COLUMNS, cells, width).split("\n")
     whys = [fold(WHY_INDENT + one_line(short(cause)), width).split("\n") if cause else [] for cause in causes(shards)]
     blocks = [[row, *why] for row, why in zip(rows, whys, strict=False)]
-    below = rows[len(blocks) :]  # the columns without room
+    below = rows[len(blocks) :]  # the line that names the dropped columns, if any
     lines = [above, head]
     left = None if height is None else height - above.count("\n") - len(lines) - len(below) - SPARE_LINES
     for number, block in enumerate(blocks):
@@ -210,7 +209,7 @@ def _worker_table(view: Overview, width: int | None, height: int | None) -> str:
 
 
 def _cut_table(columns: Sequence[Column], rows: list[tuple[str, ...]], width: int | None, height: int | None) -> str:
-    """Return the table of workers. With a height there are only some of them, first those that are not well."""
+    """Return a table of workers, cut to a part of ``height``. If it is cut, workers that are not well come first."""
     most = len(rows) if height is None else max(1, height // WORKER_SHARE)
     if len(rows) <= most:
         return table_text(columns, rows, width)
@@ -230,7 +229,7 @@ def _show_rich(screens: Iterator[Overview | FailedScreen], form: ScreenForm) -> 
 
 
 LISTED = ScreenForm(plain_screen, overview_document)
-"""A line for each shard."""
+"""The form with a line for each shard."""
 
 GROUPED = ScreenForm(grouped_screen, groups_document)
-"""Counts of shards, for a fleet with very many."""
+"""The form with counts of shards, for a fleet with very many shards."""

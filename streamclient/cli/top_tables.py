@@ -1,4 +1,4 @@
-"""The tables of ``streamclient top``: columns, and their cells."""
+"""The columns and cells of the tables that ``streamclient top`` shows."""
 
 from __future__ import annotations
 
@@ -38,11 +38,12 @@ GROUP_COLUMNS = (
     ),
     Column("HEALTH", least=12),
 )
-"""The columns of the workers by classes of lag; on a narrow line the shortest lags go first."""
+"""The columns of the table that counts each worker's shards by classes of lag. On a narrow terminal the columns of the
+shortest lags are dropped first."""
 
 
 def group_rows(found: Groups) -> list[tuple[str, ...]]:
-    """Return the cells of each worker, in the order of ``GROUP_COLUMNS``."""
+    """Return a row of cells for each worker, in the order of ``GROUP_COLUMNS``."""
     return [
         (
             group["id"] or "-",
@@ -56,7 +57,7 @@ def group_rows(found: Groups) -> list[tuple[str, ...]]:
 
 
 def worker_rows(view: Overview) -> list[tuple[str, ...]]:
-    """Return the cells of each worker, in the order of ``WORKER_COLUMNS``."""
+    """Return a row of cells for each worker, in the order of ``WORKER_COLUMNS``."""
     return [
         (
             worker["worker"],
@@ -78,7 +79,7 @@ def _worker_state(worker: Document) -> str:
 
 
 def shard_rows(lines: Sequence[ShardLine]) -> list[tuple[str, ...]]:
-    """Return the cells of each shard, in the order of ``SHARD_COLUMNS``."""
+    """Return a row of cells for each shard, in the order of ``SHARD_COLUMNS``."""
     return [
         (
             line.shard_id,
@@ -97,7 +98,7 @@ def _bound(words: str, line: ShardLine) -> str:
 
 
 def causes(lines: Sequence[ShardLine]) -> list[str]:
-    """Return why each shard does not move; empty for one that moves."""
+    """Return the cause for which each shard makes no progress; an empty text for a shard that makes progress."""
     return ["" if line.explanation.situation.moves else line.explanation.cause for line in lines]
 
 

@@ -1,4 +1,4 @@
-"""The actions of ``streamclient tunnels``."""
+"""The actions of ``streamclient tunnels``, which list, create, describe and delete tunnels."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ LOST_FACTS = ("tunnel", "id", "channels", "read", "lag", "clients")
 
 
 class _Service:
-    """The Tunnel Service, and its clock, from which lags are counted. Its answers set the clock."""
+    """The client of the Tunnel Service, and a clock that the service's answers set. Lags are measured by this clock."""
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         self.clock = ServiceClock()
@@ -64,8 +64,8 @@ class _Service:
         """Return the tunnels of a table, or of all tables.
 
         Raises:
-            CommandFailed: the service knows no such table.
-            ConfigurationError: no table can have that name.
+            CommandFailed: the table does not exist.
+            ConfigurationError: ``table`` is not a valid name of a table.
         """
         if table is None:
             return self.tunnels.list_tunnel()
@@ -77,10 +77,10 @@ class _Service:
             raise CommandFailed(f"{error}; `streamclient tables list` names all tables") from error
 
     def named(self, table: str, given: str) -> TunnelInfo:
-        """Return the tunnel of the table with the name ``given``, or else the one whose id begins with it.
+        """Return the tunnel of ``table`` whose name is ``given``, or whose id begins with ``given``.
 
         Raises:
-            CommandFailed: the table has no such tunnel.
+            CommandFailed: the table has no tunnel with that name or id.
             ConfigurationError: several ids begin with ``given``.
         """
         listed = self.listed(table)
@@ -126,11 +126,11 @@ def _create(arguments: argparse.Namespace) -> int:
 
 
 def _config(arguments: argparse.Namespace, kind: TunnelType, now_micros: int) -> StreamTunnelConfig | None:
-    """Return the part of the changes that the tunnel is to deliver; ``None`` without an option about it.
+    """Return the time range of changes that the tunnel will deliver; ``None`` without ``--from`` and ``--until``.
 
     Raises:
-        CommandFailed: the options contradict each other, or no change could ever be delivered.
-        ConfigurationError: a time is not one, or the end is before the start.
+        CommandFailed: the options contradict each other, or the tunnel could never deliver a change.
+        ConfigurationError: a time is invalid, or the end is before the start.
     """
     beginning, until = arguments.beginning, arguments.until
     if beginning is None and until is None:
@@ -192,13 +192,14 @@ ACTIONS: Mapping[str, Callable[[argparse.Namespace], int]] = {
 }
 
 
-# --- texts ---------------------------------------------------------------------------------------------------------
+# --- the text of a tunnel ------------------------------------------------------------------------------------------
 
 
 def _described(arguments: argparse.Namespace) -> tuple[TunnelDescription, int, int | None]:
-    """Return the tunnel that the arguments name, with its channels, the time of the service, and the retention.
+    """Return the description of the tunnel that the arguments name, the service's time, and the stream's retention.
 
-    The retention is from the table's stream; ``None`` if the caller may not describe the table.
+    The time and the retention are in microseconds. The retention is ``None`` if it cannot be read, for example without
+    permission.
     """
     service = _Service(arguments)
     info = service.named(arguments.table, arguments.tunnel)
@@ -211,7 +212,7 @@ def _described(arguments: argparse.Namespace) -> tuple[TunnelDescription, int, i
 
 
 def _facts(described: TunnelDescription, now_micros: int, retention_micros: int | None) -> dict[str, str]:
-    """Return the facts about a tunnel, by their names, in the order in which they are shown."""
+    """Return the facts about a tunnel as texts, by name, in the order in which they are shown."""
     document = description_document(described, now_micros, retention_micros)
     facts = {name: str(document[name]) for name in ("tunnel", "id", "table", "kind")}
     facts["stage"] = _stage(document)
@@ -244,7 +245,7 @@ def _stage(document: Document) -> str:
 
 
 def _extent(document: Document) -> str:
-    """Return which changes the tunnel delivers."""
+    """Return the time range of the changes that the tunnel delivers, in words for a person."""
     start = document["from_micros"]
     begin = {"oldest": "from the oldest that were kept at its creation"}.get(document["from"], "from its creation")
     if start is not None:
@@ -254,7 +255,7 @@ def _extent(document: Document) -> str:
 
 
 def _channels(document: Document) -> str:
-    """Return how many channels there are, by their kind and their end."""
+    """Return a text that counts the tunnel's channels of each kind, and its finished channels."""
     channels = document["channels"]
     full = sum(each["kind"] == "full" for each in channels)
     finished = sum(each["status"] == "TERMINATED" for each in channels)

@@ -9,14 +9,14 @@ from streamclient.cli.options import connection_parent
 from streamclient.cli.terminal.commands import runs
 
 KIND_WORDS = ("full", "incremental", "both")
-"""The words of ``--kind``. They equal ``KINDS`` in ``tunnel_progress``, which is not imported because it brings the
-SDK."""
+"""The values of ``--kind``. They equal ``KINDS`` in ``tunnel_progress``, which is not imported here because it imports
+the SDK."""
 
-Actions = Any  # argparse's own type is generic over a private class
+Actions = Any  # groups of subcommands, for which argparse has only a private class
 
 
 def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Register the subcommand with its own subcommands."""
+    """Register the subcommand ``tunnels`` with its actions."""
     text = "list, create, describe and delete tunnels"
     parser = commands.add_parser(
         "tunnels", help=text, description=f"{text.capitalize()}.", parents=[connection_parent(is_group=True)]

@@ -1,1 +1,1 @@
-"""The console: a page in the browser for the local Tablestore, and the player of a simulated history."""
+"""The console: pages in a browser for a local Tablestore or for fleets, and the player of a simulated history."""

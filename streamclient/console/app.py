@@ -1,6 +1,6 @@
-"""The console's HTTP: doors, routes, files and feeds, by aiohttp.
+"""The HTTP server of a console, which checks requests, and answers with documents, files and feeds.
 
-Only ``listening`` imports this module, and only with the first connection: aiohttp takes a third of a second to import.
+It uses aiohttp, whose import takes a third of a second. So only ``listening`` imports this module, as late as it can.
 """
 
 from __future__ import annotations
@@ -32,50 +32,50 @@ _PAGE = resources.files(__package__).joinpath("page")
 FILES: Mapping[str, str] = {
     each.name: _TYPES[end] for each in _PAGE.iterdir() if (end := each.name.rpartition(".")[2]) in _TYPES
 }
-"""The files of the page, with their types."""
+"""The content type of each file of the page, by the file's name."""
 
 MOST_BODY_BYTES = 1024 * 1024
-"""The largest body of a change: enough for every row that a person types."""
+"""The largest size of a change request's body, in bytes. Every row that a person types is smaller."""
 
 MOST_FEEDS = 32
-"""The largest number of feeds at once: more tabs than a person has open."""
+"""The largest number of simultaneous feeds. The open tabs of one person need fewer feeds."""
 
 MOST_TOPICS = 16
-"""The largest number of documents of one feed; a page follows four at most."""
+"""The largest number of documents in one feed. A page follows at most four documents."""
 
 COMMENT_SECONDS = 15.0
-"""The seconds without news after which a feed sends a comment, so that proxies do not take it for dead."""
+"""The seconds without news after which a feed sends a comment line, so that proxies keep the connection open."""
 
 LONG_POLL_SECONDS = 20.0
-"""The longest wait for news of a request with ``have``, in seconds: below the time-outs of proxies."""
+"""The longest time, in seconds, that a feed request with ``have`` waits for news. Proxies wait longer for answers."""
 
 LOOK_SECONDS = 1.0
-"""The seconds after which a feed without news looks whether its viewer is still there."""
+"""The seconds after which a feed without news checks whether its viewer is still connected."""
 
 STOP_TIMEOUT_SECONDS = 1.0
-"""The seconds for which a stop waits for running requests."""
+"""The seconds for which a stopping console waits for running requests."""
 
 
 class Pages(Documents, Protocol):
-    """The documents of one console, and its changes. Used in the event loop, in which no call blocks."""
+    """The documents of one console, and the changes that its page may order. No method blocks the event loop."""
 
     async def read(self, words: list[str], query: Mapping[str, str]) -> Any:
-        """Return the document at a path below ``/api/v1/``.
+        """Return the document at the path ``words`` below ``/api/v1/``.
 
         Raises:
             ConsoleError: the document does not exist, or cannot be read.
         """
 
     async def change(self, method: str, words: list[str], arguments: Mapping[str, Any]) -> Any:
-        """Carry out a POST or DELETE at a path; return its answer.
+        """Carry out the POST or DELETE request at the path ``words``; return the document that answers the request.
 
         Raises:
-            ConsoleError: there is no such change, or it cannot be carried out as asked.
+            ConsoleError: the path has no such change, or the change cannot be carried out with ``arguments``.
         """
 
 
 class App:
-    """One console. Used in its own event loop only."""
+    """The HTTP application of one console. Only for use in the console's event loop."""
 
     def __init__(self, pages: Pages, doors: ConsoleDoors) -> None:
         self._doors = doors
@@ -103,7 +103,7 @@ class App:
         return RefusingHandler(self._server, self._refuse)
 
     def _refuse(self, status: int, message: str | None = None) -> web.Response:
-        """Answer bytes that are not HTTP, and failures outside ``_handle``."""
+        """Return the answer to bytes that are not HTTP, and to failures outside ``_handle``."""
         return self._refusal(ConsoleError(status, "http", "this is not a request as HTTP has them"))
 
     def _refusal(self, error: ConsoleError) -> web.Response:
@@ -137,7 +137,7 @@ class App:
             answer = await self._pages.change(request.method, words, {**query, **await self._body(request)})
             self._watch.wake()
         else:
-            raise ConsoleError(405, "method", "the console takes GET, POST and DELETE")
+            raise ConsoleError(405, "method", "the console accepts only GET, POST and DELETE")
         return _json(answer, self._doors)
 
     def _file(self, request: web.BaseRequest, name: str) -> web.Response:
@@ -150,7 +150,7 @@ class App:
         return _packed(self._doors, body=self._files[name], content_type=FILES[name], charset="utf-8")
 
     async def _body(self, request: web.BaseRequest) -> dict[str, Any]:
-        """Return the JSON object of the body. An empty body is an empty object."""
+        """Return the JSON object in a request's body. An empty body stands for an empty object."""
         try:
             body = await asyncio.wait_for(self._received(request), BODY_TIMEOUT_SECONDS)
         except asyncio.TimeoutError:
@@ -160,7 +160,7 @@ class App:
         except (ValueError, RecursionError):
             content = None
         if not isinstance(content, dict):
-            raise ConsoleError(400, "json", "the body is not a JSON object")
+            raise ConsoleError(400, "json", "the body must be a JSON object")
         return content
 
     async def _received(self, request: web.BaseRequest) -> bytes:
@@ -168,16 +168,16 @@ class App:
         async for chunk in request.content.iter_any():
             body += chunk
             if len(body) > MOST_BODY_BYTES and DoorRule.BODY in self._doors.rules:
-                raise ConsoleError(413, "body", f"a body has at most {MOST_BODY_BYTES} bytes")
+                raise ConsoleError(413, "body", f"a body must have at most {MOST_BODY_BYTES} bytes")
         return bytes(body)
 
     async def _feed(self, request: web.BaseRequest, query: Mapping[str, str]) -> web.StreamResponse:
         topics = [topic for topic in query.get("of", "").split(",") if topic]
         if not 1 <= len(topics) <= MOST_TOPICS:
-            raise ConsoleError(400, "of", f"of names 1 to {MOST_TOPICS} documents, such as of=verdict,changes:orders")
+            raise ConsoleError(400, "of", f"of must name 1 to {MOST_TOPICS} documents, as in of=verdict,changes:orders")
         have = query.get("have", "0")
         if not have.isdecimal():
-            raise ConsoleError(400, "have", "have is the id of an earlier answer")
+            raise ConsoleError(400, "have", "have must be the id of an earlier answer")
         if self._watch.viewer_count >= MOST_FEEDS and DoorRule.FEEDS in self._doors.rules:
             raise ConsoleError(503, "feeds", f"there are {MOST_FEEDS} feeds already", "Close some tabs.")
         viewer = self._watch.join(topics, int(have))
@@ -189,7 +189,7 @@ class App:
             self._watch.leave(viewer)
 
     async def _news(self, request: web.BaseRequest, viewer: Viewer) -> web.StreamResponse:
-        """Answer with the news, for a viewer whose proxy keeps streams back."""
+        """Answer with the news in one response (long polling), for a viewer whose proxy delays streams."""
         loop = asyncio.get_running_loop()
         end = loop.time() + LONG_POLL_SECONDS
         while not (messages := self._watch.take(viewer)) and loop.time() < end and self._is_there(request):
@@ -222,23 +222,23 @@ class App:
 
 
 class _NoPlainHttp(PlainHttp):
-    """Leaves every connection to aiohttp; ``Connections`` brings its limits and time-outs."""
+    """A ``PlainHttp`` that leaves every request to aiohttp: the console uses only the limits of ``Connections``."""
 
     def __init__(self) -> None:
-        """Make it without a service: no request comes here."""
+        """Do nothing: an object that answers no request needs no service."""
 
     @property
     def is_open(self) -> bool:
-        """Whether requests can be answered at once: never."""
+        """Whether this object answers requests: never."""
         return False
 
     def head_of(self, data: bytes) -> RequestHead | None:
-        """Return ``None``: no request is plain."""
+        """Return ``None``, which leaves the request to aiohttp."""
         return None
 
 
 async def _set_within(event: asyncio.Event, seconds: float) -> None:
-    """Wait until the event is set, or for ``seconds``."""
+    """Wait until the event is set, at most for ``seconds``."""
     with suppress(asyncio.TimeoutError):
         await asyncio.wait_for(event.wait(), seconds)
 

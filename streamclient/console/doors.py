@@ -1,8 +1,8 @@
-"""The rules for requests that reach the console, and the answers' prohibitions for the browser.
+"""The rules by which the console accepts requests, and the headers that restrict a browser that shows its pages.
 
-Any page in a browser on this machine can send requests to the console's port, and can let its own name point there.
-Nothing is sent on a browser's own authority: there are no cookies. Each rule stops one attack and can be switched off,
-so that a test shows the attack getting through without it.
+A page of any website, in a browser on this machine, can send requests to the console's port. The website can also let
+its host name resolve to this machine. The console has no cookies, so a browser adds no authority to such a request.
+Each rule stops one attack. Tests switch a rule off to show that its attack then succeeds.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from streamclient.errors import printable
 from streamclient.server.auth import Doors
 
 KEY_BYTES = 16
-"""The random bytes of a key: 128 bits cannot be guessed."""
+"""The number of random bytes in a console's key. An attacker cannot guess their 128 bits."""
 
 _SHOWN_CHARACTERS = 100
-"""The largest number of characters of a request that an error repeats."""
+"""The largest number of characters of a request's text that an error message repeats."""
 
 API = "/api/v1/"
 
@@ -33,7 +33,7 @@ _FORM = re.compile(r"application/json(?:\s*;.*)?", re.IGNORECASE)
 
 
 class DoorRule(Enum):
-    """The rules, each against one attack."""
+    """The rules for requests, each against one attack. Each value says what the rule requires."""
 
     HOST = "one Host that is an address, localhost or an allowed name: no site's name that leads here"
     TARGET = "a target that begins with a slash"
@@ -49,11 +49,11 @@ class DoorRule(Enum):
 
 
 REQUESTED_BY: ContextVar[str] = ContextVar("REQUESTED_BY", default="")
-"""The name of the user who sent the present request, as a proxy told it; empty if no proxy did."""
+"""The name of the user who sent the present request, as a proxy states it; empty if no proxy states a name."""
 
 
 class ConsoleError(Exception):
-    """A refusal: a status, a code, a text, and an advice."""
+    """A refusal of a request: an HTTP status, a code for programs, a text, and an advice."""
 
     def __init__(self, status: int, code: str, text: str, advice: str = "") -> None:
         super().__init__(text)
@@ -63,15 +63,15 @@ class ConsoleError(Exception):
         self.advice = advice
 
     def document(self) -> dict[str, Any]:
-        """Return the JSON form of the refusal, whose texts are printable, as in the log."""
+        """Return the refusal as a document for the answer. Its texts have no control characters."""
         return {"error": {"code": self.code, "text": printable(self.text), "advice": printable(self.advice)}}
 
 
 def found(document: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a document, or raise the refusal that the document is.
+    """Return ``document`` unless it is a refusal.
 
     Raises:
-        ConsoleError: the document is a refusal.
+        ConsoleError: the document is a refusal. The error has the same code and texts.
     """
     error = document.get("error")
     if error is not None:
@@ -81,10 +81,10 @@ def found(document: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 class Headers(Protocol):
-    """The headers of a request, each as often as it was sent."""
+    """The headers of a request. A header that was sent several times has several values."""
 
     def getall(self, key: str, default: Any, /) -> Sequence[str]:
-        """Return all values of a header, or ``default``."""
+        """Return all values of the header ``key``, or ``default`` if it was not sent."""
 
 
 HEADERS: Mapping[str, str] = {
@@ -100,31 +100,31 @@ HEADERS: Mapping[str, str] = {
     "Cache-Control": "no-store",
     "Server": "streamclient",
 }
-"""The headers of every answer. The page sets text only, so scripts in names and values stay text; the policy stops the
-browser if the page ever makes a mistake there."""
+"""The headers of every answer. The page inserts names and values only as text, so a script in one of them does not run.
+The security policy keeps the script from running even if the page makes a mistake."""
 
 
 def new_key() -> str:
-    """Return a new random key."""
+    """Return a new random key for a console."""
     return secrets.token_urlsafe(KEY_BYTES)
 
 
 @frozen
 class ConsoleDoors:
-    """The checks of one console, made before a request is routed."""
+    """The checks that one console makes of each request before it is routed."""
 
     hosts: Doors
     key: str | None = field(default=None, repr=False)
-    """The key that requests for data carry; ``None`` lets every client of this machine in."""
+    """The key that requests for documents must carry; ``None`` if every client of this machine may read them."""
     rules: frozenset[DoorRule] = frozenset(DoorRule)
     allows_changes: bool = True
     is_behind_proxy: bool = False
-    """Whether pages may come by another scheme and name: those of a proxy, which is one of the names of ``hosts``."""
+    """Whether browsers reach the console through a proxy, by the proxy's scheme and name. ``hosts`` has that name."""
     who_header: str = ""
-    """The header in which the proxy tells who asks; empty for none."""
+    """The header in which the proxy states the user who sent a request; empty if the proxy states no user."""
 
     def who(self, headers: Headers) -> str:
-        """Return the name of the user who asks, as the proxy tells it; empty without a proxy."""
+        """Return the name of the user who sent the request, as the proxy states it; empty without a proxy."""
         is_told = self.is_behind_proxy or DoorRule.PROXY not in self.rules
         return printable(_shown(_single(headers, self.who_header))) if is_told and self.who_header else ""
 
@@ -133,7 +133,7 @@ class ConsoleDoors:
         return HEADERS if DoorRule.HEADERS in self.rules else {}
 
     def check(self, method: str, target: str, headers: Headers) -> None:
-        """Accept a request by its head.
+        """Check the method, the target and the headers of a request.
 
         Raises:
             ConsoleError: a rule refuses the request.
@@ -144,7 +144,7 @@ class ConsoleDoors:
         path, _ = split_target(target)
         is_page = path == "/" and method == "GET"
         site = _single(headers, "Sec-Fetch-Site")
-        # A link of another site may open the page itself; what the page then loads comes from its own site.
+        # A link on another site may open the console's page. Further requests then come from the console's own page.
         if DoorRule.SITE in self.rules and not is_page and site not in ("", "same-origin", "none"):
             raise ConsoleError(403, "site", f"a page of another site sent this request ({_shown(site)})")
         if self.key is not None and DoorRule.KEY in self.rules and path.startswith(API):
@@ -159,7 +159,7 @@ class ConsoleDoors:
         given = headers.getall("Host", [])
         if DoorRule.HOST in self.rules:
             if len(given) != 1:
-                raise ConsoleError(400, "host", f"a request has one Host header, this one has {len(given)}")
+                raise ConsoleError(400, "host", f"a request needs exactly one Host header, not {len(given)}")
             if not self.hosts.knows(given[0]):
                 advice = "Use 127.0.0.1 or localhost, or start it with --allowed-host NAME."
                 raise ConsoleError(403, "host", f"the console is not {_shown(given[0])}", advice)
@@ -174,10 +174,10 @@ class ConsoleDoors:
             raise ConsoleError(403, "origin", f"a page of {_shown(origins[0])} cannot change anything here")
         kind = _single(headers, "Content-Type")
         if DoorRule.JSON in self.rules and not _FORM.fullmatch(kind):
-            raise ConsoleError(415, "json", f"a change is sent as application/json, not as {_shown(kind) or 'nothing'}")
+            raise ConsoleError(415, "json", f"send a change as application/json, not as {_shown(kind) or 'nothing'}")
 
     def _is_own(self, origin: str, host: str) -> bool:
-        """Return whether an origin is the console's own. A proxy has another scheme, and may put another ``Host``."""
+        """Return whether ``origin`` belongs to the console or its proxy. A proxy may change the scheme and ``Host``."""
         if origin == f"http://{host}":
             return True
         scheme, _, place = origin.partition("://")
@@ -186,7 +186,7 @@ class ConsoleDoors:
 
 
 def split_target(target: str) -> tuple[str, str]:
-    """Return the path of a target, and its query."""
+    """Return the path and the query of a request's target."""
     if target.startswith("/"):
         path, _, query = target.partition("?")
         return path, query
@@ -195,7 +195,7 @@ def split_target(target: str) -> tuple[str, str]:
 
 
 def _single(headers: Headers, name: str) -> str:
-    """Return a header. If it was sent more than once, the values are joined, so that no rule accepts them."""
+    """Return a header's value. Several values are joined to one text, which no rule accepts."""
     return ", ".join(headers.getall(name, []))
 
 

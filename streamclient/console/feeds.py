@@ -1,12 +1,13 @@
-"""Feeds: documents that many viewers follow, each made once for all of them.
+"""Feeds, which send documents to viewers; each document is made once for all of its viewers.
 
 Laws:
 
-- Without a viewer nothing is read. The watch begins with the first viewer and ends some seconds after the last.
-- A document is kept for the same seconds. A viewer that comes back meanwhile gets what changed, and nothing else.
-- A document is made once a round, however many viewers follow it; a round that changes nothing sends nothing.
-- A viewer that reads slowly misses versions, never the newest: it gets a patch if it has the version before, else the
-  whole document.
+- Documents are made only while a watch runs. It begins with the first viewer, and ends 10 seconds after the last viewer
+  has left.
+- A document is kept for 10 seconds after its last viewer has left. A viewer that returns in time gets only the changes.
+- In each round a document is made once for all its viewers, who get a message only if the document changed.
+- A slow viewer may miss versions, but never the newest version. A viewer that has the previous version gets a patch.
+  Any other viewer gets the whole document.
 """
 
 from __future__ import annotations
@@ -25,50 +26,50 @@ _log = logs.logger(__name__)
 Document = Mapping[str, Any]
 
 LINGER_SECONDS = 10.0
-"""The seconds for which a document is made after its last viewer: a page that is loaded again finds it, and so does the
-next of the requests by which a page behind a proxy asks for news."""
+"""The seconds for which a watch keeps a document up to date after its last viewer has left. In this time, a reloaded
+page gets the document immediately, and so does the next long poll of a page behind a proxy."""
 
 MOST_KEPT = 512
-"""The largest number of documents that are kept without a viewer: a page follows four at most."""
+"""The largest number of documents that are kept without a viewer. A page follows at most four documents."""
 
 ROUND_SECONDS = 0.1
-"""The shortest time between the beginnings of two rounds, in seconds: at most ten rounds a second for any number of
-requests."""
+"""The shortest time, in seconds, between the beginnings of two rounds, in which documents are made. However many
+requests come, there are at most ten rounds a second."""
 
 TICK_SECONDS = 0.5
-"""The longest time between two rounds, in seconds: what is changed without a request, such as a split by hand, is seen
-by then."""
+"""The longest time, in seconds, that a watch waits for ``wake`` before the next round. That round also finds changes
+that no request made, such as a split by hand."""
 
 
 class Documents(Protocol):
-    """The documents that a watch makes. All but ``wake`` are called in the event loop and do not block."""
+    """The source of a watch's documents. The event loop calls the methods of a source, so they do not block."""
 
     def begin(self, wake: Callable[[], None]) -> None:
-        """Begin: the first viewer has come. ``wake`` tells that documents may have changed; any thread may call it."""
+        """Begin to observe the data. From now on, call ``wake``, in any thread, when documents may have changed."""
 
     def end(self) -> None:
-        """End: the last viewer has left some seconds ago."""
+        """Stop observing the data, because the last viewer has left some seconds ago."""
 
     def followed(self, topics: Collection[str]) -> None:
-        """Note which documents have viewers from now on."""
+        """Note that from now on exactly the documents with the names ``topics`` have viewers."""
 
     def document(self, topic: str) -> Document:
-        """Return the newest document of this name; ``{"error": {...}}`` if it does not exist."""
+        """Return the newest document with the name ``topic``; ``{"error": {...}}`` if it does not exist."""
 
 
 @define
 class _Followed:
-    """A document that viewers follow."""
+    """The newest version of a document that viewers follow."""
 
     document: Document
     version: int
     patch: Document | None = None
-    """The change since ``patched_version``; ``None`` for the first version."""
+    """The changes since the version ``patched_version``; ``None`` for the first version."""
     patched_version: int = 0
 
 
 class Viewer:
-    """One viewer of some documents. Used in the event loop only."""
+    """One viewer, the documents that it follows, and the versions that it has. Only for use in the event loop."""
 
     def __init__(self, topics: Iterable[str], have: int) -> None:
         self.topics = tuple(topics)
@@ -76,7 +77,7 @@ class Viewer:
         self._sent = dict.fromkeys(self.topics, have)
 
     def take(self, followed: Mapping[str, _Followed]) -> list[dict[str, Any]]:
-        """Return the messages that bring this viewer up to date: one for each document that changed."""
+        """Return the messages that bring this viewer up to date, one for each document that changed."""
         self.changed.clear()
         messages = []
         for topic in self.topics:
@@ -90,17 +91,17 @@ class Viewer:
 
 
 class Watch:
-    """Makes the documents of all viewers. Used in the event loop only, except ``wake``."""
+    """A watch, which makes the documents of all viewers in rounds. Only for use in the event loop, except ``wake``."""
 
     def __init__(self, documents: Documents) -> None:
-        """Store the documents, whose ``begin`` and ``end`` enclose the watch."""
+        """Store ``documents``, whose ``begin`` and ``end`` the watch calls when it begins and ends itself."""
         self._documents = documents
         self._loop: asyncio.AbstractEventLoop | None = None
         self._woken = asyncio.Event()
         self._is_woken = False
         self._viewers: set[Viewer] = set()
         self._viewed: dict[str, float] = {}
-        """When each document had a viewer last, by the loop's clock, oldest first."""
+        """The time at which each document last had a viewer, by the loop's clock; the oldest time first."""
         self._followed: dict[str, _Followed] = {}
         self._task: asyncio.Task[None] | None = None
         self._is_stopped = False
@@ -109,16 +110,16 @@ class Watch:
 
     @property
     def viewer_count(self) -> int:
-        """The number of viewers."""
+        """The number of present viewers."""
         return len(self._viewers)
 
     @property
     def is_running(self) -> bool:
-        """Whether the watch reads anything."""
+        """Whether the watch makes documents at the moment."""
         return self._task is not None
 
     def join(self, topics: Iterable[str], have: int = 0) -> Viewer:
-        """Add a viewer that has all versions up to ``have``; begin the watch if it is the first."""
+        """Add a viewer that already has all versions up to ``have``. Begin the watch if it does not run."""
         viewer = Viewer(topics, have if have <= self.version else 0)
         self._viewers.add(viewer)
         if self._task is None:
@@ -141,14 +142,14 @@ class Watch:
         return viewer.take(self._followed)
 
     def wake(self) -> None:
-        """Begin a round soon. Any thread may call this, as often as it likes."""
+        """Begin a round soon. Any thread may call this method, also many times."""
         if not self._is_woken and self._loop is not None:
             self._is_woken = True
-            with suppress(RuntimeError):  # the loop has ended
+            with suppress(RuntimeError):  # the error of an event loop that has ended
                 self._loop.call_soon_threadsafe(self._woken.set)
 
     async def stop(self) -> None:
-        """End the watch now."""
+        """End the watch without waiting for its viewers to leave."""
         # The task is not cancelled: before Python 3.12, ``wait_for`` drops a cancellation that comes with its result.
         self._is_stopped = True
         self._woken.set()
@@ -177,7 +178,7 @@ class Watch:
             self._documents.end()
 
     def _note_viewed(self) -> bool:
-        """Forget documents that had no viewer for too long; return whether documents came or went."""
+        """Forget documents that had no viewer for too long; return whether the set of followed documents changed."""
         before, now = self._viewed.keys(), asyncio.get_running_loop().time()
         viewed = dict.fromkeys((topic for viewer in self._viewers for topic in viewer.topics), now)
         kept = [(topic, at) for topic, at in self._viewed.items() if topic not in viewed and now - at < LINGER_SECONDS]
@@ -187,7 +188,7 @@ class Watch:
         return self._viewed.keys() != before
 
     def _look(self, topics: Iterable[str]) -> None:
-        """Make documents anew, and tell the viewers of those that changed."""
+        """Make the documents ``topics`` anew, and wake the viewers of each document that changed."""
         changed = set()
         for topic in topics:
             document, before = self._documents.document(topic), self._followed.get(topic)
@@ -203,10 +204,10 @@ class Watch:
 
 
 def patch_of(old: Document, new: Document) -> Document:
-    """Return the change from one document to the next.
+    """Return the changes from the document ``old`` to the document ``new``.
 
-    Members that changed are in ``set``, names of lost members in ``gone``. A list of rows that have ids is in ``rows``:
-    all ids in order, and the rows that changed.
+    ``set`` has the members that changed, and ``gone`` the names of removed members. For a changed list of rows with an
+    id each, ``rows`` has all ids in order, and the rows that changed.
     """
     values: dict[str, Any] = {}
     rows: dict[str, Any] = {}
@@ -227,7 +228,7 @@ def patch_of(old: Document, new: Document) -> Document:
 
 
 def _has_ids(value: object) -> TypeGuard[list[dict[str, Any]]]:
-    """Return whether a member is a list of rows with ids, each another one."""
+    """Return whether a member is a list of rows with ids that all differ."""
     if not isinstance(value, list) or not all(isinstance(row, dict) and "id" in row for row in value):
         return False
     return len({row["id"] for row in value}) == len(value)

@@ -1,4 +1,4 @@
-"""A history and its player as one file, which opens from disk and asks no other machine for anything."""
+"""A simulated history and its player as one HTML file. It opens from disk, and sends no request to any machine."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HISTORY_FORMAT = KeptFormat("the history")
 TITLE = f"streamclient-history-{HISTORY_FORMAT.version}"
 
 STYLES = ("player.css",)
-"""The style sheets of the page, in the order in which they count."""
+"""The style sheets of the page. A rule of a later sheet wins over an earlier one."""
 
 SCRIPTS = ("draw.js", "player.js")
 """The scripts of the page, in the order in which they run."""
@@ -44,12 +44,12 @@ PAGE = """<!doctype html>
 
 
 def page_file(history: Mapping[str, object]) -> str:
-    """Return the text of an HTML file, in UTF-8, that plays a history: a document "streamclient-history-1".
+    """Return the text of an HTML file, in UTF-8, that plays ``history``, which has the format "streamclient-history-1".
 
-    The file has one script and one style sheet, and its policy permits these two alone, by their hashes.
+    The file has one script and one style sheet. The page's security policy permits only these two, by their hashes.
 
     Raises:
-        ConfigurationError: the document is another one, or of a version that is not known.
+        ConfigurationError: ``history`` is not a history, or has an unknown version.
     """
     if problem := HISTORY_FORMAT.problem_of_title(history.get(FORMAT_MEMBER), TITLE):
         raise ConfigurationError(f"this history cannot be played: {problem}")
@@ -58,7 +58,7 @@ def page_file(history: Mapping[str, object]) -> str:
         f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; img-src data:; "
         "base-uri 'none'; form-action 'none'; require-trusted-types-for 'script'"
     )
-    # In a string of JSON, an escaped "<" means the same, and no text can end the element.
+    # In JSON, the escape stands for "<". Without a "<", no text of a history can end the script element.
     document = json.dumps(history, separators=(",", ":"), ensure_ascii=False).replace("<", "\\u003c")
     title = f"History of seed {history.get('seed')}"
     return PAGE.format(policy=escape(policy), title=escape(title), style=style, script=script, history=document)

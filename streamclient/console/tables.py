@@ -1,6 +1,7 @@
 """The console of a local Tablestore: tables, rows, changes, shards, tunnels, faults and requests.
 
-Everything is read in the server's process, not by its protocol: the console meets no fault and counts as no client.
+It reads the state of the server in the server's own process, without requests. So the server's faults do not affect the
+console, and the console is not one of the server's clients.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from streamclient.server.local import LocalTablestore
 
 MOST_CHANGES = 200
-"""The largest number of changes that the page of a table shows: the newest ones."""
+"""The largest number of changes that the page of a table shows. They are the newest changes."""
 
 MOST_ROWS = 100
 """The largest number of rows that one page of a table shows."""
@@ -35,7 +36,7 @@ _KEY_TYPES: Mapping[str, type[int | str | bytes]] = {"INTEGER": int, "STRING": s
 
 
 class LocalPages:
-    """The documents of one local Tablestore, and the changes that its page may make; see ``Pages``."""
+    """The documents about one local Tablestore, and the changes that its page may make; see ``Pages``."""
 
     def __init__(self, local: LocalTablestore) -> None:
         self._local = local
@@ -60,21 +61,21 @@ class LocalPages:
         }
 
     def begin(self, wake: Callable[[], None]) -> None:
-        """Note requests from now on, and call ``wake`` with each, from the server's thread."""
+        """Record requests from now on. The server's thread calls ``wake`` after each request."""
         self._wake = wake
         self.ring.begin()
         self._control.observe(self._observe)
 
     def end(self) -> None:
-        """Note no more requests."""
+        """Stop recording requests."""
         self._control.unobserve(self._observe)
         self.ring.end()
 
     def followed(self, topics: Collection[str]) -> None:
-        """Do nothing, because a document of the own process costs only when it is made."""
+        """Do nothing: no reading has to begin or end, because the server is in this process."""
 
     def document(self, topic: str) -> Document:
-        """Return the document of a topic, such as ``tables`` or ``changes:orders``. A refusal is a document, too."""
+        """Return the document of a topic, such as ``tables`` or ``changes:orders``. It may be a refusal."""
         kind, _, table = topic.partition(":")
         try:
             if kind in self._of_table and table:
@@ -86,14 +87,14 @@ class LocalPages:
         return ConsoleError(404, "topic", f"there is no document {topic[:MOST_NAME_CHARACTERS]}").document()
 
     async def read(self, words: list[str], query: Mapping[str, str]) -> Document:
-        """Return the document at a path, or some rows of a table: at most ``limit`` after the row ``after``."""
+        """Return the document at the path ``words``; ``limit`` and ``after`` in ``query`` choose rows of a table."""
         match words:
             case ["about" | "verdict" as topic] | ["server", "tables" | "tunnels" | "requests" | "faults" as topic]:
                 return found(self.document(topic))
             case ["server", "tables", table, "rows"] if query:
                 limit, after = query.get("limit", str(MOST_ROWS)), query.get("after", "")
                 if not limit.isdecimal() or not 1 <= int(limit) <= MOST_ROWS:
-                    raise ConsoleError(400, "limit", f"limit is a whole number from 1 to {MOST_ROWS}")
+                    raise ConsoleError(400, "limit", f"limit must be a whole number from 1 to {MOST_ROWS}")
                 with _refusals("after"):
                     return documents.rows_document(self._control, table, bytes.fromhex(after) or None, int(limit))
             case ["server", "tables", table, kind] if kind in self._of_table:
@@ -101,7 +102,7 @@ class LocalPages:
         raise ConsoleError(404, "path", "there is no such document")
 
     async def change(self, method: str, words: list[str], arguments: Mapping[str, Any]) -> Any:
-        """Make a table, put or delete a row, or do what the admin surface does; return the answer."""
+        """Create a table, put or delete a row, or call the admin interface; return the document of the answer."""
         match method, words:
             case "POST", ["server", "tables"]:
                 return self._create_table(arguments)
@@ -120,7 +121,7 @@ class LocalPages:
                     return self._admin.call(method, name, arguments)
         raise ConsoleError(404, "path", "there is nothing to change at this path")
 
-    # Inside
+    # Internal methods
 
     def _observe(self, exchange: Exchange) -> None:
         self.ring.note(exchange)
@@ -150,10 +151,10 @@ class LocalPages:
 
     def _table_changes(self, table: str) -> Document:
         log = self._changes.get(table) or _ChangeLog()
-        new = self._control.changes(table, log.positions, MOST_CHANGES)  # raises before an unknown name is kept
+        new = self._control.changes(table, log.positions, MOST_CHANGES)  # raises for an unknown table
         self._changes[table] = log
         log.positions = new.positions
-        # The records of a table that was deleted and made again are gone; its shards have other ids.
+        # If the table was deleted and created again, drop its old changes: their shards do not exist any more.
         kept = [change for change in log.newest if change["shard"] in new.positions]
         log.newest = ([documents.change_document(record) for record in reversed(new.records)] + kept)[:MOST_CHANGES]
         return {"changes": log.newest}
@@ -161,7 +162,7 @@ class LocalPages:
     def _story(self, table: str) -> Document:
         spans = self._control.spans(table)
         view = next(view for view in self._control.tables() if view.name == table)
-        # To whole seconds, as the document would change with every look else; up, as a shard may have opened just now.
+        # Rounded up to whole seconds: so the document changes once a second at most, and no shard opens after ``now``.
         now = -(-self._control.now_micros // MICROS_PER_SECOND) * MICROS_PER_SECOND
         book = StoryBook()
         book.saw(
@@ -183,13 +184,17 @@ class LocalPages:
         return {**book.story(max(first, loss), now, loss), "shards": lines}
 
     def _create_table(self, arguments: Mapping[str, Any]) -> Document:
-        """Create a table with a stream: ``{"name": text, "key": [{"name": text, "type": "STRING"}]}``."""
+        """Create a table with a stream, by ``{"name": text, "key": [{"name": text, "type": "STRING"}]}``."""
         name, key = arguments.get("name"), arguments.get("key")
         if not isinstance(name, str) or not isinstance(key, list) or not all(isinstance(part, dict) for part in key):
-            raise ConsoleError(400, "argument", "a new table has a name, and a key: a list of names and types")
+            raise ConsoleError(
+                400,
+                "argument",
+                "a new table needs a name, and a key that is a list of columns, each with a name and a type",
+            )
         kinds = {str(part.get("name", "")): _KEY_TYPES.get(str(part.get("type"))) for part in key}
         if None in kinds.values() or len(kinds) < len(key):
-            text = "key columns have different names, and a type: INTEGER, STRING or BINARY"
+            text = "key columns need different names, and each needs a type: INTEGER, STRING or BINARY"
             raise ConsoleError(400, "argument", text)
         with _refusals("argument"):
             self._local.create_table(name, {at: kind for at, kind in kinds.items() if kind})
@@ -197,7 +202,7 @@ class LocalPages:
 
 
 class _ChangeLog:
-    """The changes of one table that a page shows, newest first, and the positions after them."""
+    """The changes that the page of one table shows, newest first, and the position after them in each shard."""
 
     def __init__(self) -> None:
         self.positions: Mapping[str, int] | None = None
@@ -205,13 +210,13 @@ class _ChangeLog:
 
 
 def _refused(error: ServiceError) -> ConsoleError:
-    """Return the console's form of a refusal by the service."""
+    """Return the ``ConsoleError`` for a refusal by the local server."""
     return ConsoleError(error.http_status, error.code, error.message)
 
 
 @contextmanager
 def _refusals(code: str) -> Iterator[None]:
-    """Turn the server's refusals into refusals of the console. A wrong value has the code ``code``."""
+    """Turn errors of the block into refusals of the console. ``code`` is the refusal's code for a wrong value."""
     try:
         yield
     except ServiceError as error:

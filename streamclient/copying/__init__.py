@@ -1,6 +1,6 @@
-"""A table copied and then followed: mirrors in a lake or a database, replications into another table.
+"""Copying a table and then following its changes, into a mirror in a lake or a database, or into another table.
 
-Importing this package imports none of the libraries of the destinations.
+Importing this package does not import the libraries that the destinations use.
 """
 
 from __future__ import annotations

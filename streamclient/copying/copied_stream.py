@@ -1,13 +1,16 @@
-"""A stream with the copy of its table before it, so that one worker copies the rows and then follows their changes.
+"""A stream that begins with a copy of its table, so that a worker copies the rows and then follows their changes.
 
-The table is cut at keys into pieces. Each piece is a shard, and its rows are the records. The stream's first shards are
-children of all pieces, so no change is read before every row is copied. Any number of processes share the pieces, as
-they share shards: the lease of a piece is the claim on it, and the checkpoint of that lease is the key at which the
-copy of the piece goes on.
+The table is divided by keys into pieces. The worker sees each piece as a shard, and the rows of the piece as records.
+The stream's first shards are children of all pieces, so the worker reads no change before all rows are copied. Workers
+share pieces by leases, like shards. The checkpoint in a piece's lease is the key at which the copy of the piece goes
+on.
 
-The claim matters. The destination is a table, which accepts a row from a writer that is late. If the late writer copied
-a row whose later deletion was already followed, that row would stay for ever. Changes are read from a position before
-the first row was read. So a row that changes during the copy is written twice, the second time in order.
+The pieces need leases, because the destination is a table and does not refuse a late writer. Suppose that a row was
+deleted, and the deletion was written to the destination. If a late writer then copied the row, the row would stay in
+the destination for ever.
+
+The worker reads changes from a position before the copy began. So a row that changes during the copy is written at
+least twice: by the copy, and later by its changes in order.
 """
 
 from __future__ import annotations
@@ -31,36 +34,37 @@ from streamclient.wire.service_errors import CONDITION_CHECK_FAIL
 from streamclient.worker.lease.lease_rows import key_of
 
 PLAN_STATUS_TYPE = "FullCopy"
-"""The ``StatusType`` of the row that keeps the plan. Lease workers, Java's too, leave rows of other types alone."""
+"""The ``StatusType`` of the row in the status table that stores the plan of the copy. Workers ignore rows of this type,
+also workers of the Java client."""
 
 MOST_PIECES = 32
-"""The largest number of pieces of a table. A worker reads all of its pieces side by side, and has a page of each in
-memory."""
+"""The largest number of pieces of a table. A worker copies all of its pieces at the same time, and holds one page of
+each piece in memory."""
 
 _ABSENT = Condition(RowExistenceExpectation.EXPECT_NOT_EXIST)
 
 
 @frozen
 class _FirstShard(Shard):
-    """A shard without a listed parent. All pieces come before it."""
+    """A shard whose parents the service does not list. It is shown as a child of all pieces of the copied table."""
 
     pieces: frozenset[str] = frozenset()
 
     @property
     def parent_shard_ids(self) -> frozenset[str]:
-        """The pieces, and the parents that have left the listing."""
+        """The ids of all pieces and of the shard's own parents."""
         return super().parent_shard_ids | self.pieces
 
 
 @frozen
 class CopiedStream:
-    """The operations of a stream and of the pieces before it."""
+    """The stream operations that a worker calls. They show the table's pieces as shards beside the stream's shards."""
 
     source: SourceTable
     plan: CopyPlan
     pieces: Mapping[str, tuple[str, str]]
-    """The names of the pieces, and the keys between which each lies. There are no pieces if an earlier version has
-    copied the table."""
+    """The keys at which each piece begins and ends, by the piece's name. Empty if an earlier version of this package
+    has copied the whole table."""
     _rule: TableRule = field(init=False)
 
     @_rule.default
@@ -69,10 +73,10 @@ class CopiedStream:
 
     @classmethod
     def of(cls, source: SourceTable, status_table: str, stream_id: str, piece_mebibytes: int) -> CopiedStream:
-        """Read the plan from the status table, or make one there.
+        """Return the copied stream of ``source``, by the plan in the status table. Store a new plan if none is stored.
 
         Raises:
-            DependencyException: the service refused, or did not answer.
+            DependencyException: the service refused a call, or did not answer.
             StreamClientException: the stored plan is damaged.
         """
         key, client = key_of(stream_id, source.name, PLAN_STATUS_TYPE), source.client
@@ -90,23 +94,24 @@ class CopiedStream:
             except DependencyException as error:
                 if error.code != CONDITION_CHECK_FAIL:
                     raise
-                # Another process was quicker, or an answer was lost.
+                # Another process has stored a plan, or this process has stored it and the service's response was lost.
             row = source.repeated("GetRow", read) or columns
         if "Plan" in row:
             plan = CopyPlan.from_text(row["Plan"])
             return cls(source, plan, plan.pieces)
-        # An earlier version kept the key up to which it had copied the table, in one piece.
+        # An earlier version of this package stored no plan. It copied the table as one piece, up to the key in "Next".
         plan = CopyPlan(row["StartMicros"], stream_id=stream_id)
         return cls(source, plan, {} if row["Done"] else {f"{COPY}/0": (row["Next"], "")})
 
     def list_stream(self, table_name: str | None = None) -> Sequence[StreamSummary]:
-        """Return the streams of the table, or of the instance."""
+        """Return the stream of the table ``table_name``, or by default all streams of the instance."""
         return self.source.api.list_stream(table_name)
 
     def describe_stream(self, stream_id: str) -> StreamDescription:
-        """Return the stream with the pieces before its first shards.
+        """Return the stream's description with the table's pieces added as shards.
 
-        An empty listing stays empty, because it is damaged.
+        Each piece is shown as a parent of the stream's first shards.
+        If the service wrongly lists no shards, the description has no pieces either.
         """
         described = self.source.api.describe_stream(stream_id)
         listed = {shard.shard_id for shard in described.shards}
@@ -122,16 +127,16 @@ class CopiedStream:
         return evolve(described, shards=(*map(Shard, self.pieces), *following))
 
     def get_shard_iterator(self, stream_id: str, shard_id: str, timestamp_micros: int | None = None) -> str:
-        """Return the iterator at a time for a shard of the stream.
+        """Return the iterator of a shard's first record from ``timestamp_micros`` on.
 
-        For a piece, return its beginning, whatever the time.
+        For a piece, return the iterator of its first row.
         """
         if shard_id in self.pieces:
             return f"{shard_id}:{self.pieces[shard_id][0]}"
         return self.source.api.get_shard_iterator(stream_id, shard_id, timestamp_micros)
 
     def get_stream_record(self, shard_iterator: str, limit: int | None = None) -> RecordPage:
-        """Return a page of rows or of changes."""
+        """Return the page at ``shard_iterator``. It has rows of a piece as records, or changes from a shard."""
         name, _, start = shard_iterator.partition(":")
         if name not in self.pieces:
             return self.source.api.get_stream_record(shard_iterator, limit)

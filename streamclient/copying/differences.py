@@ -1,4 +1,4 @@
-"""Differences between two tables, row by row: of a mirror and its table, and of two tables of Tablestore."""
+"""The differences between the rows of two tables: a table and its mirror, or two tables of Tablestore."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 Key = tuple[KeyValue, ...]
 Cells = Mapping[str, Mapping[int, ColumnValue]]
-"""The versions of each column, by their time stamps in milliseconds."""
+"""The values of a row's cells, by the name of the column and the cell's version, a timestamp in milliseconds."""
 
 _Here = TypeVar("_Here")
 _There = TypeVar("_There")
 
 
 class DifferenceKind(Enum):
-    """The kinds of differences; the texts complete "row (KEY) is ..."."""
+    """The kinds of differences between two tables. The value of each kind completes the sentence "row (KEY) is ..."."""
 
     MISSING = "missing in the {copy}"
     EXTRA = "only in the {copy}"
@@ -38,7 +38,7 @@ class DifferenceKind(Enum):
 
 @frozen
 class Sides:
-    """The names of the two compared tables."""
+    """The nouns for the two compared tables in messages."""
 
     source: str = "source"
     copy: str = "destination"
@@ -46,14 +46,14 @@ class Sides:
 
 @frozen
 class Difference:
-    """One difference: a whole row, or one column of it."""
+    """One difference between two tables, in a whole row or in one column of a row."""
 
     kind: DifferenceKind
     key: Key
     column: str = ""
-    """The column that differs; empty for a whole row."""
+    """The name of the column that differs; empty if the whole row is missing, extra or repeated."""
     source: Mapping[int, ColumnValue] | None = None
-    """The versions of the column in the source; ``None`` if the source has none."""
+    """The column's values in the source, by version; ``None`` if the row has no such column in the source."""
     copy: Mapping[int, ColumnValue] | None = None
     sides: Sides = Sides()
 
@@ -72,7 +72,7 @@ def _shown(versions: Mapping[int, ColumnValue] | None) -> str:
 
 
 def row_differences(key: Key, source: Cells | None, copy: Cells | None, sides: Sides) -> Iterator[Difference]:
-    """Yield the differences of a row between its cells in both tables; ``None`` stands for a missing row."""
+    """Yield the differences between a row's cells in the ``source`` and in its ``copy``. ``None`` is a missing row."""
     if source is None or copy is None:
         if source is not copy:
             yield Difference(DifferenceKind.EXTRA if source is None else DifferenceKind.MISSING, key, sides=sides)
@@ -84,9 +84,9 @@ def row_differences(key: Key, source: Cells | None, copy: Cells | None, sides: S
 
 
 def _exact(versions: Mapping[int, ColumnValue]) -> dict[int, tuple[type, object]]:
-    """Return the versions with their types.
+    """Return ``versions`` in a form that compares the types of the values, too.
 
-    By ``==`` alone 1, 1.0 and true would be equal, and so would 0.0 and -0.0.
+    By ``==`` alone, the values 1, 1.0 and ``True`` would be equal, and 0.0 and -0.0 would be equal.
     """
     return {
         version: (type(value), value.hex() if isinstance(value, float) else value)
@@ -97,7 +97,10 @@ def _exact(versions: Mapping[int, ColumnValue]) -> dict[int, tuple[type, object]
 def paired(
     source: Iterable[tuple[Key, _Here]], copy: Iterable[tuple[Key, _There]]
 ) -> Iterator[tuple[Key, _Here | None, _There | None]]:
-    """Yield each key of two ascending iterables, in ascending order, with both values; ``None`` for a missing value."""
+    """Merge two iterables by their keys. Yield each key with its two values, or ``None`` for a missing value.
+
+    Both iterables must be in ascending order of their keys.
+    """
     others = iter(copy)
     other = next(others, None)
     for key, here in source:
@@ -115,11 +118,14 @@ def paired(
 
 
 def key_order(key: Key) -> list[tuple[str, KeyValue]]:
-    """Return a sortable form of the key: its values, each after its type. Damaged rows may have other types."""
+    """Return a sort key for the primary key ``key``, which compares the types of values before the values.
+
+    In damaged rows, a key column may have values of several types, which Python cannot compare.
+    """
     return [(type(value).__name__, value) for value in key]
 
 
-# --- two tables of Tablestore -----------------------------------------------------------------------------------------
+# --- the comparison of two Tablestore tables --------------------------------------------------------------------------
 
 
 def compare_tables(
@@ -129,10 +135,11 @@ def compare_tables(
     table: str,
     progress: Callable[[int], object] = lambda rows: None,
 ) -> Iterator[Difference]:
-    """Yield differences in key order. ``progress`` receives the number of compared rows, with each row of either table.
+    """Yield the differences between two tables of Tablestore, in the order of the key.
 
-    Both tables are read while they may change: compare when nothing is written, or expect the latest changes here.
-    Values are equal only if their types are: 1, 1.0 and true are different, and so are 0.0 and -0.0.
+    The function calls ``progress`` for each compared row, with the number of rows so far. Compare tables while no
+    program writes to them. Otherwise, changed rows may appear as differences. Values of different types count as
+    different, for example 1, 1.0 and true. 0.0 and -0.0 count as different, too.
 
     Raises:
         ConfigurationError: the tables have different keys.
@@ -152,7 +159,7 @@ def compare_tables(
 def compare_rows(
     source: Iterator[tuple[Key, Cells]], destination: Iterator[tuple[Key, Cells]], progress: Callable[[int], object]
 ) -> Iterator[Difference]:
-    """Yield the differences of two sequences of rows, both in ascending order of keys."""
+    """Yield the differences between two iterators of rows, both in ascending order of their keys."""
     sides = Sides()
     for compared, (key, here, there) in enumerate(paired(source, destination), 1):
         progress(compared)
@@ -160,9 +167,9 @@ def compare_rows(
 
 
 def scan(client: OTSClient, table: str, max_versions: int) -> Iterator[tuple[Key, Cells]]:
-    """Yield every row of a table in key order, with at most ``max_versions`` versions.
+    """Return an iterator of a table's rows in the order of the key, with at most ``max_versions`` versions per column.
 
-    Pages are read as they are needed.
+    The iterator requests a page of the table only when it needs the page's first row.
     """
     names = [name for name, _ in TablestoreStreamApi(client).describe_table(table).definition.primary_key]
     rows = TableScan(calls=SignedCalls(client), table=table, key=names, max_versions=max_versions).rows()

@@ -1,9 +1,9 @@
-"""Compares a mirror with its table, row by row, at the mirror's position; both may change meanwhile.
+"""The comparison of a mirror with its table, row by row, while both may change.
 
-Only the present table can be read. So first the mirror's position is noted, then its rows are read, then the table's,
-and then the stream from that position on. If the stream does not name a row there, the table still has the row as it
-was at the position, so the mirror must have exactly the same. The rows that the stream names have changed after the
-position; they are counted, and left out.
+A mirror equals its table at the mirror's position, but only the present table can be read. So the comparison notes the
+mirror's position. It reads the rows of the mirror, the rows of the table, and at last the stream after that position.
+If the stream has no change of a row after the position, mirror and table must be equal in this row. Rows with later
+changes are counted and left out.
 """
 
 from __future__ import annotations
@@ -49,43 +49,43 @@ from streamclient.tablestore.ranges import key_from, record_of
 from streamclient.tablestore.stream_api import RecordPage
 
 _EMPTY_READS = 100
-"""The largest number of consecutive reads without records. The service may answer a few empty pages. If they go on, the
-end of the shard is not reached, which is a fault."""
+"""The number of consecutive empty pages after which the comparison stops reading a shard. The service may return a few
+empty pages before the next record."""
 
 SHOWN_MAX = 10_000
-"""The largest number of differences that are kept. All differences are counted."""
+"""The largest number of differences that a ``Comparison`` keeps. It counts further differences without keeping them."""
 
 _SIDES = Sides("table", "mirror")
 
 
 @define
 class Comparison:
-    """The result of a comparison."""
+    """The result of a comparison of a mirror with its table."""
 
     position: Mapping[str, str]
-    """The mirror's position: every shard of the stream, with the position up to which the shard was compared."""
+    """The mirror's position when the comparison began: the end of each shard's last commit, by shard."""
     rows: int = 0
-    """Number of compared rows."""
+    """The number of compared rows, without the rows that were left out."""
     changed: int = 0
-    """Number of rows that were left out because they have changed after the mirror's position."""
+    """The number of rows that were left out because they have changed after the mirror's position."""
     pending: int = 0
-    """The number of changes in the stream after the mirror's position, at the end of the comparison."""
+    """The number of changes that the comparison has read from the stream after the mirror's position."""
     count: int = 0
-    """Number of differences."""
+    """The number of all differences, also of those that are not in ``differences``."""
     differences: list[Difference] = field(factory=list)
     """The first ``SHOWN_MAX`` differences."""
     unreadable: list[str] = field(factory=list)
-    """Files of the mirror that cannot be read; their rows are missing."""
+    """Messages about files of the mirror that cannot be read. The rows of these files count as missing."""
 
     def note(self, difference: Difference) -> None:
-        """Count a difference, and keep it unless ``SHOWN_MAX`` differences are kept."""
+        """Count ``difference``, and keep it among the first ``SHOWN_MAX``."""
         self.count += 1
         if len(self.differences) < SHOWN_MAX:
             self.differences.append(difference)
 
     @property
     def is_equal(self) -> bool:
-        """Whether no row differs, and everything could be read."""
+        """Whether no compared row differs, and all files of the mirror could be read."""
         return self.count == 0 and not self.unreadable
 
     def __str__(self) -> str:
@@ -102,12 +102,12 @@ class Comparison:
 
 
 def compare(source: SourceTable, destination: MergingDestination) -> Comparison:
-    """Compare a table with its mirror. Needs about 150 bytes of memory for each row.
+    """Compare a table with its mirror. The comparison needs about 150 bytes of memory for each row.
 
     Raises:
         ConfigurationError: the destination is the mirror of another table.
-        StreamClientException: the table is not copied yet, or has another stream than when it was copied, or the stream
-            does not hold the changes since the mirror's position any more.
+        StreamClientException: the table is not copied completely yet, or its stream was replaced after the copy, or the
+            stream no longer has all changes after the mirror's position.
     """
     rule = source.rule()
     lasts = last_of(destination.log(), destination.application)
@@ -139,17 +139,14 @@ def compare(source: SourceTable, destination: MergingDestination) -> Comparison:
 
 
 def is_own(shard: str) -> bool:
-    """Return whether commits of the shard name ``shard`` are the mirror's own.
-
-    Others belong to a shard of the stream.
-    """
+    """Return whether ``shard`` is a name under which a mirror commits its own state, and not a shard of the stream."""
     return shard in (COPY, EXPIRY) or shard.startswith(f"{COPY}/")
 
 
 def readable_end(shard: str, end: str) -> str:
-    """Format the end of a commit for screens.
+    """Return the end of a commit as text for people.
 
-    For the mirror's own commits it is in words, for others it is a position.
+    If the commit stores the mirror's own state, the text describes this state. Otherwise it is a position.
     """
     if not is_own(shard) or end == CheckpointPosition.SHARD_END:
         return readable_position(end)
@@ -164,7 +161,7 @@ def readable_end(shard: str, end: str) -> str:
             return f"expired cells up to {utc_text(int(end) * MICROS_PER_MILLI)}"
         key = key_from(end) or ()
         return f"rows before key {', '.join(map(repr, key))}" if key else "no row yet"
-    except (StreamClientException, LookupError, TypeError, ValueError):  # damaged, or of a later version
+    except (StreamClientException, LookupError, TypeError, ValueError):  # ``end`` is damaged, or has a later format
         return readable_position(end)
 
 
@@ -176,8 +173,8 @@ def _plan(lasts: Mapping[str, Commit], source: SourceTable) -> CopyPlan:
     left = [name for name in plan.pieces if name not in lasts or lasts[name].end != CheckpointPosition.SHARD_END]
     if left:
         raise StreamClientException(
-            f"the table is not copied yet ({len(plan.pieces) - len(left)} of {len(plan.pieces)} pieces are): there is "
-            "no position at which both could be compared"
+            f"the table is not copied yet ({len(plan.pieces) - len(left)} of {len(plan.pieces)} pieces are): compare "
+            "table and mirror when all pieces are copied"
         )
     return plan
 
@@ -204,7 +201,7 @@ def _living_rows(source: SourceTable, rule: TableRule) -> Iterator[tuple[Key, Ro
 
 
 def _living(row: RowCells, rule: TableRule, now: int) -> Cells | None:
-    """Return the versions that the table keeps at the time ``now``, without those that may have expired by then."""
+    """Return the cells of ``row`` that cannot have expired at ``now``; ``None`` if the whole row may have expired."""
     row.keep_newest(rule.max_versions, row.cells)
     if rule.ttl_millis is not None:
         before = (now + CLOCKS_MARGIN_MICROS) // 1_000 - rule.ttl_millis
@@ -228,7 +225,7 @@ def _digest(cells: Cells | None) -> bytes | None:
 def _explain(
     found: Comparison, differing: Mapping[Key, RowCells | None], destination: MergingDestination, rule: TableRule
 ) -> None:
-    """Find the columns in which rows differ. One time limit for both sides leaves out cells that have expired since."""
+    """Find the columns in which the rows ``differing`` differ, and note them in ``found``. Leave out expired cells."""
     there: dict[Key, RowCells | None] = dict.fromkeys(differing)
     if differing:
         rows = _rows(destination, rule, lambda text: None)
@@ -243,13 +240,13 @@ def _explain(
             found.note(difference)
 
 
-# --- changes after the position ---------------------------------------------------------------------------------------
+# --- reading the changes after the mirror's position ------------------------------------------------------------------
 
 
 def _changed_since(
     source: SourceTable, rule: TableRule, plan: CopyPlan, lasts: Mapping[str, Commit], found: Comparison
 ) -> set[Key]:
-    """Return the keys of the rows that the stream names after the position."""
+    """Return the keys of all rows that have changes in the stream after the mirror's position."""
     changed: set[Key] = set()
     done: set[str] = set()
     ends = ListedEnds()
@@ -274,10 +271,10 @@ def _changed_since(
 def _records_from(
     source: SourceTable, position: str, shard: tuple[str, str], ends: ListedEnds
 ) -> Iterator[StreamRecord]:
-    """Yield the records after a position of a shard, given by stream and id, up to the shard's tip or its end."""
+    """Yield all records after ``position`` in a shard. ``shard`` is the pair of the stream's id and the shard's id."""
     empty, trail = 0, ReadTrail()
     while empty < _EMPTY_READS:
-        # After a page in doubt the trail chooses the position of the next attempt, which may be another one.
+        # After a doubtful page, ``trail`` may choose another position for the next attempt.
         position, page, taken = source.repeated("GetStreamRecord", _Believed(source, position, trail, shard, ends))
         if page.records:
             trail.take(position, place_of(page.records, -1))
@@ -290,9 +287,9 @@ def _records_from(
 
 @define
 class _Believed:
-    """Reads until a page can be true.
+    """A call that reads the next page of a shard, and refuses a page that must be wrong.
 
-    A page can be true if it moves on and, as the last page, has an end that the list of shards shows.
+    A page must be wrong if it leads to no later position, or if it ends the shard but no listing shows this end.
     """
 
     source: SourceTable
@@ -302,7 +299,7 @@ class _Believed:
     ends: ListedEnds
 
     def __call__(self) -> tuple[str, RecordPage, int]:
-        """Return the position of the page, the page, and the number of its records that were already taken."""
+        """Return the page's position, the page, and the number of records at its beginning that were already read."""
         _, shard_id = self.shard
         while True:
             read_at = time.monotonic()

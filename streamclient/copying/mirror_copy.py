@@ -1,16 +1,18 @@
 """The copy of a table into a mirror, in pieces that any number of processes share.
 
-The progress of the copy is in the destination's own log. The first commit there is the plan. The others are commits of
-the pieces: each begins at the key where the one before ended. So a copy goes on where it stopped, in any process. If
-two processes copy the same rows, the destination refuses one of them, so a copied row is there once. The history, if it
-is kept, gets the same commits first. Rows that the history has and the destination lacks go into the destination
-unchanged, whichever process copied them.
+The destination's log stores the progress of the copy. The first commit in the log is the plan. Each other commit
+belongs to a piece, and begins at the key at which the previous commit of the piece ended. So any process can continue a
+copy. If two processes copy the same rows, the destination refuses one of them, so each row is stored once.
 
-A destination that refuses the second writer needs no leases for that. A table does not refuse that writer, see
-``copied_stream``.
+If the mirror keeps a history, a process stores each commit in the history first, and then in the destination. If
+the process ends between the two steps, the next process reads the rows from the history and stores them in the
+destination.
 
-Changes are read from a position before the first row was read. If the copy outlasts the stream's retention, changes are
-lost silently; the mirror detects that and fails.
+The copy needs no leases, because the destination refuses a second writer. The table of a replication does not refuse a
+second writer (see ``copied_stream``).
+
+The mirror reads changes from a position before the copy began. If the copy takes longer than the stream's retention,
+the service drops changes without a notice. The mirror detects this and fails.
 """
 
 from __future__ import annotations
@@ -35,12 +37,12 @@ from streamclient.records import SequenceInfo, StreamRecord
 from streamclient.tablestore.ranges import Bound, key_from, key_text, record_of
 
 COMMIT_PAGES = 5
-"""The largest number of pages of rows in one commit: a page has at most 5,000 rows and 4 MB."""
+"""The largest number of pages in one commit. A page has at most 5,000 rows and 4 MB."""
 
 
 @define(eq=False)
 class MirrorCopy:
-    """Copies all rows of a table into a destination, together with other processes."""
+    """Copies the rows of a table into a mirror. Other processes may copy other pieces of the table at the same time."""
 
     source: SourceTable
     destination: MergingDestination
@@ -49,15 +51,15 @@ class MirrorCopy:
     piece_mebibytes: int = 100
     history: Destination | None = None
     rows: int = 0
-    """Number of rows that this process has copied."""
+    """The number of rows that this object has copied."""
     plan: CopyPlan = field(init=False, default=CopyPlan(0))
 
     def prepare(self) -> None:
-        """Read the plan. If the destination has no plan, make it and the destination's table.
+        """Read the plan of the copy. If no plan is stored, store a new one and so create the destination's table.
 
         Raises:
             ConfigurationError: the destination is the mirror of another table.
-            StreamClientException: the table has another stream than when it was copied.
+            StreamClientException: the table's stream was replaced after the plan was stored.
         """
         stored = self._last(COPY)
         if stored is None:
@@ -72,37 +74,40 @@ class MirrorCopy:
         self.source.stream_of(self.plan)
 
     def begin_history(self) -> None:
-        """Give the history its table and the plan; the plan marks it as the history of this mirror."""
+        """Commit the plan to the history. The commit creates the history's table, and shows which mirror owns it."""
         plan = self._last(COPY)
         if self.history is None or plan is None:
             return
         columns = self.history.columns()
         rows = change_rows((), shard=COPY, number=plan.number, columns=columns, declared=self.rule.declared)
-        # No change names the key; its columns come first all the same.
+        # ``change_rows`` learns the key columns from changes, and has none here. Put the key columns first.
         order = {name: index for index, name in enumerate(stored_keys(self.rule))}
         rows = rows.select(sorted(rows.column_names, key=lambda name: order.get(name, len(order))))
         self.history.commit(rows, [plan])
 
     @property
     def left(self) -> list[str]:
-        """Pieces that are not copied to their ends."""
+        """The names of the pieces that are not copied completely."""
         lasts = self.destination.last_commits(list(self.plan.pieces))
         return [name for name, last in lasts.items() if last is None or last.end != CheckpointPosition.SHARD_END]
 
     def run(self, first: int = 0) -> None:
-        """Copy until every piece is copied, or ``stop`` is set. Begin with piece ``first``, and wrap around."""
+        """Copy all pieces, unless ``stop`` is set earlier. Begin with piece number ``first``, and wrap around."""
         names = self.left
         names = names[first % len(names) :] + names[: first % len(names)] if names else names
         while names and not self.stop.is_set():
             advanced = [self._advance(name) for name in names]
             if not any(advanced):
-                # Other processes copy all pieces that are left; this one takes over the pieces of those that end.
+                # Other processes copy all remaining pieces. Wait, and take over the pieces of a process that ends.
                 self.stop.wait(1.0)
             left = set(self.left)
             names = [name for name in names if name in left]
 
     def _advance(self, name: str) -> bool:
-        """Copy a piece until its end, or until another process copies it; return whether any rows were copied."""
+        """Copy the piece ``name`` to its end, or until another process copies it.
+
+        Return whether this process has stored a commit of the piece.
+        """
         start, end = (key_from(text) for text in self.plan.pieces[name])
         is_advanced = False
         while not self.stop.is_set():
@@ -127,9 +132,9 @@ class MirrorCopy:
     def _next(
         self, name: str, last: Commit | None, start: Bound, end: Bound
     ) -> tuple[Commit, list[StreamRecord]] | None:
-        """Return the next commit of a piece and its rows, once the history has them.
+        """Return the next commit of a piece, and its rows as records. If there is a history, store both in it first.
 
-        ``None`` if other processes copy the piece.
+        Return ``None`` if another process copies the piece.
         """
         remembered = self._remembered(name, last)
         if remembered is not None:
@@ -148,10 +153,7 @@ class MirrorCopy:
         return commit, records
 
     def _remembered(self, name: str, last: Commit | None) -> tuple[Commit, list[StreamRecord]] | None:
-        """Return the next commit of a piece if the history already has it.
-
-        A process that died, or still copies, stored it.
-        """
+        """Return the next commit of a piece and its rows if another process has stored them in the history only."""
         commit = None if self.history is None else self.history.last_commits([name])[name]
         if self.history is None or commit is None or (last is not None and commit.number <= last.number):
             return None
@@ -166,7 +168,7 @@ class MirrorCopy:
         pages = [*islice(self.source.scan(self.rule).pages(start, end), COMMIT_PAGES)]
         following, _ = pages[-1]
         records = [record_of(row) for _, rows in pages for row in rows]
-        # For the history they were written before the first change that is read.
+        # In the history, each copied row has the time of the copy's start, which is before the time of all changes.
         begun = self.plan.start_micros
         reached = CheckpointPosition.SHARD_END if following is None else key_text(following)
         return reached, [evolve(each, sequence_info=SequenceInfo(0, begun, at)) for at, each in enumerate(records)]
@@ -188,14 +190,14 @@ class MirrorCopy:
 
 
 def require_changes_since(plan: CopyPlan, now: int, hours: int) -> None:
-    """Refuse to go on if the stream may lack changes since the copy began.
+    """Refuse to follow a stream that may have lost changes since the copy began.
 
     Raises:
-        TrimmedDataException: the copy began longer ago than the stream keeps changes.
+        TrimmedDataException: the copy began longer ago than the stream's retention, which is ``hours``.
     """
     if now - plan.start_micros > hours * MICROS_PER_HOUR - CLOCKS_MARGIN_MICROS:
         raise TrimmedDataException(
             f"the copy began {(now - plan.start_micros) / MICROS_PER_HOUR:.1f} h ago, and the stream keeps changes for "
-            f"{hours} h: it lacks changes since the beginning; mirror into a new table, with a stream that keeps them "
+            f"{hours} h: it lacks changes since the beginning; begin a new mirror, with a stream that keeps changes "
             "longer, or with more processes that copy"
         )

@@ -1,8 +1,8 @@
-"""A mirror lists the shards of its stream regularly, so that changes of newly opened shards are not missed.
+"""Regular listings of a stream's shards, by which a mirror detects that changes of a new shard may be lost.
 
-The law is the one of ``core.shard_tree``; the listings are stored in the destination's log. A listing names the shards
-of which nothing was merged, each with the position where it begins. A read at that position shows whether the changes
-after it still exist. Shards that a later listing has and the stored one lacks were opened in between.
+``core.shard_tree`` explains the rule. The destination's log stores the last listing. The listing has each shard without
+merged changes, with the shard's first position. A read at that position shows whether the stream still has the shard's
+first changes. A shard that a new listing has, and the stored one lacks, was opened between the two listings.
 """
 
 from __future__ import annotations
@@ -22,40 +22,42 @@ from streamclient.errors import StreamClientException, TrimmedDataException
 from streamclient.model import Shard
 
 LISTED = f"{COPY}/listed"
-"""The shard whose commits list the shards of the stream."""
+"""The name in ``Commit.shard`` of the commits that store the listings."""
 
 _TRY_AGAIN_MICROS = 60 * 1_000_000
 
 
 @frozen
 class Listing:
-    """The shards of a stream at one time."""
+    """A stored listing of those shards of a stream of which the mirror has merged nothing."""
 
     micros: int
-    """The time of the listing, in microseconds since 1970. Shards that were not listed at this time were opened
-    later."""
+    """The time of the listing, in microseconds since 1970. Every shard that was opened later is absent."""
     places: Mapping[str, str]
-    """The first position of each shard of which nothing had been merged."""
+    """The first position of each listed shard, by the shard's id."""
 
     def to_text(self) -> str:
-        """Return the text that the log stores."""
+        """Return the listing as JSON text, which a commit in the destination's log stores."""
         return json.dumps({"micros": self.micros, "places": dict(self.places)})
 
     @classmethod
     def of(cls, last: Commit | None) -> Listing | None:
-        """Read the listing in a commit; ``None`` without a commit, as in the log of a mirror of an earlier version."""
+        """Return the listing in the commit ``last``. Return ``None`` if ``last`` is ``None``.
+
+        Mirrors of earlier versions of this package have no such commit.
+        """
         return None if last is None else cls.from_text(last.end)
 
     @classmethod
     def from_text(cls, text: str) -> Listing:
-        """Read a text of ``to_text``."""
+        """Return the listing from its JSON text, which ``to_text`` has made."""
         plain = json.loads(text)
         return cls(plain["micros"], plain["places"])
 
 
 @define(eq=False)
 class ShardWatch:
-    """Lists the shards when a process begins to follow the stream, and regularly afterwards."""
+    """Detects lost changes of new shards. It lists the shards when a process begins to follow the stream, and later."""
 
     source: SourceTable
     destination: MergingDestination
@@ -64,21 +66,22 @@ class ShardWatch:
 
     @property
     def is_due(self) -> bool:
-        """Whether it is time to list the shards again."""
+        """Whether it is time for the next listing."""
         return now_micros() >= self._next_micros
 
     def try_later(self) -> None:
-        """Do not list the shards before a pause is over, because the service or the destination has trouble."""
+        """Postpone the next listing for a minute, after an error of the service or the destination."""
         self._next_micros = now_micros() + _TRY_AGAIN_MICROS
 
     def look(self) -> None:
-        """Store the list of shards, unless that was done lately.
+        """List the shards, check that no changes are lost, and store the listing if the stored one is too old.
 
         Raises:
-            TrimmedDataException: changes are lost, or may be, which no read of the stream would show.
+            TrimmedDataException: changes of a shard are lost, or may be lost without a sign in the stream.
             StreamClientError: the service or the destination failed.
         """
-        now = now_micros()  # before the call: its answer may lack shards that are opened meanwhile
+        # Take the time before the call, because the response may lack shards that are opened during the call.
+        now = now_micros()
         described = self.source.describe_stream(self.plan.stream_id)
         lasts = self.destination.last_commits([LISTED, *(shard.shard_id for shard in described.shards)])
         known = Listing.of(lasts[LISTED])
@@ -123,9 +126,9 @@ class ShardWatch:
     def _store(self, last: Commit | None, listing: Listing) -> None:
         commit = Commit.note(last, application=self.destination.application, shard=LISTED, text=listing.to_text())
         columns = self.destination.columns()
-        assert columns is not None  # the copy has made the table
+        assert columns is not None  # the copy has created the destination's table
         try:
             self.destination.commit(columns.empty_table(), [commit])
         except StreamClientException:
             if self.destination.last_commits([LISTED])[LISTED] == last:
-                raise  # otherwise another process was quicker, and has stored the same list
+                raise  # if the last commit is a new one, another process has stored a listing, and no error is needed

@@ -1,4 +1,4 @@
-"""The record processors of a mirror, which hand the changes of their shards to its writer."""
+"""The record processors of a mirror. They pass the changes of their shards to the mirror's writer."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from streamclient.model import CheckpointPosition, ShutdownReason
 
 
 class MirrorProcessor(IRecordProcessor):
-    """Hands the changes of one shard to the writer. ``process_records`` returns before these changes are merged."""
+    """Passes the changes of one shard to the writer. ``process_records`` returns before the changes are merged."""
 
     def __init__(self, writer: MirrorWriter) -> None:
         self._writer = writer
         self._shard: MirroredShard | None = None
 
     def initialize(self, initialization_input: InitializationInput) -> None:
-        """Join the writer, and settle the batch that an earlier owner prepared.
+        """Register the shard with the writer. The writer also completes a batch that an earlier owner prepared.
 
         Raises:
-            ConfigurationError: this is a replay of parked records.
+            ConfigurationError: the worker replays parked records.
         """
         if initialization_input.is_replay:
             raise ConfigurationError(
@@ -38,9 +38,10 @@ class MirrorProcessor(IRecordProcessor):
         self._shard = self._writer.begin(initialization_input)
 
     def process_records(self, process_records_input: ProcessRecordsInput) -> None:
-        """Hand the changes to the writer to be merged.
+        """Pass the changes to the writer, which merges them later.
 
-        Before an error is raised, the processor requests its restart: no record of this call is to blame.
+        No record of this call can cause an error. So the processor requests its restart before it raises an error, and
+        the worker parks no record.
         """
         records = process_records_input.records
         if not records:
@@ -53,9 +54,9 @@ class MirrorProcessor(IRecordProcessor):
             raise
 
     def shutdown(self, shutdown_input: ShutdownInput) -> None:
-        """Merge waiting changes, unless the lease is lost. Then store the end of the shard, if it was reached."""
+        """Merge the waiting changes, unless the lease is lost. Store the end of the shard if it was reached."""
         if self._shard is None:
-            return  # initialize failed
+            return  # `initialize` has failed
         shard, reason = self._shard, shutdown_input.shutdown_reason
         try:
             if reason is not ShutdownReason.ZOMBIE and shard.error is None:
@@ -73,10 +74,10 @@ class MirrorProcessor(IRecordProcessor):
 
 @define
 class MirrorProcessors(IRecordProcessorFactory):
-    """Makes the processors of a mirror in one process, which share a writer."""
+    """Makes the processors of a mirror in one process. They share one writer."""
 
     writer: MirrorWriter
 
     def create_processor(self) -> MirrorProcessor:
-        """Make a processor for one shard."""
+        """Return a processor that passes the changes of one shard to the shared writer."""
         return MirrorProcessor(self.writer)

@@ -1,7 +1,8 @@
-"""The configuration file of a mirror, in TOML: ``[source]``, ``[destination]`` and perhaps ``[mirror]``.
+"""The configuration file of a mirror, in TOML, with the sections ``[source]``, ``[destination]`` and ``[mirror]``.
 
-A text ``${NAME}`` stands for an environment variable. Endpoint, instance and keys that ``[source]`` lacks come from
-``TABLESTORE_ENDPOINT`` and the other variables of every command. All mistakes are reported at once, before any call.
+The section ``[mirror]`` is optional. In a value, ``${NAME}`` stands for an environment variable. If ``[source]`` lacks
+the endpoint, the instance or the access keys, they come from the variables that all commands read, such as
+``TABLESTORE_ENDPOINT``. All mistakes in the file are reported together, before any call of the service.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from streamclient.tablestore.instance import CONNECTION_SETTINGS, Connection
 
 
 class DestinationKind(Enum):
-    """The kinds of destinations."""
+    """The kinds of destinations that a mirror's configuration can name."""
 
     DELTA = "delta"
     POSTGRES = "postgres"
@@ -44,14 +45,15 @@ _options = checks.Check(
 )
 _DELTA, _POSTGRES = ("kind", DestinationKind.DELTA), ("kind", DestinationKind.POSTGRES)
 
-# Tables do not come from the environment: a mirror on the status table of workers would share their leases, too.
+# The environment never names the tables of a mirror. If a mirror used the workers' status table, it would share their
+# leases.
 SECTIONS = (
     Section(
         "source",
         (
             *CONNECTION_SETTINGS,
             Setting("table", "the table", is_needed=True),
-            Setting("status_table", "keeps the leases of the processes; one per mirror, created", is_needed=True),
+            Setting("status_table", "the table for the leases of this mirror; made if missing", is_needed=True),
         ),
     ),
     Section(
@@ -63,39 +65,39 @@ SECTIONS = (
             Setting("conninfo", "how to connect", checks.secret, needed_with=_POSTGRES, only_with=_POSTGRES),
             Setting("table", "PostgreSQL: name of the table", needed_with=_POSTGRES, only_with=_POSTGRES),
             Setting("application", "names the fleet in the destination's log; `default` unless given"),
-            Setting("answer_seconds", "wait for an answer of the destination, or a commit; 15", checks.seconds),
+            Setting("answer_seconds", "longest wait for the destination; 15 by default", checks.seconds),
         ),
     ),
     Section(
         "mirror",
         (
-            Setting("history", "whether the changes are kept, too, in a second table", checks.flag),
+            Setting("history", "whether a second table keeps the changes themselves", checks.flag),
             Setting("worker", "name of the process, unique among the processes of the mirror"),
-            Setting("lease_seconds", "how long a dead process keeps its shards; 20", checks.seconds),
-            Setting("max_records", "changes of a shard that are merged at once; 10,000", checks.positive),
-            Setting("max_mebibytes", "their size; 64", checks.positive),
-            Setting("max_age_seconds", "how long the first of them waits; 2", checks.seconds),
-            Setting("expiry_seconds", "between two removals of expired cells; 300", checks.seconds),
-            Setting("piece_mebibytes", "size of a piece of the copy; 100", checks.positive),
+            Setting("lease_seconds", "how long a dead process keeps its shards; 20 by default", checks.seconds),
+            Setting("max_records", "number of a shard's changes before a merge; 10,000 by default", checks.positive),
+            Setting("max_mebibytes", "size of a shard's changes before a merge; 64 by default", checks.positive),
+            Setting("max_age_seconds", "longest wait of a change for its merge; 2 by default", checks.seconds),
+            Setting("expiry_seconds", "time between removals of expired cells; 300 by default", checks.seconds),
+            Setting("piece_mebibytes", "size of a piece of the copy; 100 by default", checks.positive),
         ),
     ),
 )
-"""The settings of each section."""
+"""The sections of a mirror's configuration file, with the settings of each section."""
 
 
 @frozen
 class MirrorSettings:
-    """A valid configuration."""
+    """The checked settings of a mirror's configuration file."""
 
     source: Mapping[str, Any]
     destination: Mapping[str, Any]
     mirror: Mapping[str, Any]
 
     def make(self) -> Mirror:
-        """Make the mirror, without any call.
+        """Return a mirror with these settings, without any call of the service or the destination.
 
         Raises:
-            ConfigurationError: a library is not installed, or an address is invalid.
+            ConfigurationError: a library for the destination is not installed, or an address is invalid.
         """
         source = dict(self.source)
         table, status_table = source.pop("table"), source.pop("status_table")
@@ -137,15 +139,15 @@ _LIMITS = ("max_records", "max_mebibytes", "max_age_seconds", "expiry_seconds")
 
 
 def load_mirror_settings(path: Path, environment: Mapping[str, str]) -> MirrorSettings:
-    """Read a configuration file.
+    """Return the checked settings of the mirror's configuration file at ``path``.
 
     Raises:
-        ConfigurationError: the file cannot be read, or a setting is invalid; the text has one line per mistake.
+        ConfigurationError: the file cannot be read, or settings are invalid. The message has a line for each mistake.
     """
     mistakes: list[str] = []
     sections = read_sections(load_document(path, is_toml=True), SECTIONS, environment, mistakes.append)
     source = sections["source"]
     if source.get("table") is not None and source.get("table") == source.get("status_table"):
-        mistakes.append(f"source.status_table: {source['table']!r} is the source table; leases need another one")
+        mistakes.append(f"source.status_table: {source['table']!r} is the source table; name another table for leases")
     require_no_mistakes(str(path), mistakes)
     return MirrorSettings(**sections)

@@ -1,4 +1,4 @@
-"""Changes of each shard that wait to be merged, and the part of them that one merge takes."""
+"""The changes of a mirror's shards that wait to be merged, and the batches that the mirror cuts out of them."""
 
 from __future__ import annotations
 
@@ -19,45 +19,43 @@ from streamclient.wire.page_parts import PageRecords
 @checks.explains_names
 @frozen(kw_only=True)
 class MergeLimits:
-    """The bounds at which changes are merged.
+    """The limits at which a mirror merges waiting changes.
 
     Raises:
         ConfigurationError: a setting is invalid.
     """
 
     max_records: int = field(default=10_000, validator=checks.positive)
-    """A shard's batch is due at this number of changes."""
+    """A shard's batch is due once this many changes wait."""
     max_mebibytes: int = field(default=64, validator=checks.positive)
-    """A shard's batch is due at this size, and one merge takes less than twice this size from all shards. A merge needs
-    several times as much memory, and a column of text cannot have more than two gigabytes."""
+    """A shard's batch is due once its waiting changes have this size. One merge takes less than twice this size from
+    all shards together. A merge needs several times the size of its changes as memory. A merge fails if a column has
+    more than two gigabytes of text."""
     max_age_seconds: float = field(default=2.0, validator=checks.seconds)
-    """A shard's batch is due when its first change has waited for this time, in seconds. Shorter times write files more
-    often."""
+    """A shard's batch is due once its first change has waited for this many seconds. With a shorter time, the mirror
+    writes more and smaller files."""
     expiry_seconds: float = field(default=300.0, validator=checks.seconds)
-    """Time between two removals of expired cells."""
+    """The seconds between two removals of cells that have exceeded the table's time to live."""
 
     @property
     def max_bytes(self) -> int:
-        """``max_mebibytes`` in bytes."""
+        """The limit ``max_mebibytes``, converted to bytes."""
         return self.max_mebibytes << 20
 
 
 @frozen
 class WaitingPage:
-    """A page of waiting changes. It is the smallest unit of a batch, because only the end of a page is a position."""
+    """The waiting changes of one read. A batch has whole pages, because only the end of a page has a position."""
 
     records: Sequence[StreamRecord]
     size_bytes: int
-    """The approximate size on the wire."""
+    """The approximate size of the changes in bytes, as the service sends them."""
     end: str
     arrived: float
 
     @classmethod
     def of(cls, records: Sequence[StreamRecord], end: str, arrived: float) -> WaitingPage:
-        """Make a page of delivered records.
-
-        Each record object is made only once, because records are read several times.
-        """
+        """Return a page of ``records`` as a list, because a lazy sequence would make each record object repeatedly."""
         if isinstance(records, PageRecords):
             return cls(list(records), records.size_bytes, end, arrived)
         return cls(list(records), size_of(cell.value for each in records for cell in each.columns), end, arrived)
@@ -65,51 +63,52 @@ class WaitingPage:
 
 @define(eq=False)
 class MirroredShard:
-    """The state of one shard while a processor has it. Guarded by the writer's lock."""
+    """The state of one shard while a processor has it. A thread that uses it must hold the lock of ``MirrorWriter``."""
 
     info: ShardInfo
     checkpointer: IRecordProcessorCheckpointer
     marker: IShutdownMarker
     start: str
-    """The position at which the next commit begins."""
+    """The position at which the shard's next commit begins."""
     promised: Commit | None = None
-    """The batch that an earlier owner prepared. It must be stored with exactly the same end."""
+    """The commit that an earlier owner of the shard prepared and did not complete, or ``None``. The next batch must
+    have the records and the end of this commit."""
     pages: list[WaitingPage] = field(factory=list)
     is_flushing: bool = False
     is_ending: bool = False
-    """Whether the shard ends after its last page."""
+    """Whether the shard has been read to its end, so that no further pages come."""
     is_under_way: bool = False
     is_lost: bool = False
     error: Exception | None = None
 
     @property
     def waiting(self) -> int:
-        """Number of waiting changes."""
+        """The number of changes of the shard that wait to be merged."""
         return sum(len(page.records) for page in self.pages)
 
     @property
     def waiting_bytes(self) -> int:
-        """Size of the waiting changes."""
+        """The approximate size, in bytes, of the changes of the shard that wait to be merged."""
         return sum(page.size_bytes for page in self.pages)
 
     def is_full(self, limits: MergeLimits, times: int = 1) -> bool:
-        """Return whether at least ``times`` times the limits of a batch wait."""
+        """Return whether the waiting changes fill at least ``times`` batches, by their number or by their size."""
         return self.waiting >= times * limits.max_records or self.waiting_bytes >= times * limits.max_bytes
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing more of the shard is merged."""
+        """Whether no further changes of the shard will be merged, because of an error or a lost lease."""
         return self.is_lost or self.error is not None or self.checkpointer.is_closed
 
     @property
     def is_settled(self) -> bool:
-        """Whether no merge of the shard is left to wait for."""
+        """Whether no merge of the shard is running, and none will follow for the changes that have arrived."""
         if self.is_under_way:
             return False
         return self.is_over or (not self.pages and not (self.is_ending and self.start != CheckpointPosition.SHARD_END))
 
     def due_at(self, limits: MergeLimits) -> float | None:
-        """Return the time at which a batch of the shard must be merged; ``None`` if no batch can be cut."""
+        """Return the time at which the shard's next batch must be merged; ``None`` if no batch can be merged now."""
         if self.is_over or self.is_under_way or self._pages_to_cut(limits) is None:
             return None
         if self.is_flushing or self.promised is not None or self.is_full(limits):
@@ -117,7 +116,7 @@ class MirroredShard:
         return self.pages[0].arrived + limits.max_age_seconds
 
     def cut(self, limits: MergeLimits) -> ShardCut:
-        """Remove the pages of the next batch from the waiting ones, and return them as the shard's part of a merge."""
+        """Remove the pages of the next batch, and return them as the shard's part of a merge."""
         count = self._pages_to_cut(limits) or 0
         pages, self.pages = self.pages[:count], self.pages[count:]
         is_end = self.is_ending and not self.pages
@@ -128,7 +127,7 @@ class MirroredShard:
         return ShardCut(self, ShardChanges.of(self.info.shard_id, records), size, end)
 
     def _pages_to_cut(self, limits: MergeLimits) -> int | None:
-        """Return the number of pages of the next batch; ``None`` while it cannot be cut."""
+        """Return the number of waiting pages in the next batch; ``None`` if there is no complete batch."""
         if self.promised is not None:
             if self.promised.end == CheckpointPosition.SHARD_END:
                 return len(self.pages) if self.is_ending else None
@@ -144,7 +143,7 @@ class MirroredShard:
 
 @define(eq=False)
 class ShardCut:
-    """A shard's part of one merge."""
+    """One shard's part of a merge: its changes, the position where they end, and their commit."""
 
     shard: MirroredShard
     part: ShardChanges

@@ -1,14 +1,15 @@
 """The thread that merges the changes of all shards that a process of a mirror has.
 
-The order of the steps makes a crash repeat a batch and never lose or double it:
+The thread works in these steps. After a crash, another process may repeat a batch, but no change is lost or stored
+twice.
 
-1. The waiting pages are cut, for each shard from its last commit to the end of a page.
-2. Each shard's commit is stored beside its checkpoint (the first phase of two). After a crash the next owner finds it
-   there, reads up to the same record, and finishes the same batch.
-3. The history, if it is kept, gets the changes with these commits.
-4. The mirror gets the changed rows with these commits, in one step. If another owner has committed, the destination
-   refuses this step. A repeat of it changes nothing.
-5. The checkpoints are stored.
+1. For each shard that is due, take waiting pages as a batch. The batch begins where the shard's last commit ended.
+2. Store each shard's commit in the status table, as a prepared checkpoint. After a crash, the shard's next owner finds
+   the commit there, reads up to the same record, and completes the same batch.
+3. If the mirror keeps a history, store the changes and these commits in the history.
+4. Store the changed rows and these commits in the mirror, in one step. If a later owner has committed, the destination
+   refuses the step. A repeated step changes nothing.
+5. Store the checkpoints.
 """
 
 from __future__ import annotations
@@ -50,23 +51,23 @@ if TYPE_CHECKING:
 _log = logs.logger(__name__)
 
 EXPIRY = "expiry"
-"""The shard whose commits store the time up to which expired cells were removed."""
+"""The name in ``Commit.shard`` of the commits that store the time up to which expired cells were removed."""
 
 _EXPIRED_ROWS = 20_000
-"""The largest number of rows of which one commit removes cells."""
+"""The largest number of rows from which one commit removes expired cells."""
 
 _SHOWN_KEYS = 10
-"""The largest number of keys that one line of the log names."""
+"""The largest number of row keys that one log message shows."""
 
 _LOOK_SECONDS = 0.25
-"""Interval, in seconds, at which a waiting processor checks whether its lease is lost."""
+"""The interval, in seconds, at which a waiting processor checks whether its lease is lost."""
 
 CLOSED = "the mirror has ended"
 
 
 @define(eq=False)
 class MirrorWriter:
-    """Merges the changes of all shards of a process, in a thread of its own. Thread-safe."""
+    """Merges the changes of all shards of this process into the mirror, in its own thread. Thread-safe."""
 
     source: SourceTable
     destination: MergingDestination
@@ -75,25 +76,25 @@ class MirrorWriter:
     limits: MergeLimits = field(factory=MergeLimits)
     watch: ShardWatch | None = None
     loss: str = ""
-    """The reason why changes may be missing, once the shard watch finds such a reason; any thread may read it."""
+    """The reason why the mirror may lack changes; empty while ``watch`` has found none. Any thread may read it."""
     clock: Callable[[], float] = time.monotonic
     merges: int = 0
-    """Number of commits."""
+    """The number of merges by this object."""
     changes: int = 0
-    """Number of merged changes."""
+    """The number of changes that this object has merged."""
     unmerged: UnmergedChanges = field(factory=UnmergedChanges)
-    """The lag and the trouble of the shards. Any thread may ask for them."""
+    """The lag of each shard, and the failures of its merges. Any thread may read from this object."""
     _shards: list[MirroredShard] = field(factory=list)
     _changed: threading.Condition = field(factory=threading.Condition)
     _birthplace: Birthplace = field(factory=Birthplace)
     _thread: threading.Thread | None = None
     _using: threading.Lock = field(factory=threading.Lock)
-    """Held while the destination's handle is used."""
+    """The lock that a thread holds while it uses ``destination``, which serves one thread at a time."""
     _is_closed: bool = False
     _expired_at: float | None = None
 
     def start(self) -> None:
-        """Begin to merge.
+        """Start the thread that merges.
 
         Raises:
             NoThreadError: the system refused the thread.
@@ -101,7 +102,10 @@ class MirrorWriter:
         self._thread = start_thread(self._run, "streamclient-mirror")
 
     def close(self) -> None:
-        """End after the merge that is under way. The next owners of the shards read the waiting changes again."""
+        """Let the thread end, and wait until it has finished its current merge.
+
+        The next owners of the shards read the remaining changes from the last checkpoints.
+        """
         self._birthplace.require("the mirror")
         with self._changed:
             self._is_closed = True
@@ -110,9 +114,10 @@ class MirrorWriter:
             self._thread.join(WAIT_SECONDS)
 
     def begin(self, given: InitializationInput) -> MirroredShard:
-        """Begin to write a shard.
+        """Register the shard of a new processor, and return its state.
 
-        Complete the batch that an earlier owner cut, or remember that this batch must be repeated.
+        If an earlier owner has stored a batch but not the batch's checkpoint, this call stores the checkpoint. If the
+        earlier owner has only prepared the batch, the shard's next batch will have the same records.
         """
         shard = MirroredShard(given.shard_info, given.checkpointer, given.shutdown_marker, given.initial_checkpoint)
         try:
@@ -141,7 +146,10 @@ class MirrorWriter:
             shard.promised = promised
 
     def offer(self, shard: MirroredShard, records: Sequence[StreamRecord], end: str) -> None:
-        """Hand over a page to be merged. Wait while too many changes of the shard wait. Raises the shard's error."""
+        """Add ``records``, which end at the position ``end``, to the waiting changes of the shard.
+
+        If the shard has failed, raise its error. While the waiting changes fill two batches, the call does not return.
+        """
         page = WaitingPage.of(records, end, self.clock())
         with self._changed:
             self._raise(shard)
@@ -153,17 +161,17 @@ class MirrorWriter:
             self._raise(shard)
 
     def flush(self, shard: MirroredShard, *, is_end: bool) -> None:
-        """Merge all waiting changes of the shard, and with ``is_end`` its end."""
+        """Wait until all waiting changes of the shard are merged. If ``is_end``, commit the end of the shard, too."""
         with self._changed:
             shard.is_flushing, shard.is_ending = True, is_end
             if shard.promised is not None and not (is_end or shard.is_under_way) and shard.due_at(self.limits) is None:
-                return  # the promised batch is not whole yet: the next owner reads it again
+                return  # some records of the prepared batch are missing, so the shard's next owner completes it
             self._changed.notify_all()
             self._await(lambda: shard.is_settled, shard)
             self._raise(shard)
 
     def leave(self, shard: MirroredShard, *, is_lost: bool = False) -> None:
-        """Drop a shard with its waiting changes."""
+        """Forget the shard and drop its waiting changes. ``is_lost`` says whether the shard's lease is lost."""
         with self._changed:
             shard.is_lost |= is_lost
             shard.pages.clear()
@@ -185,7 +193,7 @@ class MirrorWriter:
             if self.clock() > deadline:
                 raise StreamClientException(f"the destination did not take a batch within {WAIT_SECONDS:g} s")
 
-    # --- the thread -----------------------------------------------------------------------------------------------
+    # --- methods of the merging thread ----------------------------------------------------------------------------
 
     def _run(self) -> None:
         while True:
@@ -200,7 +208,7 @@ class MirrorWriter:
                 self._changed.notify_all()
             for cut in cuts:
                 if cut.shard.error is not None:
-                    # A shard without new changes would not learn of the error otherwise.
+                    # Without this request, the processor would raise the error only when new changes come.
                     cut.shard.marker.mark_for_process_restart()
             if self._is_expiry_due():
                 self._expire_safely()
@@ -219,13 +227,16 @@ class MirrorWriter:
             self.unmerged.waits(shard_id, shard.start, shard.pages[0].records)
 
     def _await_due(self) -> list[ShardCut] | None:
-        """Wait for due batches and return them. The result is empty if other work is due, and ``None`` at the end."""
+        """Wait for work, and return the batches that are due.
+
+        Return an empty list if other work is due, such as the removal of expired cells; ``None`` after ``close``.
+        """
         with self._changed:
             while not self._is_closed:
                 now = self.clock()
                 dates = [(at, shard) for shard in self._shards if (at := shard.due_at(self.limits)) is not None]
                 if dates and min(at for at, _ in dates) <= now:
-                    # Shards that are due soon join: one merge of many shards costs about as much as of one.
+                    # Include shards that are due soon. A merge of many shards costs about as much as a merge of one.
                     soon = now + self.limits.max_age_seconds / 2
                     self.unmerged.merging(now)
                     return self._cut([shard for at, shard in sorted(dates, key=itemgetter(0)) if at <= soon])
@@ -236,7 +247,7 @@ class MirrorWriter:
         return None
 
     def _cut(self, due: Sequence[MirroredShard]) -> list[ShardCut]:
-        """Cut batches of ``due`` shards, as many as may be merged at once. The other shards stay due."""
+        """Take a batch from each shard in ``due`` until one merge has enough changes. The other shards stay due."""
         cuts: list[ShardCut] = []
         for shard in due:
             if sum(cut.size_bytes for cut in cuts) < self.limits.max_bytes:
@@ -244,7 +255,7 @@ class MirrorWriter:
         return cuts
 
     def _store_safely(self, cuts: Sequence[ShardCut]) -> dict[str, Exception]:
-        """Store batches, and return the errors of those that were not stored, by shard."""
+        """Store the batches ``cuts``; return by shard the errors of the batches that were not stored."""
         errors: dict[str, Exception] = {}
         try:
             with self._using:
@@ -273,7 +284,10 @@ class MirrorWriter:
                 errors[cut.part.shard] = error
 
     def _merge_all(self, left: Sequence[ShardCut], errors: dict[str, Exception]) -> None:
-        """Merge batches in one step. A shard that is fenced, or has changes that cannot be stored, stops no other."""
+        """Merge the batches ``left`` in one step, without shards that are fenced or whose changes cannot be stored.
+
+        Put the errors of these shards into ``errors``.
+        """
         while left:
             try:
                 self._merge(left)
@@ -281,10 +295,10 @@ class MirrorWriter:
             except FencedCommit as error:
                 errors.update(dict.fromkeys(error.shards, error))
                 if not any(cut.part.shard in errors for cut in left):
-                    raise  # the error names no shard of this batch
+                    raise  # the error names none of these shards
                 left = [cut for cut in left if cut.part.shard not in errors]
             except DependencyException:
-                raise  # no shard's changes are the cause
+                raise  # the destination has failed, and not because of a change
             except Exception:
                 if len(left) == 1:
                     raise
@@ -313,8 +327,8 @@ class MirrorWriter:
         if promised is not None and not commit.keeps(promised):
             changes = counted(promised.count, "change")
             raise StreamClientException(
-                f"shard {info.shard_id} was to be stored up to {promised.end} with {changes} as an earlier owner had "
-                f"cut it, but {commit} has {commit.count}: the stream gives other records than before"
+                f"an earlier owner of shard {info.shard_id} prepared a batch up to {promised.end} with {changes}, but "
+                f"{commit} has {commit.count}: the stream gives other records than before"
             )
         cut.commit = commit
         cut.prepared = cut.shard.checkpointer.prepare_checkpoint(cut.end, commit.to_json().encode())
@@ -334,19 +348,22 @@ class MirrorWriter:
     def _folded(self, present: Table, batch: ChangeBatch) -> Table:
         found = fold(present, batch, self.rule)
         if len(found.in_doubt) > len(found.doubled):
-            _log.info("rows are read again, as single versions of them were deleted meanwhile")
+            _log.info("rows are read from the source table, because single versions of their cells were deleted")
         return self._with_doubts(found.rows, found.in_doubt, found.doubled, batch)
 
     def _with_doubts(
         self, rows: Table, keys: Sequence[RowKey], doubled: Sequence[RowKey], batch: ChangeBatch | None
     ) -> Table:
-        """Return ``rows`` with the present rows of ``keys`` from the table. The history gets these rows as changes."""
+        """Return ``rows``, and the rows with the keys ``keys`` as they are in the source table now.
+
+        If the mirror keeps a history, store the rows from the source table in the history, as changes.
+        """
         if not keys:
             return rows
         if doubled:
             shown = ", ".join(map(repr, doubled[:_SHOWN_KEYS]))
             keys_found = counted(len(doubled), "key")
-            _log.warning("the mirror has more than one row for %s; these rows are read again: %s", keys_found, shown)
+            _log.warning("the mirror has several rows for %s, and reads the source's rows: %s", keys_found, shown)
         records, at = self.source.read_again(self.rule, keys)
         if self.history is not None and batch is not None:
             remember(self.history, as_changes(batch, self.rule, keys, records), at, self.rule)
@@ -354,7 +371,7 @@ class MirrorWriter:
         return pyarrow().concat_tables([rows, again], promote_options="default")
 
     def _remember(self, history: Destination, cuts: Sequence[ShardCut]) -> None:
-        """Store the changes that an earlier owner had not stored when it died. Each step is all or nothing."""
+        """Store the changes and commits of ``cuts`` in the history, unless an earlier owner has already stored them."""
         lasts = history.last_commits([cut.part.shard for cut in cuts])
         left = [cut for cut in cuts if cut.commit is not None and not is_stored(lasts, [cut.commit])]
         if left:
@@ -367,7 +384,7 @@ class MirrorWriter:
             number = cut.commit.number if cut.commit is not None else 0
             shard, declared = cut.part.shard, self.rule.declared
             rows = change_rows(cut.part.changes, shard=shard, number=number, columns=columns, declared=declared)
-            # A column that is new in several shards has one type, that of the first of them.
+            # If a column is new in several shards, it takes its type from the first of these shards.
             columns = rows.schema if columns is None else pa.unify_schemas([columns, rows.schema])
             parts.append(rows)
         return pa.concat_tables(parts, promote_options="default")
@@ -377,10 +394,10 @@ class MirrorWriter:
 
     def _no_rows(self) -> Table:
         columns = self.destination.columns()
-        assert columns is not None  # the copy has made the table
+        assert columns is not None  # the copy has created the destination's table
         return columns.empty_table()
 
-    # --- shards that are new ----------------------------------------------------------------------------------------
+    # --- regular listings of the shards ---------------------------------------------------------------------------
 
     def _is_look_due(self) -> bool:
         return self.watch is not None and self.watch.is_due and not (self._is_closed or self.loss)
@@ -395,9 +412,9 @@ class MirrorWriter:
             _log.error("the mirror may lack changes: %s", error)
         except Exception as error:
             self.watch.try_later()
-            _log.warning("the shards of the stream were not looked at, which is tried again: %s", error)
+            _log.warning("the shards of the stream could not be listed; the mirror tries again in a minute: %s", error)
 
-    # --- expired cells ----------------------------------------------------------------------------------------------
+    # --- removal of expired cells ---------------------------------------------------------------------------------
 
     def _is_expiry_due(self) -> bool:
         if self.rule.ttl_millis is None or self._is_closed:
@@ -412,10 +429,13 @@ class MirrorWriter:
         except FencedCommit as error:
             _log.info("expired cells are removed by another process: %s", error)
         except Exception as error:
-            _log.warning("expired cells were not removed, which is tried again: %s", error)
+            _log.warning("expired cells could not be removed; the mirror tries again later: %s", error)
 
     def expire(self, now: int) -> None:
-        """Remove the cells that are older than the table's time to live, by the time ``now`` in microseconds."""
+        """Remove all cells from the mirror that have exceeded the table's time to live at ``now``.
+
+        ``now`` is a time in microseconds since 1970.
+        """
         before = (now - CLOCKS_MARGIN_MICROS) // 1_000 - (self.rule.ttl_millis or 0)
         below = self.destination.rows_below(VERSION, before)
         names = stored_keys(self.rule)

@@ -1,4 +1,4 @@
-"""A mirror: a table copied into a destination, then kept equal to it."""
+"""A mirror: a copy of a table in a destination, and the processes that keep the copy equal to the table."""
 
 from __future__ import annotations
 
@@ -37,26 +37,27 @@ if TYPE_CHECKING:
     from tablestore import OTSClient
 
 HISTORY_SUFFIX = "_changes"
-"""The suffix that makes the history's address or name from the mirror's."""
+"""The suffix of a history's address or table name, which is otherwise the mirror's address or table name."""
 
 
 @checks.explains_names
 class Mirror(Probed):
-    """Copies a table into a destination, and keeps it equal to the table at a position that it records.
+    """Copies a table into a destination, and then merges the table's changes into the copy.
 
-    Any number of processes may run the same mirror. They share the work by leases in the status table, and take over
-    the work of those that end. Each change is merged once, whichever process dies.
+    The mirror equals the table at a position in the stream, which the destination stores with the rows. Any number of
+    processes may run the same mirror. They share the work by leases in the status table, and take over the work of a
+    process that ends. Each change is merged exactly once, even if processes die.
 
     Args:
-        client: a client for the table, its stream and the status table.
-        table: the table to mirror; it needs a stream.
-        status_table: the table for the leases, which is created; each mirror needs its own.
-        to: the mirror: a destination with a key, or the address of a Delta table.
-        history: a second destination for the changes themselves, given from the first start on.
-        worker_name: unique among the processes of the mirror.
-        client_config: settings of the worker.
-        limits: bounds at which changes are merged.
-        piece_mebibytes: about the size of one piece of the copy.
+        client: a client of the SDK for the table, its stream and the status table.
+        table: the table to mirror. It must have a stream.
+        status_table: the table for the leases. It is created if it is missing. Each mirror needs its own status table.
+        to: the destination of the mirrored rows, or the address of a Delta table for them.
+        history: a second destination, which stores the changes themselves. Give it from the mirror's first start on.
+        worker_name: the name of this process, unique among the processes of the mirror.
+        client_config: settings of the worker that reads the stream.
+        limits: the limits at which changes are merged.
+        piece_mebibytes: the approximate size of the pieces in which the table is copied.
 
     Raises:
         ConfigurationError: an argument is invalid.
@@ -90,7 +91,7 @@ class Mirror(Probed):
         if history is not None and history.application != self._destination.application:
             raise ConfigurationError(
                 f"history has the application {history.application!r}, the mirror {self._destination.application!r}: "
-                "both hold the same commits, so they need the same one"
+                "both hold the same commits, so they need the same application"
             )
         if history is not None and _is_same_table(history, self._destination):
             raise ConfigurationError(_HISTORY_IS_MIRROR)
@@ -99,7 +100,7 @@ class Mirror(Probed):
         self._config = client_config if client_config is not None else ClientConfig()
         self._limits = limits if limits is not None else MergeLimits()
         self._piece_mebibytes = piece_mebibytes
-        # Checked here, before anything is called.
+        # ``StreamConfig`` checks its settings here, before any call of the service.
         self._stream_config = StreamConfig(client=client, data_table_name=table, status_table_name=status_table)
         self._copy: MirrorCopy | None = None
         self._worker: Worker | None = None
@@ -109,16 +110,16 @@ class Mirror(Probed):
         self._lock = threading.Lock()
 
     def run(self) -> None:
-        """Copy the rows that are not copied, then merge changes, until ``shutdown``.
+        """Copy the rows that are not copied yet, then merge changes until ``shutdown``.
 
-        While changes are followed, the run waits until trouble with service or destination is over. While the table is
-        copied, such trouble ends the run, and the next run goes on.
+        If the service or the destination fails during the copy, this method raises the error, and the next run
+        continues the copy. If one of them fails after the copy, this method waits until it works again.
 
         Raises:
             ConfigurationError: the table cannot be mirrored, or the destination is not a mirror of this table.
-            StreamClientException: the copy took longer than the stream keeps changes, or the table has another stream
-                than when it was copied.
-            WorkerFailedError: the stream cannot be read any more.
+            StreamClientException: the copy took longer than the stream keeps changes, or the table's stream was
+                replaced after the copy began.
+            WorkerFailedError: the worker cannot read the stream any more.
             StreamClientError: the service or the destination failed while the table was copied.
         """
         self._has_begun = True
@@ -147,7 +148,7 @@ class Mirror(Probed):
         self._copy.run(sum(str(self._worker_name).encode()))
         if self._stop.is_set():
             return
-        self._source.stream_of(self._copy.plan)  # again, as the copy takes long
+        self._source.stream_of(self._copy.plan)  # raises if the stream was replaced during the long copy
         watch = ShardWatch(self._source, destination, self._copy.plan)
         watch.look()
         writer = self._writer = MirrorWriter(self._source, destination, rule, self._history, self._limits, watch)
@@ -170,26 +171,29 @@ class Mirror(Probed):
             raise
         except StreamClientException:
             if not self._stop.is_set():
-                raise  # otherwise it was shut down just before it ran
+                raise  # if `_stop` is set, `shutdown` was called just before `worker.run`
 
     def _require_new_or_own(self, stream: StreamSummary) -> None:
         columns = self._destination.columns()
         if columns is not None and OPERATION in columns.names:
             raise ConfigurationError(
-                "the destination is a table of changes: a mirror needs one of its own, and its changes go to `history`"
+                "the destination is a table of changes: name another table for the rows, and use `history` for changes"
             )
         if self._destination.last_commits([COPY])[COPY] is not None:
             return
-        # A mirror that was killed as it began leaves a table with neither commits nor rows.
+        # A mirror that was killed at its start may have left a table without commits and rows.
         if columns is not None and len(columns) > 0 and _is_used(self._destination):
             raise ConfigurationError(
                 f"the destination has a table already, but no mirror of application {self._destination.application!r}: "
-                "name another one, or the application that made it"
+                "name another destination, or the application that made the table"
             )
         self._require_unmerged(stream)
 
     def _require_unmerged(self, stream: StreamSummary) -> None:
-        """Refuse to begin anew if leases show merged changes: the mirror may only be out of sight for a moment."""
+        """Refuse to begin a new mirror if leases in the status table show that an earlier mirror has merged changes.
+
+        The destination of the earlier mirror may only be unreachable.
+        """
         client, status_table = self._stream_config.client, self._stream_config.status_table_name
         if status_table not in client.list_table():
             return
@@ -197,22 +201,22 @@ class Mirror(Probed):
         if any(lease.progress is not None and lease.progress.records for lease in leases):
             raise StreamClientException(
                 f"the destination has nothing of this mirror, but the leases in {status_table!r} say that changes were "
-                "merged: the mirror was moved or removed, or is out of sight; bring it back, or begin a new mirror, "
+                "merged: the mirror was moved or removed, or cannot be reached; bring it back, or begin a new mirror, "
                 "with another status table"
             )
 
     def _require_own_history(self, history: Destination) -> None:
-        """Refuse a history that is neither new nor begins with the plan of this mirror."""
+        """Refuse a history that is not empty and does not begin with the plan of this mirror."""
         plan = history.last_commits([COPY])[COPY]
         if plan is None and not _is_used(history):
             return
-        # Another process may have begun both meanwhile, the mirror first.
+        # Another process may have begun the mirror and its history since the first call above.
         plan = plan or history.last_commits([COPY])[COPY]
         last = self._destination.last_commits([COPY])[COPY]
         if plan is None or last is None or plan.digest != last.digest:
             raise ConfigurationError(
-                "history has a table already, but not the changes of this mirror: name another one, as each mirror has "
-                "a history of its own, from its first start on"
+                "history has a table already, but not the changes of this mirror: name another table, because each "
+                "mirror needs a history of its own from its first start on"
             )
 
     def _require_whole_history(self, stream: StreamSummary, plan: CopyPlan) -> None:
@@ -229,14 +233,14 @@ class Mirror(Probed):
             commit = remembered[name]
             if last is not None and (commit is None or commit.number < last.number):
                 raise ConfigurationError(
-                    f"history lacks what the mirror has of {name}: it is kept from the first start of a mirror on, "
-                    "without a gap; begin a new mirror with it, or leave it out"
+                    f"history lacks what the mirror has of {name}: a history must be kept from the first start of a "
+                    "mirror on, without a gap; begin a new mirror with a history, or leave the history out"
                 )
 
     def shutdown(self, wait: bool = True) -> None:
-        """End the run: merge waiting changes, and hand the leases over.
+        """End the run: merge waiting changes, and hand the leases over to other processes.
 
-        May be called from any thread. The next run goes on from there.
+        The next run continues from the last merged change. Any thread may call this method.
         """
         with self._lock:
             self._stop.set()
@@ -246,29 +250,30 @@ class Mirror(Probed):
 
     @property
     def history(self) -> Destination | None:
-        """The second destination, which holds the changes."""
+        """The destination that stores the changes; ``None`` if no history is kept."""
         return self._history
 
     @property
     def is_copied(self) -> bool:
-        """Whether every row is copied, and this process has begun to merge changes."""
+        """Whether all rows are copied, and this process has begun to follow the changes."""
         return self._worker is not None
 
     @property
     def copied_rows(self) -> int:
-        """Rows that this process has copied."""
+        """The number of rows that this mirror object has copied."""
         return 0 if self._copy is None else self._copy.rows
 
     @property
     def work_health(self) -> WorkerHealth:
-        """The health of the mirror: whether it copies, or merges the changes of every shard that this process has.
+        """Whether this process of the mirror copies rows, or merges the changes of all its shards.
 
-        May be read from any thread; ``health`` says the same while the mirror runs. The mirror is unhealthy after the
-        run has failed, while calls to the service fail, and while a shard stands still because its changes were lost to
-        retention. Then only a new mirror can be equal to the table. The mirror is also unhealthy when the changes of a
-        shard could not be merged for longer than the limit for all calls,
-        ``ClientConfig.max_duration_before_last_successful_renew_or_take_lease``: shorter trouble is waited out. The
-        reason names the shard, the time and the error.
+        The mirror is unhealthy after the run has failed, while calls of the service fail, and if a shard has lost
+        changes to retention. After such a loss, only a new mirror can be equal to the table. The mirror is also
+        unhealthy if the changes of a shard could not be merged for longer than
+        ``ClientConfig.max_duration_before_last_successful_renew_or_take_lease``. The reason names the shard, the time
+        and the error.
+
+        Any thread may read this property. ``health`` has the same value while the mirror runs.
         """
         if self._error is not None:
             return WorkerHealth(is_healthy=False, reason=f"ended: {self._error}")
@@ -282,7 +287,7 @@ class Mirror(Probed):
 
     @property
     def liveness(self) -> WorkerHealth:
-        """Whether the thread that decides is not stuck; see ``Worker.liveness``. May be read from any thread."""
+        """Whether the worker's owner thread is not stuck; see ``Worker.liveness``. Any thread may read it."""
         worker = self._worker
         return WorkerHealth(is_healthy=True) if worker is None else worker.liveness
 
@@ -291,14 +296,14 @@ class Mirror(Probed):
             has_begun=self._has_begun,
             is_stopping=self._stop.is_set(),
             has_ended=self._has_ended,
-            has_failed=isinstance(self._error, Exception),  # others, such as KeyboardInterrupt, end it in order
+            has_failed=isinstance(self._error, Exception),  # a KeyboardInterrupt does not count as a failure
         )
 
     @property
     def trouble(self) -> str:
-        """The reason why changes cannot be merged at present; empty while they can be merged.
+        """The reason why changes cannot be merged at the moment; empty while merges work.
 
-        If the trouble lasts, ``health`` reports it. May be read from any thread.
+        If the failures last, ``health`` reports them, too. Any thread may read this property.
 
         Raises:
             StreamClientException: the worker did not answer.
@@ -311,9 +316,9 @@ class Mirror(Probed):
 
     @property
     def lag_seconds(self) -> float | None:
-        """The age, in seconds, of the oldest change that may not be merged, of the shards that this process has.
+        """The age, in seconds, of the oldest change in this process's shards that may not be merged yet.
 
-        0.0 when all changes were merged; ``None`` while nothing is known. May be read from any thread.
+        The age is 0.0 if all changes are merged, and ``None`` while it is unknown. Any thread may read this property.
 
         Raises:
             StreamClientException: the worker did not answer.
@@ -321,20 +326,20 @@ class Mirror(Probed):
         if self._worker is None or self._writer is None:
             return None
         statuses, unmerged, now = self._worker.shard_statuses(), self._writer.unmerged, now_micros()
-        # The worker's own lag counts from its read position; changes that wait to be merged are older.
+        # The worker measures the lag after the position that it has read. Changes that wait to be merged are older.
         lags = [(shard.lag_seconds, unmerged.lag_seconds(shard_id, now)) for shard_id, shard in statuses.items()]
         return max((lag for both in lags for lag in both if lag is not None), default=None)
 
     @property
     def worker(self) -> Worker | None:
-        """The worker that reads the stream, for its statuses; ``None`` while the table is copied."""
+        """The worker that reads the stream; ``None`` until the table is copied. Use it to read statuses only."""
         return self._worker
 
     def position(self) -> Mapping[str, str]:
-        """Return for each shard the position up to which the mirror has its changes.
+        """Return the position in each shard up to which the mirror has merged the shard's changes, by shard id.
 
-        May be called from any thread. While the copy is under way, and until the changes since its beginning are
-        merged, rows may be newer than this position.
+        During the copy, and until the changes since its start are merged, rows may be newer than this position. Any
+        thread may call this method.
 
         Raises:
             ConfigurationError: the destination is the mirror of another table.
@@ -349,12 +354,12 @@ class Mirror(Probed):
         return {shard: last.end for shard, last in lasts.items() if not is_own(shard)}
 
     def verify(self) -> Comparison:
-        """Compare table and mirror, row by row, at the mirror's position. May be called from any thread.
+        """Compare the table with the mirror, row by row, at the mirror's position. Any thread may call this method.
 
         Raises:
             ConfigurationError: the destination is the mirror of another table.
-            StreamClientException: the table is not copied yet, has another stream than when it was copied, or its
-                stream does not have the changes since the mirror's position any more.
+            StreamClientException: the table is not copied completely yet, or its stream was replaced after the copy,
+                or its stream no longer has all changes after the mirror's position.
         """
         rule = self._source.rule()
         handle = self._destination.another()
@@ -365,7 +370,7 @@ class Mirror(Probed):
             handle.close()
 
 
-_HISTORY_IS_MIRROR = "history is where the mirror is: the changes need a table of their own"
+_HISTORY_IS_MIRROR = "history and mirror are the same table: the changes need a table of their own"
 
 
 def _is_used(destination: Destination) -> bool:
@@ -374,7 +379,7 @@ def _is_used(destination: Destination) -> bool:
 
 
 def _is_same_table(history: Destination, mirror: Destination) -> bool:
-    """Return whether both are one table, as far as their settings show before anything is called."""
+    """Return whether both destinations are the same table, as far as their settings show."""
     if isinstance(history, DeltaDestination) and isinstance(mirror, DeltaDestination):
         left, right = (
             (at.bucket, os.path.realpath(at.path) if at.scheme == "file" else at.path)
@@ -397,7 +402,10 @@ def mirror(
     limits: MergeLimits | None = None,
     piece_mebibytes: int = PIECE_MEBIBYTES,
 ) -> None:
-    """Mirror a table in this thread, until it is interrupted; arguments and errors as in ``Mirror``."""
+    """Run a ``Mirror`` in this thread until an exception ends it, such as ``KeyboardInterrupt``.
+
+    ``Mirror`` and ``Mirror.run`` describe the arguments and the errors.
+    """
     running = Mirror(
         client,
         table,

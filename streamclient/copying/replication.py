@@ -1,4 +1,4 @@
-"""One replication from its configuration to its end."""
+"""A replication: a copy of a table in another Tablestore table, which follows the source's changes."""
 
 from __future__ import annotations
 
@@ -27,24 +27,25 @@ from streamclient.errors import ConfigurationError, StreamClientError, StreamCli
 from streamclient.tablestore.signed_calls import SignedCalls
 
 POLL_SECONDS = 5.0
-"""The seconds between two reads of the source's progress. Reads are few, because the service's management calls go to a
-single node."""
+"""The seconds between two reads of the source's progress. The pause is long, because only a single node of the service
+answers these calls."""
 
 RATE_SECONDS = 1.0
-"""The shortest run, in seconds, for which the progress line shows a rate."""
+"""The seconds after the start at which the progress line begins to show a rate."""
 
 UNWRITTEN_SECONDS = 60.0
-"""The seconds without a written row after which that is reported. The time is the same as for the calls of a worker."""
+"""The seconds for which writes may fail before the replication reports the failure. The default limit of a worker for
+failing calls is the same."""
 
 Say = Callable[[str], None]
 
 
 @frozen
 class ReplicationOutcome:
-    """The end of a replication."""
+    """The result of one run of a replication."""
 
     is_complete: bool
-    """Whether everything up to the end time was copied."""
+    """Whether all changes up to the end time were copied."""
     rows: int
     refused_rows: int
     error: BaseException | None = None
@@ -52,7 +53,7 @@ class ReplicationOutcome:
 
 @define(eq=False)
 class PoisonFile:
-    """A file of refused rows: one JSON object per line, each written through to the disk."""
+    """A file that collects the rows that the destination has refused, with one JSON object per line."""
 
     path: Path
     _lock: threading.Lock = field(factory=threading.Lock)
@@ -60,7 +61,7 @@ class PoisonFile:
     def make(self) -> None:
         """Create the file if it is missing.
 
-        Do so before any row is copied: a row that cannot be kept would stop its shard.
+        Call this before any row is copied, because a refused row that cannot be stored would stop its shard.
 
         Raises:
             ConfigurationError: the file cannot be written.
@@ -74,7 +75,7 @@ class PoisonFile:
             ) from error
 
     def take(self, change: RowChange, error: StreamClientError) -> None:
-        """Append a refused row."""
+        """Append the refused row of ``change`` and its error as one line; return when the line is on the disk."""
         document = {
             "kind": change.kind.value.lower(),
             "key": [[name, _shown(value)] for name, value in change.key],
@@ -97,15 +98,16 @@ def _shown(value: Any) -> Any:
 @checks.explains_names
 @define(eq=False)
 class Replication(Probed):
-    """One replication. It runs once. ``stop`` may be set from any thread: the run then ends in order.
+    """One run of a replication. Any thread may set ``stop`` to end the run in order.
 
-    A signal handler in the thread of ``run`` must not set it: it would interrupt a wait for the same event.
+    But a signal handler in the thread of ``run`` must not set ``stop``. The handler may interrupt a wait for this
+    event, which holds the lock of the event.
     """
 
     settings: Settings = field(validator=checks.instance(Settings))
     say: Say = field(validator=checks.function("of a line"))
     show: Say = field(validator=checks.function("of a line"))
-    """A function that receives the progress line each time that the line changes."""
+    """A function that is called with each new progress line."""
     stop: threading.Event = field(factory=threading.Event, validator=checks.instance(threading.Event))
     poll_seconds: float = field(default=POLL_SECONDS, validator=checks.seconds)
 
@@ -117,9 +119,10 @@ class Replication(Probed):
 
     @property
     def work_health(self) -> WorkerHealth:
-        """The health: whether the source is read and the destination is written. May be read from any thread.
+        """Whether the worker reads the source, and the writer can write to the destination.
 
-        ``health`` says the same while the replication runs. A trouble of the destination counts after a minute.
+        The replication becomes unhealthy when writes have failed for a minute. ``health`` has the same value while the
+        replication runs. Any thread may read this property.
         """
         if self._error is not None:
             return WorkerHealth(is_healthy=False, reason=f"ended: {described(self._error)}")
@@ -130,7 +133,7 @@ class Replication(Probed):
 
     @property
     def liveness(self) -> WorkerHealth:
-        """Whether the thread that decides is not stuck; see ``Worker.liveness``. May be read from any thread."""
+        """Whether the worker's owner thread is not stuck; see ``Worker.liveness``. Any thread may read it."""
         worker = None if self._source is None else self._source.worker
         return WorkerHealth(is_healthy=True) if worker is None else worker.liveness
 
@@ -139,16 +142,16 @@ class Replication(Probed):
             has_begun=self._has_begun,
             is_stopping=self.stop.is_set(),
             has_ended=self._has_ended,
-            has_failed=isinstance(self._error, Exception),  # others, such as KeyboardInterrupt, end it in order
+            has_failed=isinstance(self._error, Exception),  # a KeyboardInterrupt does not count as a failure
         )
 
     def run(self) -> ReplicationOutcome:
-        """Copy until the end time is past, ``stop`` is set, or an error ends it.
+        """Copy until all changes up to the end time are copied, ``stop`` is set, or an error ends the run.
 
         Raises:
-            ConfigurationError: the table has no stream, the destination cannot take its rows, or the file of refused
-                rows cannot be written; nothing was copied.
-            StreamClientError: source or destination cannot be reached or prepared; this run has copied nothing.
+            ConfigurationError: the source table has no stream, the destination cannot take its rows, or the file of
+                refused rows cannot be written. Nothing was copied.
+            StreamClientError: source or destination cannot be reached or prepared. This run has copied nothing.
         """
         self._has_begun = True
         try:
@@ -190,7 +193,7 @@ class Replication(Probed):
         return ReplicationOutcome(is_complete and error is None, counts.rows, counts.refused_rows, error)
 
     def _watch(self, source: Source, processors: ReplicationProcessors) -> tuple[BaseException | None, bool]:
-        """Show progress until the end. If a look at the source's progress fails, the next look repeats it."""
+        """Show the progress until the run ends; return its error, and whether the end time was reached."""
         started = time.monotonic()
         course = Course()
         told: frozenset[str] = frozenset()
@@ -208,7 +211,10 @@ class Replication(Probed):
                 return None, False
 
     def _tell_troubles(self, source: Source, writer: DestinationWriter, told: frozenset[str]) -> frozenset[str]:
-        """Report why the copy does not go on, once for each side. Return the sides that have trouble."""
+        """Report once why the source is not read, and once why the destination is not written.
+
+        ``told`` has the troubles that were already reported. Return the troubles that exist now.
+        """
         troubles = {
             "the source is not read": source.health.reason,
             "the destination is not written": writer.trouble(UNWRITTEN_SECONDS),

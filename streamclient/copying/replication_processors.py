@@ -1,4 +1,4 @@
-"""Writes the records of one shard or channel to the destination, in the same way for tunnels and for leases."""
+"""The record processors of a replication. They write the records of shards or channels to the destination table."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from streamclient.records import StreamRecord, place_of
 
 @define(eq=False)
 class ReplicationProcessors(IRecordProcessorFactory):
-    """Makes the processors of a replication, which share one writer."""
+    """Makes the processors of a replication, which share one writer to the destination."""
 
     writer: DestinationWriter
     end_micros: int | None = None
     refused: RefusedRowError | None = None
-    """The error of the first row that the destination refused for good, if such rows end the replication. The worker
-    treats this error like any other and repeats the row for ever, so the replication has to check this field."""
+    """The error of the first row that the destination has refused for good, if refused rows end the replication;
+    otherwise ``None``. The worker would repeat such a row for ever. So the replication checks this field, and ends."""
 
     def create_processor(self) -> IRecordProcessor:
-        """Make a processor."""
+        """Return a processor that writes the records of one shard or channel."""
         return ReplicationProcessor(self)
 
     def require_wanted(self, records: Sequence[StreamRecord]) -> None:
-        """Refuse a replay of records that ``copy`` would leave out, because they would be lost silently.
+        """Refuse a replay of parked records that ``copy`` would skip silently.
 
         Raises:
             StreamClientException: a record was written after the end time.
@@ -50,10 +50,10 @@ class ReplicationProcessors(IRecordProcessorFactory):
                 )
 
     def copy(self, records: Sequence[StreamRecord], is_lost: Callable[[], bool]) -> None:
-        """Write the wanted records of one shard, in order.
+        """Write the records of one shard in order, without changes after the end time.
 
-        Wanted are rows, whose time is zero, and changes up to the end time. Raises what ``DestinationWriter.write``
-        raises.
+        Records of the table's copied rows have the time 0, and are always written. The method raises the errors that
+        ``DestinationWriter.write`` raises.
         """
         end, wanted = self.end_micros, records
         if end is not None:
@@ -68,20 +68,20 @@ class ReplicationProcessors(IRecordProcessorFactory):
 
 
 class ReplicationProcessor(IRecordProcessor):
-    """Writes each batch, then stores the position after it. So the destination has everything before that position."""
+    """Writes each batch to the destination, and then stores its checkpoint."""
 
     def __init__(self, shared: ReplicationProcessors) -> None:
         self._shared = shared
         self._is_replay = False
 
     def initialize(self, initialization_input: InitializationInput) -> None:
-        """Remember whether parked records are replayed."""
+        """Remember whether the worker replays parked records."""
         self._is_replay = initialization_input.is_replay
 
     def process_records(self, process_records_input: ProcessRecordsInput) -> None:
-        """Write the batch, then store its end.
+        """Write the records of the batch, and then store the batch's end as a checkpoint.
 
-        Empty batches are delivered, too, so that the position of an idle log moves on.
+        The worker also delivers empty batches, so that the checkpoint of an idle shard advances.
         """
         checkpointer = process_records_input.checkpointer
         if self._is_replay:
@@ -90,6 +90,6 @@ class ReplicationProcessor(IRecordProcessor):
         checkpointer.checkpoint()
 
     def shutdown(self, shutdown_input: ShutdownInput) -> None:
-        """Store the end of a shard; every batch before it was stored."""
+        """Store the end of the shard as a checkpoint if the worker has reached it. All batches are already written."""
         if shutdown_input.shutdown_reason is ShutdownReason.TERMINATE:
             shutdown_input.checkpointer.checkpoint()

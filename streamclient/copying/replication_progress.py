@@ -1,4 +1,4 @@
-"""Progress of a replication, and the time that it will still take: arithmetic and one line of text."""
+"""The progress of a replication, the estimate of its remaining time, and the line that shows them to the user."""
 
 from __future__ import annotations
 
@@ -8,51 +8,52 @@ from streamclient.base.reasons import counted
 from streamclient.base.times import MICROS_PER_SECOND, rough_duration, utc
 
 BAR_WIDTH = 12
-"""The width of the bar, in characters. With the bar and a rate, the time that is left still fits a line of 80."""
+"""The width of the progress bar in characters. It leaves room for the rate and the remaining time in a line of 80
+characters."""
 
 FULL_DATA, CHANGES = "full data", "changes"
-"""The names of the stages. First the rows that were there are copied, then their changes."""
+"""The names of a replication's two stages: it copies the table's rows first, and then the table's changes."""
 
 
 @frozen(kw_only=True)
 class Snapshot:
-    """The facts at one moment. Times are microseconds since 1970; 0 where nothing is known yet."""
+    """The progress of a replication at one time. Its times are in microseconds since 1970, or 0 if unknown."""
 
     stage: str
-    """``FULL_DATA`` or ``CHANGES``."""
+    """The current stage of the replication: ``FULL_DATA`` or ``CHANGES``."""
     rows: int = 0
-    """Number of rows that this process has written to the destination."""
+    """The number of rows that this process has written to the destination."""
     rows_per_second: float | None = None
-    """Rows per second since the start; ``None`` while it is too early to tell."""
+    """The average number of rows written per second since the start; ``None`` shortly after the start."""
     channels_done: int = 0
     channels_total: int = 0
     parts: str = "channels"
-    """The name of the counted parts: channels of a tunnel, or pieces of a table."""
+    """The noun for the parts that ``channels_done`` and ``channels_total`` count: "channels" or "pieces"."""
     created_micros: int = 0
-    """The time of the first changes that are read."""
+    """The time from which on the replication reads changes."""
     consumed_micros: int = 0
-    """The time up to which changes of every channel or shard were copied."""
+    """The time up to which the replication has copied the changes of all channels or shards."""
     is_past: bool = False
-    """Whether everything up to the end time was read, if there is an end time."""
+    """Whether the settings have an end time, and all changes up to this time were read."""
     now_micros: int = 0
     end_micros: int | None = None
     retried_rows: int = 0
     refused_rows: int = 0
     least_share: float | None = None
-    """The share of this stage that was already shown. It is a lower bound: new changes and new channels would make the
-    share smaller, and show in other numbers."""
+    """The share in the previous progress line of this stage. New changes and channels make the measured share smaller,
+    but ``share`` never falls below this value."""
 
     @property
     def target_micros(self) -> int:
-        """The time that the copy has to reach: the present or, when the end time is past, the end time."""
+        """The time up to which changes should be copied by now: the end time if it is past, otherwise the present."""
         return self.now_micros if self.end_micros is None else min(self.end_micros, self.now_micros)
 
     @property
     def share(self) -> float | None:
-        """The share of the present stage that is done, from 0 to 1; ``None`` where that is unknown.
+        """The completed share of the current stage, from 0 to 1; ``None`` if it is unknown.
 
-        For changes, it is a share of the time since the first changes. That time ends at the end time, or without one
-        at the present.
+        For changes, it is the copied part of the time range that begins with the first change. The range ends at the
+        end time, or without an end time at the present.
         """
         shares = [share for share in (self._measured_share, self.least_share) if share is not None]
         return max(shares, default=None)
@@ -68,7 +69,7 @@ class Snapshot:
 
     @property
     def lag_seconds(self) -> float | None:
-        """Age of the oldest change that is not copied, in seconds; ``None`` before the changes."""
+        """The age, in seconds, of the oldest change that may not be copied yet; ``None`` while rows are copied."""
         if self.stage == FULL_DATA or self.consumed_micros <= 0:
             return None
         return max(0.0, (self.target_micros - self.consumed_micros) / MICROS_PER_SECOND)
@@ -76,14 +77,14 @@ class Snapshot:
 
 @define
 class Course:
-    """The snapshots of a run so far. They give the time that is left, and a share that never falls within a stage."""
+    """Makes the progress lines of a replication's run. The shown share of a stage never falls."""
 
     _first: Snapshot | None = field(init=False, default=None)
-    """The first snapshot of the present stage with a share."""
+    """The first snapshot of the current stage with a known share; the remaining time is estimated from it."""
     _last: Snapshot | None = field(init=False, default=None)
 
     def line(self, now: Snapshot) -> str:
-        """Return the progress line for this snapshot. Its share is at least the share in the line before."""
+        """Return the progress line for the snapshot ``now``, which must be newer than all earlier ones."""
         if self._last is not None and self._last.stage == now.stage:
             now = evolve(now, least_share=self._last.share)
         if self._first is None or self._first.stage != now.stage or self._first.share is None:
@@ -93,7 +94,7 @@ class Course:
 
 
 def remaining_seconds(earlier: Snapshot, now: Snapshot) -> float | None:
-    """Estimate the time that is left from two snapshots of one stage; ``None`` while they show no progress."""
+    """Estimate the remaining seconds of a stage from two snapshots; return ``None`` if they show no progress."""
     if earlier.stage != now.stage or earlier.share is None or now.share is None:
         return None
     seconds = (now.now_micros - earlier.now_micros) / MICROS_PER_SECOND
@@ -104,7 +105,10 @@ def remaining_seconds(earlier: Snapshot, now: Snapshot) -> float | None:
 
 
 def describe(now: Snapshot, remaining: float | None) -> str:
-    """Return one line: bar, rows, rate, time left. The most important parts come first, as a terminal cuts the end."""
+    """Return the progress line for a snapshot. Its most important parts come first, because a terminal may cut the end.
+
+    ``remaining`` is the estimate of the remaining seconds; ``None`` without an estimate.
+    """
     parts = [now.stage, _bar(now.share), counted(now.rows, "row")]
     if now.refused_rows:
         parts.append(f"{now.refused_rows} refused")

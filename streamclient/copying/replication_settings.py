@@ -1,7 +1,8 @@
-"""The configuration file of a replication: two objects, ``ots-reader`` and ``ots-writer``, in JSON or TOML.
+"""The configuration file of a replication, in JSON or TOML, with the objects ``ots-reader`` and ``ots-writer``.
 
-The keys are the same as for the replication program in Tablestore's examples; additional ones have defaults. A mistake
-is named by its key, the given value and the expected one. All mistakes are reported at once, before any call.
+The names of the settings come from the replication program in Tablestore's examples. Further settings of this package
+are optional. The message about a mistake has the setting's name, the given value and the expected value. All mistakes
+are reported together, before any call of the service.
 """
 
 from __future__ import annotations
@@ -33,39 +34,39 @@ from streamclient.tunnel.tunnel_client import tunnel_name_check
 
 READER, WRITER = "ots-reader", "ots-writer"
 MOST_BATCH_ROWS = 200
-"""The largest number of rows that the service takes in one BatchWriteRow."""
+"""The largest number of rows that the service accepts in one BatchWriteRow."""
 
 DEFAULT_BATCH_ROWS = 200
 
 
 class SourceKind(Enum):
-    """The source of rows and changes."""
+    """The way in which a replication reads the rows and changes of the source table."""
 
     TUNNEL = "tunnel"
-    """The Tunnel Service: full data, then increments. The service keeps the progress."""
+    """Read full data and then changes by a tunnel. The Tunnel Service stores the progress."""
     STREAM = "stream"
-    """The pieces of the table, then its change stream, with leases in a status table, which keeps the progress."""
+    """Read pieces of the table and then its change stream, with leases. The status table stores the progress."""
 
 
 class PoisonRow(Enum):
     """The treatment of a row that the destination refuses for good."""
 
     STOP = "stop"
-    """End with an error. No position after the row is stored."""
+    """End the replication with an error. No checkpoint is stored after the refused row."""
     SKIP = "skip"
-    """Write it to ``poisonFile``, go on, and end with an error that counts such rows."""
+    """Write the refused row to ``poisonFile`` and go on. At the end, an error states the number of refused rows."""
 
 
 @frozen(kw_only=True)
 class Endpoint(Connection):
-    """One side: a table, and the connection to it."""
+    """One side of a replication: a table, and the connection to its instance."""
 
     table_name: str
 
 
 @frozen(kw_only=True)
 class Settings:
-    """A valid configuration."""
+    """The checked settings of a replication's configuration."""
 
     reader: Endpoint
     writer: Endpoint
@@ -74,7 +75,7 @@ class Settings:
     status_table_name: str = ""
     piece_mebibytes: int = PIECE_MEBIBYTES
     end_time_micros: int | None = None
-    """The end time. Changes written after it are not copied; ``None`` follows for ever."""
+    """The time, in microseconds since 1970, up to which changes are copied; ``None`` for a replication without end."""
     batch_rows: int = DEFAULT_BATCH_ROWS
     poison_row: PoisonRow = PoisonRow.STOP
     poison_file: Path | None = None
@@ -90,7 +91,7 @@ _NAMES = {
     "access_key_secret": "accessKey",
     "sts_token": "securityToken",
 }
-"""The original program's names of these settings."""
+"""The names that connection settings have in Tablestore's replication program, if they differ from this package's."""
 
 
 def _side(name: str, *own: Setting) -> Section:
@@ -107,9 +108,7 @@ def _side(name: str, *own: Setting) -> Section:
 _moment = checks.Check("a time such as '2019-06-19 17:00:00'", lambda value: isinstance(value, datetime))
 _zones = checks.Check("the name of a time zone such as 'UTC' or 'Asia/Shanghai'", lambda it: isinstance(it, tzinfo))
 _TUNNEL, _STREAM = ("source", SourceKind.TUNNEL), ("source", SourceKind.STREAM)
-END_TIME = Setting(
-    "endTime", "changes after it are not copied; without it, all are followed", _moment, parse_local_time
-)
+END_TIME = Setting("endTime", "the time up to which changes are copied; no end by default", _moment, parse_local_time)
 SECTIONS = (
     _side(
         READER,
@@ -118,7 +117,7 @@ SECTIONS = (
         Setting("statusTableName", "keeps the leases", default="", needed_with=_STREAM, only_with=_STREAM),
         Setting(
             "pieceMebibytes",
-            "least size of a piece of the table, which one process copies at a time; 100",
+            "the smallest size of the pieces in which processes copy the table; 100 by default",
             checks.positive,
             default=PIECE_MEBIBYTES,
             only_with=_STREAM,
@@ -130,7 +129,7 @@ SECTIONS = (
         WRITER,
         Setting(
             "batchWriteCount",
-            "rows per request; 200 by default",
+            "largest number of rows per request; 200 by default",
             checks.whole(1, MOST_BATCH_ROWS),
             default=DEFAULT_BATCH_ROWS,
             attribute="batch_rows",
@@ -145,27 +144,27 @@ SECTIONS = (
         Setting("poisonFile", "made at the start", checks.path, Path, needed_with=("onPoisonRow", PoisonRow.SKIP)),
     ),
 )
-"""The settings of each section."""
+"""The sections of a replication's configuration file, with the settings of each section."""
 
 
 def load_settings(path: Path, environment: Mapping[str, str]) -> Settings:
-    """Read a configuration file: TOML if its name ends in ``.toml``, JSON otherwise.
+    """Return the checked settings of a configuration file: TOML if its name ends in ``.toml``, JSON otherwise.
 
     Raises:
-        ConfigurationError: the file cannot be read, or a setting is invalid; the text has one line per mistake.
+        ConfigurationError: the file cannot be read, or settings are invalid. The message has a line for each mistake.
     """
     return parse_settings(load_document(path, is_toml=path.suffix == ".toml"), environment)
 
 
 def parse_settings(document: Any, environment: Mapping[str, str]) -> Settings:
-    """Check a configuration as it stands in the file.
+    """Return the checked settings of a configuration, given as the parsed JSON or TOML document.
 
-    A text ``${NAME}`` is replaced by the environment variable of that name. Keys that are empty or null are missing.
-    ``accessId`` and ``accessKey`` then come from ``OTS_READER_ACCESS_ID``, ``OTS_READER_ACCESS_KEY`` and the same with
-    ``WRITER``.
+    In a value, ``${NAME}`` stands for the environment variable ``NAME``. Settings with an empty or null value count as
+    missing. A missing ``accessId`` or ``accessKey`` of the reader comes from the variable ``OTS_READER_ACCESS_ID`` or
+    ``OTS_READER_ACCESS_KEY``. The variables for the writer have ``WRITER`` instead of ``READER`` in their names.
 
     Raises:
-        ConfigurationError: a setting is invalid; one line per mistake.
+        ConfigurationError: settings are invalid. The message has a line for each mistake.
     """
     if not isinstance(document, dict):
         raise ConfigurationError(f"expected an object with {READER!r} and {WRITER!r}, got {type(document).__name__}")

@@ -1,4 +1,4 @@
-"""The sources of a replication: a tunnel, or the change stream with leases and the copy of the table before it."""
+"""The two ways in which a replication reads its source: by a tunnel, or by the change stream with leases."""
 
 from __future__ import annotations
 
@@ -45,25 +45,26 @@ _log = logs.logger(__name__)
 
 HEARTBEAT_SECONDS = 5
 HEARTBEAT_TIMEOUT_SECONDS = 30
-"""The time-out of a session, in seconds. It is shorter than the default, because a replication that died on another
-machine should not hold its channels for minutes."""
+"""The time-out, in seconds, of a replication's session at the Tunnel Service. It is shorter than the default, so that a
+replication that died on another machine does not hold its channels for minutes."""
 
 CREATE_PAUSES_SECONDS = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
-"""The pauses between attempts to make a tunnel while the service is unavailable, about half a minute in all: as long as
-the Go client repeats calls."""
+"""The pauses, in seconds, between attempts to create a tunnel while the service is unavailable. The attempts end after
+about half a minute, as in the Go client."""
 
 _CLIENT_ID = re.compile(r"replicate-([0-9a-f]{12})-.*-(\d+)-[0-9a-f]{8}(?![0-9a-f])")
-"""The beginning of the id of a replication's session, if the system names the space of process ids. That space and
-``unique_name`` follow. A session with another id ends by its time-out alone."""
+"""The pattern of a replication's client id. Its groups are the process's namespace of process ids, and the process id.
+If the operating system does not name the namespace, the client id does not match. A dead session then ends only by its
+time-out."""
 
 _CLIENT_CONFIG = ClientConfig(deliver_empty_batches=True, worker_idle_time_millis=100)
-"""The worker's settings. Empty batches are delivered for their position, so that an idle source's progress moves on.
-Each of them is a checkpoint, so reads are fewer than in other workers."""
+"""The settings of a replication's worker. It also delivers empty batches, so that the progress of an idle source moves
+on. Each empty batch causes a checkpoint, so this worker reads less often than others."""
 
 
 @define(eq=False)
 class Source(ABC):
-    """A source, and the worker that reads it."""
+    """The source of a replication, and the worker that reads it."""
 
     client: OTSClient
     settings: Settings
@@ -72,38 +73,41 @@ class Source(ABC):
 
     @abstractmethod
     def prepare(self) -> str:
-        """Find or make what the source needs. Return in words what was found."""
+        """Find or create the tunnel, stream and tables that the source needs; return a sentence for users."""
 
     @abstractmethod
     def start(self) -> None:
-        """Begin to read; return at once."""
+        """Start the worker that reads the source, and return immediately."""
 
     @abstractmethod
     def state(self) -> Snapshot:
-        """Return how far the source was read; may call the service."""
+        """Return the progress of the replication in its source. This may need calls of the service."""
 
     @property
     def exception(self) -> BaseException | None:
-        """The error that ended the worker, if it ended by itself."""
+        """The error with which the worker has ended; ``None`` if it runs or has ended without an error."""
         return None if self.worker is None else self.worker.exception
 
     @property
     def health(self) -> WorkerHealth:
-        """Whether the source is read."""
+        """The health of the worker that reads the source; healthy before the worker starts."""
         return WorkerHealth(is_healthy=True) if self.worker is None else self.worker.work_health
 
     def stop(self) -> None:
-        """Finish running batches, store their positions, and end. The next run goes on from there."""
+        """Let the worker finish its running batches, store their checkpoints, and end.
+
+        The next run continues from these checkpoints.
+        """
         if self.worker is not None:
             self.worker.shutdown()
 
 
 @define(eq=False)
 class TunnelSource(Source):
-    """Full data and increments through the Tunnel Service, which keeps the progress."""
+    """Reads full data and then changes by a tunnel. The Tunnel Service stores the progress."""
 
     wait: Callable[[float], object] = time.sleep
-    """Waits a pause, in seconds, between attempts to make the tunnel."""
+    """A function that waits for the given seconds. It is called between attempts to create the tunnel."""
     tunnels: TunnelClient = field(init=False)
     was_made: bool = field(init=False, default=False)
     info: TunnelInfo | None = field(init=False, default=None)
@@ -113,7 +117,7 @@ class TunnelSource(Source):
         self.tunnels = TunnelClient(self.client)
 
     def prepare(self) -> str:
-        """Find the tunnel of that name, or make it."""
+        """Find the tunnel with the name in the settings, or create it."""
         table, name = self.settings.reader.table_name, self.settings.tunnel_name
         if all(info.tunnel_name != name for info in self.tunnels.list_tunnel(table)):
             self.was_made = self._make_tunnel(table, name)
@@ -122,7 +126,7 @@ class TunnelSource(Source):
         return f"{what} tunnel {name!r} ({self.info.tunnel_type.value}, {self.info.tunnel_id})"
 
     def start(self) -> None:
-        """Begin to read. This also works in the run that made the tunnel."""
+        """Start a tunnel worker. Call ``prepare`` first, if the caller has not."""
         if self.info is None:
             self.prepare()
         assert self.info is not None
@@ -137,15 +141,16 @@ class TunnelSource(Source):
         self.worker.connect_and_working()
 
     def _make_tunnel(self, table: str, name: str) -> bool:
-        """Make the tunnel, and return whether this process made it.
+        """Create the tunnel; return whether this attempt of this process created it.
 
-        The service meets passing troubles here, after which the tunnel may have been made: the next attempt finds it.
+        The service may create the tunnel and yet report a transient error. In this case, the next attempt finds the
+        tunnel, and the result is ``False``.
         """
         pauses = iter(CREATE_PAUSES_SECONDS)
         while True:
             try:
                 self.tunnels.create_tunnel(table, name, TunnelType.BASE_AND_STREAM)
-            except TunnelExistsError:  # an attempt of ours whose answer told nothing, or a quicker process
+            except TunnelExistsError:  # another process, or an attempt that seemed to fail, has made it
                 return False
             except TunnelServerUnavailableError as error:
                 pause = next(pauses, None)
@@ -162,14 +167,17 @@ class TunnelSource(Source):
         return self.tunnels.describe_tunnel(self.settings.reader.table_name, self.settings.tunnel_name)
 
     def _end_dead_sessions(self, tunnel_id: str) -> None:
-        """Free the channels of replications that were certainly killed. Other dead sessions end by their time-out."""
+        """End the sessions of replications that certainly no longer run, so that their channels become free.
+
+        If it is not certain that a replication no longer runs, its session ends by the time-out.
+        """
         for client_id in {channel.client_id for channel in self._described().channels}:
             if _is_dead(client_id):
                 _log.info("ending the session %s of a replication that was killed", client_id)
                 self.tunnels.shutdown(tunnel_id, client_id)
 
     def state(self) -> Snapshot:
-        """Return how far the tunnel was read."""
+        """Return the progress that the Tunnel Service describes. This needs a call of the service."""
         described = self._described()
         is_full = described.info.stage is not TunnelStage.PROCESS_STREAM
         kind = ChannelType.BASE_DATA if is_full else ChannelType.STREAM
@@ -185,20 +193,22 @@ class TunnelSource(Source):
 
 
 def _is_dead(client_id: str) -> bool:
-    """Return whether a session's replication has certainly ended.
+    """Return whether the replication with the session ``client_id`` has certainly ended.
 
-    That is certain if its id is counted in this process's space and no process has it. The name of a host does not
-    prove it: containers share it, and each counts its processes from 1.
+    The end is certain if ``client_id`` has this process's namespace of process ids, and no process has the process id.
+    A host name could not replace the namespace. Containers may share the host name, but each counts its processes from
+    1.
     """
     match = _CLIENT_ID.match(client_id)
     return match is not None and match[1] == process_space() and process_state(int(match[2])) is None
 
 
 def _is_past(described: TunnelDescription, end_micros: int | None) -> bool:
-    """Return whether every channel of increments was read past the end time.
+    """Return whether all channels of changes were read past the end time ``end_micros``.
 
-    Finished channels before others do not count. If all channels are finished, those that follow are not listed yet,
-    unless the tunnel itself has an end.
+    Finished channels do not count, because other channels follow them. If all listed channels are finished, the next
+    channels are not listed yet, and the finished channels count. If the tunnel itself has an end time, no channels
+    follow, and everything was read.
     """
     if described.info.tunnel_type is TunnelType.BASE_DATA:
         return True
@@ -212,12 +222,14 @@ def _is_past(described: TunnelDescription, end_micros: int | None) -> bool:
 
 
 def read_up_to(leases: Mapping[str, Lease], listing: Mapping[str, Shard], consumed: Mapping[str, int]) -> int | None:
-    """Return the time up to which everything in the stream was read, in microseconds; ``None`` if no shard tells.
+    """Return the time up to which all changes of the stream were read, in microseconds; ``None`` if it is unknown.
 
-    ``consumed`` maps each shard with a row to the time up to which it was read, 0 if nothing was. ``listing`` is
-    younger than ``leases``. A child's changes are later than its parents' changes. So a shard was read at least up to
-    its finished parents. A shard that waits for parents does not count. A finished shard counts until a shard after it
-    is known, because a closed shard always has one.
+    ``consumed`` has for each shard with a lease the time up to which the shard was read, or 0. ``listing`` must be
+    newer than ``leases``.
+
+    The result is the earliest of the shards' times. A child shard only has changes that are later than those of its
+    parents. So its time is at least the time of its finished parents, and a shard that waits for a parent does not
+    count. A finished shard counts until one of its children is known, because every closed shard has a child.
     """
     tree = ShardTree.of(leases.values(), listing.values())
     finished = {key for key, lease in leases.items() if lease.is_finished}
@@ -231,7 +243,7 @@ def read_up_to(leases: Mapping[str, Lease], listing: Mapping[str, Shard], consum
 
 @define(eq=False)
 class StreamSource(Source):
-    """The pieces of the table, then its change stream, with leases in a status table, which keeps the progress."""
+    """Reads pieces of the table, and then its change stream. The leases in a status table store the progress."""
 
     worker: Worker | None = field(init=False, default=None)
     _table: SourceTable = field(init=False)
@@ -239,13 +251,13 @@ class StreamSource(Source):
     _stream: CopiedStream | None = field(init=False, default=None)
     _worker_name: OwnName = field(init=False, factory=lambda: OwnName("replication"))
     _consumed_micros: int = field(init=False, default=0)
-    """The latest time up to which everything was seen to be read. It stays true later."""
+    """The time, in microseconds, up to which all changes were read. It never goes back."""
 
     def __attrs_post_init__(self) -> None:
         self._table = SourceTable(self.client, self.settings.reader.table_name)
 
     def prepare(self) -> str:
-        """Find the stream, make the status table, and plan the copy there."""
+        """Find the stream, make the status table if it is missing, and read the plan of the copy or store a new one."""
         settings, stream_id = self.settings, self._table.stream().stream_id
         leases = LeaseManager(self.client, settings.status_table_name, stream_id)
         leases.create_lease_table_if_not_exists()
@@ -253,7 +265,7 @@ class StreamSource(Source):
             problem = leases.table_problem
             because = "" if problem is None else f": {problem}"
             raise DependencyException(
-                f"status table {settings.status_table_name!r} does not answer; begin again when it does{because}"
+                f"status table {settings.status_table_name!r} does not answer; start again when it does{because}"
             )
         self._stream = CopiedStream.of(self._table, settings.status_table_name, stream_id, settings.piece_mebibytes)
         self._leases = leases
@@ -263,14 +275,14 @@ class StreamSource(Source):
     def _stage(self, leases: LeaseManager, stream: CopiedStream) -> str:
         try:
             pieces = [lease for lease in leases.list_leases() if lease.lease_key in stream.pieces]
-        except DependencyException as error:  # the worker waits until that is over
+        except DependencyException as error:  # this is not fatal, because the worker repeats its calls
             return f"progress is not known at the moment: {error}"
         rows = sum(lease.progress.records for lease in pieces if lease.progress is not None)
         is_full = sum(lease.is_finished for lease in pieces) < len(stream.pieces)
         return f"full data after {counted(rows, 'row')}" if is_full else "changes"
 
     def start(self) -> None:
-        """Begin to read, in a thread of the worker."""
+        """Start a worker. Call ``prepare`` first, if the caller has not."""
         if self._stream is None:
             self.prepare()
         assert self._stream is not None
@@ -282,11 +294,11 @@ class StreamSource(Source):
         )
         name, client_config = str(self._worker_name), evolve(_CLIENT_CONFIG, end_on_sigterm=False)
         self.worker = Worker(name, client_config, config, self.processors, stream_api=self._stream)
-        self.worker.__enter__()  # ``stop`` ends it
+        self.worker.__enter__()  # ``stop`` ends the worker
 
     def state(self) -> Snapshot:
-        """Return how far pieces and shards were read, by all processes."""
-        assert self._leases is not None  # prepare has made both
+        """Return the progress of all processes together, from the leases of pieces and shards."""
+        assert self._leases is not None  # `prepare` has set `_leases` and `_stream`
         assert self._stream is not None
         leases = {lease.lease_key: lease for lease in self._leases.list_leases()}
         pieces = [leases.pop(name) for name in self._stream.pieces if name in leases]
@@ -313,13 +325,13 @@ class StreamSource(Source):
 
     @property
     def health(self) -> WorkerHealth:
-        """The health: whether the source is read, and no changes are lost."""
+        """The health of the worker that reads the source; unhealthy also after a shard has lost changes."""
         return health_of(super().health, self._statuses().values())
 
     def _consumed(self, lease: Lease, status: ShardStatus | None) -> int:
-        """Return the time up to which a shard was read.
+        """Return the time, in microseconds, up to which a shard was read.
 
-        It is the time of the newest record, or the present if the shard is caught up.
+        If the shard is caught up, this is the present. Otherwise it is the time of the newest record that was read.
         """
         newest = lease.progress.record_micros if lease.progress is not None else 0
         if lease.is_finished:
@@ -329,22 +341,22 @@ class StreamSource(Source):
         return max(newest, now) if is_caught_up else newest
 
     def _is_elsewhere_caught_up(self, lease: Lease, newest: int) -> bool:
-        """Return whether a shard of another process has no record after its checkpoint.
+        """Return whether a shard that another process reads has no records after its checkpoint.
 
-        The service is asked only if that counts. Otherwise an idle shard would never be past an end time here, and this
-        process would never be complete.
+        The method reads from the shard only if the settings have an end time that the shard may not have reached.
+        Without this read, the process would never learn that an idle shard is past the end time.
         """
         end = self.settings.end_time_micros
         if end is None or newest > end + CLOCKS_MARGIN_MICROS or lease.checkpoint == CheckpointPosition.TRIM_HORIZON:
             return False
         try:
             page = self._table.api.get_stream_record(lease.checkpoint, 1)
-        except StreamClientError:  # for its owner to deal with
+        except StreamClientError:  # the owner of the shard meets the same error and handles it
             return False
-        # At an end it is not caught up: its owner stores that soon, and a page that was cut looks like one.
+        # At the end of the shard, return False. A page that was cut looks like an end, and the owner stores a real end.
         return not (page.records or page.may_more_record or page.next_position.is_shard_end)
 
     def stop(self) -> None:
-        """End reading; the status table keeps the progress."""
+        """Let the worker end. The next run continues from the progress in the status table."""
         self._table.stop.set()
         super().stop()

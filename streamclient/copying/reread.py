@@ -1,9 +1,10 @@
-"""Rows that are in doubt and read from the table again, as changes for the history.
+"""Rows in doubt, which a mirror reads from the source table, as additional changes for its history.
 
-No change holds the content of a row in doubt, so a fold of the history would get the row wrong. So the row as it was
-read stands in the history as a change of its own, after the changes that left it in doubt: a PUT, or a DELETE if the
-row was gone. Later changes are applied to that row as in the mirror. The history has the row before the mirror has it.
-A merge that is repeated stores the row again, at the same position, so it counts once.
+A row is in doubt if its changes do not tell its content (see ``fold``). A fold of the history alone would give a wrong
+row. So the history gets the row from the table as an additional change: a PUT, or a DELETE if the table has no such
+row. The sequence of this change is after the changes that left the row in doubt, and before later changes. The history
+gets the change before the mirror gets the row. A repeated merge stores the change once more with the same sequence, so
+a fold counts it once.
 """
 
 from __future__ import annotations
@@ -23,10 +24,11 @@ from streamclient.model import CheckpointPosition
 from streamclient.records import KeyValue, RecordType, SequenceInfo, StreamRecord
 
 AGAIN = f"{COPY}/again"
-"""The shard under which the history stores these rows."""
+"""The name in ``Commit.shard`` of the commits that store rows in doubt in the history."""
 
 _INDEX = 1 << 31
-"""A row index above the index of any change, because the row was read after all changes of that time."""
+"""The row index of a row in doubt. It is above the row index of any change, so the row comes after all changes with the
+same time."""
 
 Key = tuple[KeyValue, ...]
 
@@ -34,7 +36,10 @@ Key = tuple[KeyValue, ...]
 def as_changes(
     batch: ChangeBatch, rule: TableRule, keys: Sequence[Key], records: Sequence[StreamRecord]
 ) -> ShardChanges:
-    """Return the rows with the keys ``keys`` as changes, each after the changes of the same row in the batch."""
+    """Return the rows with the keys ``keys`` as changes, each with a sequence after the row's changes in ``batch``.
+
+    ``records`` are the rows that the mirror has read from the table. A key without a row becomes a DELETE.
+    """
 
     def key_of(record: StreamRecord) -> Key:
         key = dict(record.primary_key)
@@ -53,7 +58,11 @@ def as_changes(
 
 
 def remember(history: Destination, read: ShardChanges, read_at_micros: int, rule: TableRule) -> None:
-    """Store rows that were read in the history. All processes of the mirror take turns in one shard."""
+    """Store in the history the changes ``read``, which ``as_changes`` has made.
+
+    All processes of the mirror commit such changes under the shard name ``AGAIN``. If another process commits first,
+    this function tries once more with the next commit number.
+    """
     while True:
         last = history.last_commits([AGAIN])[AGAIN]
         commit = Commit.after(
@@ -73,6 +82,6 @@ def remember(history: Destination, read: ShardChanges, read_at_micros: int, rule
             history.commit(rows, [commit])
             return
         except StreamClientException:
-            # Another process was quicker, or the history refuses the rows.
+            # If the last commit is a new one, another process was quicker. Otherwise the history refuses the rows.
             if history.last_commits([AGAIN])[AGAIN] == last:
                 raise

@@ -1,4 +1,4 @@
-"""A table of Tablestore that is copied, its stream, and the plan of the copy; for mirrors and replications alike."""
+"""The source table of a mirror or replication, its stream, and the plan of the copy."""
 
 from __future__ import annotations
 
@@ -32,27 +32,28 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 
 PLAN_FORMAT = KeptFormat("the plan of the copy")
-"""The format of the plan of a mirror or a replication. It covers the positions of the pieces."""
+"""The version of the format in which a mirror or a replication stores its plan, and the positions in its pieces."""
 
 COPY = "copy"
-"""The name of the plan. The copy is made in pieces, whose names are ``copy/0``, ``copy/1`` and so on."""
+"""The name in ``Commit.shard`` of the commit that stores the plan. The pieces of the table have the names ``copy/0``,
+``copy/1`` and so on."""
 
 PIECE_MEBIBYTES = 100
-"""The default size of a piece."""
+"""The default size, in MiB, of the pieces in which mirrors and replications copy a table."""
 
 
 @define(eq=False, slots=False)
 class SourceTable:
-    """A table of Tablestore with its stream. Thread-safe."""
+    """The calls that mirrors and replications make for their source table and its stream. Thread-safe."""
 
     client: OTSClient
     name: str
     stop: threading.Event = field(factory=threading.Event)
-    """Once set, ends the repetition of failing calls at once."""
+    """An event that stops the repetition of failing calls immediately when a thread sets it."""
 
     @cached_property
     def api(self) -> TablestoreStreamApi:
-        """The operations of the table's stream."""
+        """The operations of the Stream API, with the ``client`` and the event ``stop`` of this object."""
         return TablestoreStreamApi(self.client, stop=self.stop)
 
     @cached_property
@@ -65,7 +66,7 @@ class SourceTable:
 
     @property
     def instance(self) -> str:
-        """The name of the table's instance, which is the same at every endpoint."""
+        """The name of the table's instance. An instance has the same name at each of its endpoints."""
         return str(self.client.protocol.instance_name)
 
     def describe(self) -> TableDescription:
@@ -84,7 +85,7 @@ class SourceTable:
             ) from error
 
     def rule(self) -> TableRule:
-        """Return the options that the table's rows obey at present."""
+        """Return the current settings of the table that decide how a change affects a row."""
         described = self.describe()
         lifetime = described.options.time_to_live_seconds
         return TableRule(
@@ -109,10 +110,10 @@ class SourceTable:
         return streams[0]
 
     def require_table_of(self, plan: CopyPlan) -> None:
-        """Check that the plan copied this table. Makes no call.
+        """Check, without a call, that ``plan`` is a plan of this table.
 
         Raises:
-            ConfigurationError: the plan copied another table.
+            ConfigurationError: ``plan`` is for another table.
         """
         if (plan.instance, plan.table) != (self.instance, self.name):
             raise ConfigurationError(
@@ -121,47 +122,50 @@ class SourceTable:
             )
 
     def stream_of(self, plan: CopyPlan) -> StreamSummary:
-        """Return the table's stream. It must be the stream that the mirror has followed from its beginning.
+        """Return the table's stream; require that it is still the stream in ``plan``.
 
         Raises:
-            ConfigurationError: the plan copied another table, or the table has no stream.
-            StreamClientException: the table has another stream, which lacks changes since the copy.
+            ConfigurationError: ``plan`` is for another table, or the table has no stream.
+            StreamClientException: the table has another stream now, which lacks changes made after the copy began.
         """
         self.require_table_of(plan)
         stream = self.stream()
         if stream.stream_id != plan.stream_id:
             raise StreamClientException(
                 f"the mirror follows stream {plan.stream_id}, and table {self.name!r} has {stream.stream_id} now: the "
-                "stream was switched off and on again, or the table made anew, and changes in between are in neither; "
+                "stream was switched off and on again, or the table made anew, and no stream has the changes between; "
                 "begin a new mirror, with another destination and status table"
             )
         return stream
 
     def describe_stream(self, stream_id: str) -> StreamDescription:
-        """Return a stream with its shards."""
+        """Return the description of a stream, with its shards."""
         return self._repeater.call("DescribeStream", lambda: self.api.describe_stream(stream_id))
 
     def position_at(self, shard_id: str, plan: CopyPlan) -> str:
-        """Return the position at which a copy begins to read a shard."""
+        """Return the position in a shard at the start time of ``plan``, from which on changes are read."""
         find = partial(self.api.get_shard_iterator, plan.stream_id, shard_id, plan.start_micros)
         return self._repeater.call("GetShardIterator", find)
 
     def require_kept(self, position: str) -> None:
-        """Check that the stream still has the changes after a position.
+        """Check, by a read of one record, that the stream still has the changes after ``position``.
 
         Raises:
-            TrimmedDataException: the stream does not have them any more.
+            TrimmedDataException: the changes have left the stream.
         """
         self._repeater.call("GetStreamRecord", lambda: self.api.get_stream_record(position, 1))
 
     def split_points(self, mebibytes: int) -> list[tuple[KeyValue, ...]]:
-        """Return keys that cut the table into pieces of about ``mebibytes``, perhaps with their first columns only."""
+        """Return keys that divide the table into pieces of about ``mebibytes`` MiB.
+
+        A key may have values for the first key columns only.
+        """
         return self._asked(split_request(self.name, mebibytes), split_points)
 
     def new_plan(self, mebibytes: int, most_pieces: int | None = None) -> CopyPlan:
-        """Plan a copy that begins now, in pieces of at least ``mebibytes``, at most ``most_pieces`` of them.
+        """Return the plan of a copy that begins now, in at most ``most_pieces`` pieces of at least ``mebibytes`` MiB.
 
-        The stream is looked up before the first row is read. So the plan shows if the stream is switched off meanwhile.
+        The plan stores the id of the stream, by which ``stream_of`` detects that the stream was switched off meanwhile.
         """
         stream, points = self.stream(), self.split_points(mebibytes)
         step = 1 if most_pieces is None else len(points) // most_pieces + 1
@@ -169,7 +173,7 @@ class SourceTable:
         return CopyPlan(now_micros() - CLOCKS_MARGIN_MICROS, texts, self.instance, self.name, stream.stream_id)
 
     def scan(self, rule: TableRule) -> TableScan:
-        """Return a scan of the table's rows, in the order of their keys."""
+        """Return a scan that reads the table's rows page by page in the order of their keys."""
         return TableScan(
             calls=self._calls,
             table=self.name,
@@ -179,7 +183,7 @@ class SourceTable:
         )
 
     def read_again(self, rule: TableRule, keys: Sequence[Sequence[KeyValue]]) -> tuple[list[StreamRecord], int]:
-        """Return the present rows with the keys ``keys``, and the time after the last read, in microseconds."""
+        """Read the rows with the keys ``keys``; return them as records, and the time after the read in microseconds."""
         records = []
         for key in keys:
             request = schema.GetRowRequest(
@@ -194,10 +198,10 @@ class SourceTable:
         return self.repeated(operation, ask)
 
     def repeated(self, operation: str, call: Callable[[], _T], *, write: bool = False) -> _T:
-        """Return the answer of a call to the service. The call is repeated in the same way as reads.
+        """Return the result of ``call``, which calls the service. Repeat the call after transient errors.
 
         Raises:
-            DependencyException: the service refused, or did not answer.
+            DependencyException: the service refused the call, or did not answer.
         """
 
         def translated() -> _T:
@@ -212,7 +216,7 @@ class SourceTable:
 
 
 def size_of(values: Iterable[object]) -> int:
-    """Return the approximate number of bytes that ``values`` have on the wire."""
+    """Return the approximate size of ``values`` in bytes, as the service sends them."""
     return sum(len(value) if isinstance(value, str | bytes | bytearray) else 8 for value in values)
 
 
@@ -222,37 +226,34 @@ def _encoded(names: Sequence[str], key: Sequence[KeyValue]) -> bytes:
 
 @frozen
 class CopyPlan:
-    """The beginning of a copy, its pieces, and the table that it copies."""
+    """The plan of a copy: the time of its start, the table and stream that it copies, and the pieces."""
 
     start_micros: int
-    """The time, in microseconds since 1970, from which on changes are read."""
+    """The time, in microseconds since 1970, from which on the mirror or replication reads changes."""
     points: tuple[str, ...] = ()
-    """The keys at which the table is cut into pieces that are copied separately."""
+    """The keys that divide the table into pieces, each encoded as text."""
     instance: str = ""
     table: str = ""
     stream_id: str = ""
-    """The id of the stream from which changes are read. The table gets a stream with another id if its stream is
-    switched off and on, or if the table is deleted and created again, perhaps with another key."""
+    """The id of the stream from which changes are read. The id changes if the table's stream is switched off and on
+    again, or if the table is deleted and created again."""
 
     @property
     def pieces(self) -> Mapping[str, tuple[str, str]]:
-        """The names of the pieces, and the keys between which each lies.
-
-        An empty text stands for an end of the table.
-        """
+        """The keys at which each piece begins and ends, by its name. An empty text is an end of the table."""
         bounds = ["", *self.points, ""]
         return {f"{COPY}/{number}": pair for number, pair in enumerate(pairwise(bounds))}
 
     def to_text(self) -> str:
-        """Return the text that is stored."""
+        """Return the plan as JSON text, in which it is stored."""
         return json.dumps(asdict(self))
 
     @classmethod
     def from_text(cls, text: str) -> CopyPlan:
-        """Read a text of ``to_text``.
+        """Return the plan from its JSON text, which ``to_text`` has made.
 
         Raises:
-            StreamClientException: the text is another one, or of a version that is not known.
+            StreamClientException: the text is not a plan, or the plan is of an unknown version.
         """
         try:
             plain = json.loads(text)

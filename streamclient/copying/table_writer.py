@@ -1,6 +1,6 @@
-"""Writes records to a destination table, and believes only the answer for each single row.
+"""The writer of a replication's rows to the destination table. It checks the service's result for each single row.
 
-Cells keep the versions of the source, so that writing them again changes nothing.
+Cells keep their versions from the source table, so a repeated write of a row changes nothing.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ _outages = OutageLog(_log)
 
 SHORTEST_PAUSE_MILLIS = 100
 LONGEST_PAUSE_MILLIS = 10_000
-"""The longest pause before rows are written again. Attempts go on without end, because giving up would lose the
-rows."""
+"""The longest pause, in milliseconds, before the writer repeats a failed write. The writer never gives up, because
+otherwise rows would be lost."""
 
 _KINDS: Mapping[RecordType, OperationType] = MappingProxyType(
     {
@@ -45,9 +45,9 @@ _KINDS: Mapping[RecordType, OperationType] = MappingProxyType(
 
 
 class RowChange:
-    """One change of one row of the destination: a record of the source, as the bytes that write it.
+    """One change of one row of the destination table: a record of the source, encoded for a write.
 
-    The record object is made only if its key or its columns are asked for.
+    A record object is made only when a caller reads ``key`` or ``columns``.
     """
 
     __slots__ = ("_index", "_records", "identity", "kind", "row")
@@ -56,23 +56,23 @@ class RowChange:
         self, kind: RecordType, identity: bytes, row: bytes, records: Sequence[StreamRecord], index: int
     ) -> None:
         self.kind: RecordType = kind
-        """PUT, UPDATE or DELETE of the row."""
+        """The kind of the change: PUT, UPDATE or DELETE."""
         self.identity: bytes = identity
-        """Bytes that are equal only for equal keys."""
+        """The primary key of the row, encoded as bytes. Different keys have different bytes."""
         self.row: bytes = row
-        """The row as the request takes it, with its cells in the order of the log. It has no condition, because the
-        order of writing decides."""
+        """The change of the row as it is encoded in the request, with its cells in the order of the stream. The request
+        has no condition for the row, because the writer keeps the changes of a row in order."""
         self._records = records
         self._index = index
 
     @property
     def key(self) -> PrimaryKey:
-        """The key of the row."""
+        """The primary key of the row."""
         return self._records[self._index].primary_key
 
     @property
     def columns(self) -> tuple[RecordColumn, ...]:
-        """The changes to its columns."""
+        """The changes to the columns of the row."""
         return self._records[self._index].columns
 
     def __repr__(self) -> str:
@@ -80,10 +80,10 @@ class RowChange:
 
 
 def changes_of(records: Sequence[StreamRecord]) -> list[RowChange]:
-    """Return the changes that records make, in order. Updates without columns change nothing, and are left out.
+    """Return the changes that ``records`` make, in order. Leave out updates that change no column.
 
     Raises:
-        CodecError: a record was made by hand and cannot be encoded.
+        CodecError: a record that was not read from a stream cannot be encoded.
     """
     return [
         RowChange(kind, identity, row, records, index)
@@ -93,12 +93,12 @@ def changes_of(records: Sequence[StreamRecord]) -> list[RowChange]:
 
 
 class RefusedRowError(StreamClientException):
-    """The destination refuses a row for good. No position after the row is stored."""
+    """The destination refuses a row for good. The replication stores no checkpoint after this row."""
 
 
 @define
 class WriteCounts:
-    """The numbers of rows and requests so far. Changed under the writer's lock."""
+    """The numbers of rows and requests that a writer has sent. The writer changes them while it holds its lock."""
 
     rows: int = 0
     requests: int = 0
@@ -112,21 +112,21 @@ def _never() -> bool:
 
 @define(eq=False)
 class DestinationWriter:
-    """Writes to one table. Thread-safe: channels write side by side, each its own keys in order.
+    """Writes rows to one table. Several threads may write at the same time, if the keys of their rows differ.
 
-    ``write`` returns once every change is in the destination. Rows that failed for a passing reason are written again,
-    alone, and no later change of their keys is written before them. A row that is refused for good goes to ``poison``
-    or raises.
+    ``write`` returns once all changes are in the table. After a transient error, the writer repeats only the failed
+    rows, before any later change of the same rows. If the service refuses a row for good, the writer passes the row to
+    ``poison``. Without ``poison``, it raises an error.
     """
 
     calls: SignedCalls
     table_name: str
     batch_rows: int
     poison: Callable[[RowChange, StreamClientError], None] | None = None
-    """A function that keeps a refused row, instead of ending the replication. The row is stored durably when the
-    function returns. Any thread may call it."""
+    """A function that stores a refused row durably, so that the replication goes on. Several threads may call it. With
+    ``None``, a refused row ends the replication."""
     stop: threading.Event = field(factory=threading.Event)
-    """Once set, ends waiting: ``write`` then raises."""
+    """An event that ends the pauses between attempts when a thread sets it. ``write`` then raises an error."""
     counts: WriteCounts = field(factory=WriteCounts)
     dice: random.Random = field(factory=random.Random)
     clock: Callable[[], float] = time.monotonic
@@ -134,12 +134,12 @@ class DestinationWriter:
     _writes: CallWatchdog = field(factory=lambda: CallWatchdog("no rows were written"))
 
     def write(self, changes: Iterable[RowChange], is_lost: Callable[[], bool] = _never) -> None:
-        """Write changes in order, until ``is_lost`` says that another process writes these keys.
+        """Write ``changes`` in order. Stop with an error when ``is_lost`` returns that the lease is lost.
 
         Raises:
-            RefusedRowError: the destination refuses a row for good, and there is no ``poison``.
-            DependencyException: the destination cannot be written, or ``stop`` was set; some changes may be written.
-            ShutdownException: the lease was lost; some changes may be written.
+            RefusedRowError: the destination refuses a row for good, and ``poison`` is ``None``.
+            DependencyException: ``stop`` was set while rows could not be written. Some changes may be written.
+            ShutdownException: the lease is lost. Some changes may be written.
         """
         for batch in batches(changes, _IDENTITY, _size_of, most_rows=self.batch_rows):
             _require_lease(is_lost)
@@ -152,9 +152,9 @@ class DestinationWriter:
                     _require_lease(is_lost)
 
     def trouble(self, limit_seconds: float) -> str:
-        """Return why no rows were written for longer than ``limit_seconds``; empty if some were.
+        """Return in words why writes have failed for longer than ``limit_seconds``; an empty text if they have not.
 
-        Any thread may call this.
+        Any thread may call this method.
         """
         return self._writes.trouble(self.clock(), limit_seconds)
 
@@ -189,9 +189,9 @@ class DestinationWriter:
 
 
 def _require_lease(is_lost: Callable[[], bool]) -> None:
-    """Refuse to write for a lost lease, because its next owner may have followed later changes of the same keys."""
+    """Raise an error if the lease is lost, because the shard's next owner may already have written later changes."""
     if is_lost():
-        raise ShutdownException("the lease was lost while rows were written; its next owner writes them")
+        raise ShutdownException("the lease was lost while rows were written; the shard's next owner writes them")
 
 
 _IDENTITY = attrgetter("identity")

@@ -1,4 +1,4 @@
-"""The destination table of a replication: made like the source, or checked, before anything is copied."""
+"""The destination table of a replication: it is created like the source table, or checked if it exists."""
 
 from __future__ import annotations
 
@@ -19,26 +19,27 @@ from streamclient.tablestore.stream_tables import TableDescription
 from streamclient.wire.service_errors import OBJECT_ALREADY_EXIST, OBJECT_NOT_EXIST
 
 WIDEST_DEVIATION_SECONDS = (2**63 - 1) // MICROS_PER_SECOND
-"""The largest difference between a cell's time stamp and the clock that a destination accepts. Rows of the source carry
-old versions, which the service would refuse with the default of a day. The service keeps this setting in microseconds,
-in 64 bits."""
+"""The largest value of the table option ``max_time_deviation``, in seconds: how far a cell's version may be from the
+clock. Rows of the source have old versions, which the service would refuse with its default of a day. The service
+stores this option as microseconds, in 64 bits."""
 
 FOREVER = -1
 
 _PROBE_VALUES: Mapping[ColumnType, Any] = MappingProxyType(
     {ColumnType.INTEGER: 0, ColumnType.STRING: "-", ColumnType.BINARY: b"-"}
 )
-"""The key of a row that is read to learn whether a new table answers. It need not exist."""
+"""Key values, by type, of a row that is read to find out whether a new table answers. The row need not exist."""
 
 
 def prepare_destination(source: OTSClient, source_table: str, destination: OTSClient, table: str) -> bool:
-    """Make or check a table for the source's rows; return whether this call made it.
+    """Create or check the destination table for the source's rows; return whether this call created it.
 
-    A new table gets the source's key, declared columns, time to live, versions and capacity, the widest version offset,
-    and no generated key column: the source's values are written. Indexes and streams are not copied.
+    A new table gets the key, declared columns, time to live, number of versions and capacity of the source table. Its
+    ``max_time_deviation`` is ``WIDEST_DEVIATION_SECONDS``. A generated key column of the source becomes an ordinary
+    column, because the source's values are written. Indexes and streams are not copied.
 
     Raises:
-        ConfigurationError: the table exists and would lose or refuse rows; the text names each reason.
+        ConfigurationError: the table exists and would lose or refuse rows. The message has each reason.
         StreamClientException: the source table does not exist.
     """
     wanted = described(source, source_table, "source")
@@ -50,7 +51,7 @@ def prepare_destination(source: OTSClient, source_table: str, destination: OTSCl
         except DependencyException as error:
             if error.code != OBJECT_ALREADY_EXIST:
                 raise
-            found = described(destination, table, "destination")  # another process was quicker
+            found = described(destination, table, "destination")  # another process has made it
         else:
             _await(destination, table, wanted)
             return True
@@ -66,7 +67,7 @@ def described(client: OTSClient, table: str, side: str) -> TableDescription:
     """Return the service's description of a table.
 
     Raises:
-        StreamClientException: the table does not exist; the text names it and its ``side``.
+        StreamClientException: the table does not exist. The message says by ``side`` which table is missing.
     """
     found = _describe(TablestoreStreamApi(client), table)
     if found is None:
@@ -77,7 +78,7 @@ def described(client: OTSClient, table: str, side: str) -> TableDescription:
 
 
 def shown_key(key: Any) -> str:
-    """Return the columns of a key with their types, for people."""
+    """Return the names and types of a primary key's columns as text, for messages."""
     return "(" + ", ".join(f"{name} {kind.value}" for name, kind in key) + ")"
 
 
@@ -107,7 +108,7 @@ def _create(api: TablestoreStreamApi, wanted: TableDescription, table: str) -> N
 
 
 def _await(client: OTSClient, table: str, wanted: TableDescription) -> None:
-    """Wait until the new table answers. For a minute the service may say that the table does not exist."""
+    """Wait until the new table answers. The service may report for up to a minute that the table does not exist."""
     key = wanted.definition.primary_key
     purpose = TablePurpose("destination", "take the copy", "the copied rows", tuple((n, k.value) for n, k in key))
     probe = [(name, _PROBE_VALUES[kind]) for name, kind in key]
@@ -115,7 +116,7 @@ def _await(client: OTSClient, table: str, wanted: TableDescription) -> None:
 
 
 def _problems(wanted: TableDescription, found: TableDescription) -> Iterator[str]:
-    """Yield each reason why the table would lose or refuse rows, and its remedy."""
+    """Yield in words each reason why the table ``found`` would lose or refuse rows, with the remedy."""
     key, other = wanted.definition.primary_key, found.definition.primary_key
     if key != other:
         yield f"its key is {shown_key(other)}, expected {shown_key(key)}"

@@ -1,4 +1,4 @@
-"""The cost of requests to the service in the units of its bill: requests and capacity units. Pure."""
+"""The cost of requests to the service in the units of its bill: requests and capacity units."""
 
 from __future__ import annotations
 
@@ -12,34 +12,34 @@ from streamclient.base.times import SECONDS_PER_HOUR
 
 @frozen(kw_only=True)
 class Cost:
-    """The requests and capacity units of a span of time."""
+    """The requests and capacity units that were used in a span of time."""
 
     seconds: float = 0.0
-    """The length in seconds of the time in which the requests were made."""
+    """The length, in seconds, of the span of time in which the requests were made."""
     stream_requests: int = 0
     stream_read_units: int = 0
-    """The read units of pages of records. Other requests to a stream cost no units."""
+    """The read units for pages of records. Other requests to a stream cost no units."""
     status_table_requests: int = 0
     status_table_read_units: int = 0
     status_table_write_units: int = 0
 
     def since(self, earlier: Cost) -> Cost:
-        """Return the cost of the time between ``earlier`` and this moment."""
+        """Return the cost of the time since ``earlier`` was measured: this cost less ``earlier``."""
         return Cost(**{name: value - getattr(earlier, name) for name, value in asdict(self).items()})
 
     def an_hour(self) -> Cost:
-        """Return the cost of an hour at the same rate, in whole requests and units."""
+        """Return the cost of an hour at the same rate, rounded to whole requests and units."""
         scale = SECONDS_PER_HOUR / self.seconds if self.seconds > 0 else 0.0
         counts = {name: round(value * scale) for name, value in asdict(self).items()}
         return Cost(**{**counts, "seconds": SECONDS_PER_HOUR})
 
     def to_document(self) -> dict[str, Any]:
-        """Return plain values."""
+        """Return the fields by name, as plain values."""
         return {**asdict(self), "seconds": round(self.seconds, 3)}
 
     @classmethod
     def from_document(cls, told: Mapping[str, Any]) -> Cost | None:
-        """Return the cost that ``to_document`` wrote; ``None`` if it cannot be read, or if its span is empty."""
+        """Return the cost that ``to_document`` wrote; ``None`` if it is unreadable, or if its span of time is empty."""
         values: dict[str, Any] = {name: told.get(name) for name in _NAMES}
         if not all(map(_is_count, values.values())) or not values["seconds"]:
             return None
@@ -57,7 +57,7 @@ _NAMES = tuple(asdict(Cost()))
 
 
 def together_an_hour(costs: Iterable[Cost]) -> Cost | None:
-    """Return the sum of several costs, each for an hour; ``None`` for no costs."""
+    """Return the sum of ``costs``, each converted to an hour; ``None`` if ``costs`` is empty."""
     hourly = [astuple(cost.an_hour()) for cost in costs]
     if not hourly:
         return None

@@ -1,4 +1,4 @@
-"""Deadlines: one moment per key. The earliest moment is found without a search."""
+"""Deadlines: at most one moment per key. A heap gives the earliest moment without a search."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ as keys."""
 
 
 class Deadlines:
-    """Moments by key. A key has at most one moment; a new moment replaces it."""
+    """The moments at which keys are due. A key has at most one moment; a new moment replaces the old one."""
 
     def __init__(self) -> None:
         self._moments: dict[str, float] = {}
         self._heap: list[tuple[float, str]] = []
-        """The heap may contain replaced moments. They are dropped when they come to the top."""
+        """The moments with their keys, earliest first. Moments that were replaced stay until they reach the top."""
 
     def set(self, key: str, moment: float | None) -> None:
         """Make ``key`` due at ``moment``. With ``None``, the key is never due."""
@@ -36,7 +36,7 @@ class Deadlines:
 
     @property
     def next(self) -> float | None:
-        """The earliest moment; ``None`` if no key will ever be due."""
+        """The earliest moment at which a key is due; ``None`` if no key has a moment."""
         while self._heap:
             moment, key = self._heap[0]
             if self._moments.get(key) == moment:

@@ -1,8 +1,8 @@
 """Answers to writes, and the resolution of doubtful answers.
 
 If a write was refused, an earlier try of the same write may have been applied. If the outcome is uncertain, the write
-may still be applied later. So after both answers the row is read, and the row decides. (In the Java stream client, the
-lease counts as lost when a retry meets the success of the first try.)
+may still be applied later. In both cases the worker reads the row back, and the row shows whether the write was
+applied. (The Java stream client gives the lease up if a retry is refused because the first try was applied.)
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ from streamclient.errors import ConfigurationError
 from streamclient.model import CheckpointPosition, Lease
 
 TAKE_TRIES_MAX = 3
-"""The largest number of attempts to take a row in this worker's own name. Each repetition follows immediately, with the
-counter that was just read. The old owner, or this worker itself, may have sent one more write earlier. More than a few
-successive changes mean that another process writes."""
+"""The largest number of attempts to take a lease whose row already names this worker as owner. Each attempt immediately
+follows a read of the row, and uses the counter from that read. The counter may have changed because of an earlier write
+of the old owner or of this worker. More than a few such changes mean that another process writes."""
 
 DELETE_TRIES_MAX = 3
-"""The largest number of attempts to delete a row, each with the counter that was just read. After that, the deletion
-waits until the next list of shards requires it again. Reading and writing take a hundredth of the time between two
-heartbeats."""
+"""The largest number of attempts to delete a row, each with the counter that was just read. After these attempts, the
+deletion waits for the next list of shards that requires it. A few attempts suffice, because one attempt takes a
+hundredth of the time between two heartbeats."""
 
 UNEXPLAINED_MOVES_MAX = 5
-"""The number of consecutive writes that were refused although the row shows them as applied. After so many, this worker
+"""The number of consecutive writes that are refused although the row shows them as applied, before this worker
 concludes that another process uses its name. An answer that is lost inside the lease store explains a single such
 refusal, but not five in succession."""
 
 CHECKPOINT_KINDS = (WriteKind.CHECKPOINT, WriteKind.PREPARE)
-"""Writes for which user code waits."""
+"""The kinds of writes for which user code waits."""
 
 
 def write_answered(state: WorkerState, call: WriteLease, answer: Answered[WriteOutcome]) -> None:
-    """Process the outcome of a write."""
+    """Process the outcome of a write of a lease row."""
     write, key, outcome = call.write, call.write.lease_key, answer.value or WriteOutcome.UNCERTAIN
     flight = state.flights.get(key)
     if flight is None or flight.outcome is not None or flight.write.kind is not write.kind:
@@ -67,12 +67,12 @@ def write_answered(state: WorkerState, call: WriteLease, answer: Answered[WriteO
 
 
 def row_answered(state: WorkerState, call: ReadRow, answer: Answered[Lease | None]) -> None:
-    """Decide from the row whether a write in doubt was applied. If the row could not be read, read it later."""
+    """Decide from the row whether a write in doubt was applied. If the read failed, repeat the read later."""
     key = call.lease_key
     flight = state.flights.get(key)
     if flight is None or flight.outcome is None:
         if answer.error is None:
-            state.report(Severity.WARNING, key, "row read without need, ignored")
+            state.report(Severity.WARNING, key, "answer to a read that is not needed, ignored")
     elif answer.error is not None:
         _unreadable(state, key)
     else:
@@ -96,7 +96,7 @@ def _read_back(state: WorkerState, flight: Flight, row: Lease | None) -> None:
 
 
 def _unreadable(state: WorkerState, key: str) -> None:
-    """Read the row of a held lease again after a pause. Leave any other row to the next scan."""
+    """Repeat the failed read of a row: after a pause if the lease is held, otherwise with the next scan."""
     if key in state.held:
         state.read_later(key)
     else:
@@ -105,7 +105,7 @@ def _unreadable(state: WorkerState, key: str) -> None:
 
 
 def reads_due(state: WorkerState) -> None:
-    """Repeat the reads whose pause is over."""
+    """Repeat the failed reads of rows whose pause is over."""
     for key in state.rereads.take_due(state.now):
         state.emit(ReadRow(key))
 
@@ -117,21 +117,21 @@ def _needs_read_back(state: WorkerState, write: LeaseWrite) -> bool:
 
 
 def _is_held_write(write: LeaseWrite) -> bool:
-    """Return whether the write is the owner's. If its outcome is in doubt, the doubt must be resolved."""
+    """Return whether only the owner of a lease sends such a write. The owner must resolve a doubt about its outcome."""
     if write.kind is WriteKind.CREATE:
         return write.seen.owner != ""
     return write.kind not in (WriteKind.STEAL, WriteKind.DELETE)
 
 
 def _is_asked_for(state: WorkerState, write: LeaseWrite) -> bool:
-    """Return whether a held lease can go on without the write, if the store does not support such writes."""
+    """Return whether this worker can do without ``write`` of a held lease if the store does not support the write."""
     own_columns = (WriteKind.TAKE_PAUSE, WriteKind.LEAVE_PAUSE, WriteKind.END_ORDERS)
     is_asked = write.kind in (*CHECKPOINT_KINDS, *own_columns, WriteKind.RELEASE)
     return is_asked and write.lease_key in state.held
 
 
 def _put_aside(state: WorkerState, held: HeldLease, write: LeaseWrite, error: Exception) -> None:
-    """Go on without a write that will never be possible."""
+    """Go on without a write that the store does not support."""
     if write.kind is WriteKind.RELEASE:
         leave(state, held)
         return
@@ -150,7 +150,7 @@ def _put_aside(state: WorkerState, held: HeldLease, write: LeaseWrite, error: Ex
 
 
 def _call(state: WorkerState, write: LeaseWrite) -> None:
-    """Wake the worker that must act: the owner of a lease that was just requested, or the receiver of a hand-over."""
+    """Wake the worker that must act after ``write``: the owner of a requested lease, or the receiver of a hand-over."""
     if write.kind is WriteKind.STEAL:
         state.signals.wake([write.seen.owner])
     elif write.kind is WriteKind.TRANSFER and write.result is not None:
@@ -215,7 +215,7 @@ def _applied(state: WorkerState, write: LeaseWrite, sent_at: float, row: Lease |
 def _broke_off(state: WorkerState, write: LeaseWrite) -> bool:
     """Return whether the row was missing or reset before this write restored it.
 
-    Other workers may have had the lease then.
+    While the row was missing or reset, another worker may have held the lease.
     """
     is_restored = write.kind is WriteKind.TAKE and write.seen.owner != state.worker_id
     return is_restored or write.kind is WriteKind.CREATE
@@ -236,11 +236,10 @@ def _applied_unheld(state: WorkerState, write: LeaseWrite, sent_at: float) -> No
 
 
 def _resolve_take(state: WorkerState, flight: Flight, row: Lease | None) -> None:
-    """Take a row in this worker's own name again, even if the row looks as if the take was applied.
+    """Take the lease again if its row names this worker as owner, because an older write may have set the owner.
 
-    Such a row proves only that some write of this worker changed it. That write may belong to an acquisition long ago,
-    and other workers measure the lease duration from that write. The time of sending is known only for a take that was
-    accepted.
+    The write that set the owner may be from an acquisition long ago, and other workers measure the lease duration from
+    that write. Only after an accepted take does this worker know when its write was sent.
     """
     is_ours = row is not None and row.owner == state.worker_id and row.stealer in ("", state.worker_id)
     receiver = new_owner(state, row) if row is not None and is_ours and state.is_stopping else None
@@ -253,10 +252,10 @@ def _resolve_take(state: WorkerState, flight: Flight, row: Lease | None) -> None
 
 
 def _resolve_delete(state: WorkerState, flight: Flight, row: Lease | None) -> None:
-    """Delete the row of a shard that left the stream, if it equals the row just read.
+    """Delete the row of a shard that left the stream, unless the row changes after this read of ``row``.
 
-    A living owner changes the row with every heartbeat. The last scan is usually older than the last heartbeat, so the
-    row of the scan is out of date.
+    An owner that is alive changes the row with every heartbeat. So the row of the last scan is usually out of date, and
+    the deletion compares with the row that was just read.
     """
     is_gone = state.listing is not None and flight.write.lease_key not in state.listing
     if row is not None and is_gone and flight.tries < DELETE_TRIES_MAX and not state.is_stopping:
@@ -311,7 +310,7 @@ def _try_again(state: WorkerState, held: HeldLease, row: Lease) -> None:
 def _rewound(state: WorkerState, held: HeldLease, row: Lease) -> None:
     """Start a new consumer at a checkpoint that an operator moved. The running consumer would hide that move.
 
-    The move was the only change of the row, so no checkpoint of this worker can have been stored since.
+    The move was the only change of the row, so this worker has not stored a checkpoint after it.
     """
     text = f"its checkpoint was moved from outside, reading starts anew there: known {held.lease}, found {row}"
     state.report(Severity.WARNING, row.lease_key, text)
@@ -338,14 +337,14 @@ def _restore(state: WorkerState, held: HeldLease, row: Lease) -> None:
 
 def _yield_name(state: WorkerState, held: HeldLease, row: Lease | None) -> None:
     if state.signals.keeps_rows:
-        # The worker's session, which is checked often, shows which process has the name.
+        # The worker often reads its own row, which shows whether another process has its name.
         text = f"changed several times from outside: known {held.lease}, found {row}"
         lose(state, held.lease.lease_key, Severity.WARNING, text, in_doubt=CheckpointOutcome.UNKNOWN)
         state.scan_soon(state.pause_seconds(2))
         return
     text = (
         f"another process uses the worker identifier {state.worker_id!r}, or the row was changed several times "
-        f"from outside; this one gives way. Give every worker its own identifier. Known {held.lease}, found {row}"
+        f"from outside; this process gives way. Give every worker its own identifier. Known {held.lease}, found {row}"
     )
     lose(state, held.lease.lease_key, Severity.ERROR, text, in_doubt=CheckpointOutcome.UNKNOWN)
 
@@ -358,7 +357,7 @@ def _lost_to(state: WorkerState, held: HeldLease, write: LeaseWrite, row: Lease 
     lose(state, held.lease.lease_key, severity, text, in_doubt=outcomes[stored])
 
 
-# --- what a row says -----------------------------------------------------------------------------------------------
+# --- the meaning of a row that was read back -----------------------------------------------------------------------
 
 
 class Standing(Enum):
@@ -372,7 +371,7 @@ class Standing(Enum):
     """An earlier write of this worker was applied late."""
     ABSENT = "absent"
     RESET = "reset"
-    """The row has no owner: a Java worker's shard sync has reset it, or another program."""
+    """The row has no owner: a Java worker's shard sync, or another program, has reset it."""
     REWOUND = "rewound"
     """The owner is the same, but the checkpoint was moved from outside: an operator's rewind."""
     RELEASED = "released"
@@ -383,7 +382,7 @@ class Standing(Enum):
 
 
 def standing(held: HeldLease, write: LeaseWrite, row: Lease | None) -> Standing:
-    """Classify ``row``, which was read after ``write`` was refused or uncertain."""
+    """Classify ``row``, which was read after ``write`` was refused or its outcome was uncertain."""
     if row is None:
         return Standing.ABSENT
     if was_applied(row, write):

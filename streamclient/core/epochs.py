@@ -1,24 +1,24 @@
-"""Epochs: numbers of acquisitions.
+"""Epochs: numbers that grow from one acquisition of a shard to the next.
 
-A destination compares them, to refuse a worker that lost its lease and still writes. A worker draws a number after each
-take, from a counter of the shard. That counter only grows, and outlives the lease row. The worker starts no consumer
-before it has the number. Laws:
+A destination compares epochs, to refuse the writes of a worker that has lost its lease. After each take, a worker draws
+an epoch from a counter of the shard. That counter only grows, and stays when the lease row is deleted. The worker
+starts no consumer before it has the epoch. Laws:
 
 * **The later of two acquisitions of a shard has the greater epoch.** Let acquisition A be followed by acquisition B.
-  A's number is used only if it arrives while A's lease is held and valid, so it was drawn before that moment. B's take
-  is applied later: no worker takes a lease on which the owner may still rely, and an owner that hands a lease over no
-  longer holds it. B's number is drawn after B's take was applied. So the counter gave A's number before B's number, and
-  A's number is the smaller one.
-* **The same holds for two processes with one name,** while the older process does not know yet that the newer process
-  takes its leases. Before a number is used, the worker's own row is read. That read must be requested after the number
-  arrived, and must show the session unchanged. So the newer process registered after that, took the lease after its
-  registration, and draws a greater number, although both processes may read for a moment.
-* **A number that arrives after its acquisition is over is never used,** not even by a later acquisition: another worker
-  may have drawn a number in between. At any time at most one draw per lease is unanswered, so answers cannot be
+  A's epoch is used only if it arrives while A's lease is held and valid, so it was drawn while A's lease was valid. B's
+  take is applied later: no worker takes a lease on which the owner may still rely, and an owner that hands a lease over
+  no longer holds it. B's epoch is drawn after B's take was applied. So the counter gave A's epoch before B's epoch, and
+  A's epoch is the smaller one.
+* **The later of two processes with one name has the greater epoch, too,** while the older process does not know yet
+  that the newer process takes its leases. Before a worker uses an epoch, it reads its own row. That read must be
+  requested after the epoch arrived, and must show the session unchanged. So the newer process registers after this
+  read, takes the lease later, and draws a greater epoch, although both processes may read for a moment.
+* **An epoch that arrives after the end of its acquisition is never used,** not even by a later acquisition: another
+  worker may have drawn an epoch in between. At any time at most one draw per lease is unanswered, so answers cannot be
   confused.
 * **Consumers of one acquisition share its epoch.** A row that was reset or created again under its owner proves nothing
-  about the time in between, so another number is drawn. If it is the next number, no other worker drew one, and the
-  same acquisition goes on. If it is not, the consumer is ended, and a new consumer starts with the new number.
+  about the time in between, so the worker draws a second epoch. If it is the next number after the first epoch, no
+  other worker drew one, and the acquisition goes on. Otherwise the consumer ends, and a new one gets the second epoch.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from streamclient.core.worker_state import WorkerState
 
 
 def epoch_answered(state: WorkerState, call: DrawEpoch, answer: Answered[int]) -> None:
-    """Use the number if its acquisition still goes on. If there is no number, draw again after a pause."""
+    """Use the drawn epoch if its acquisition still goes on. If the draw failed, draw again after a pause."""
     number = state.draws.pop(call.lease_key, None)
     held = state.held.get(call.lease_key)
     if held is not None and held.acquisition.number == number:

@@ -31,7 +31,10 @@ class Call(Generic[ValueT]):
 
 @frozen
 class Answered(Generic[ValueT]):
-    """A call has returned. The code that reports it must read ``now`` after the return, never before."""
+    """A call has returned.
+
+    The code that reports this event must read the clock for ``now`` after the return, never before.
+    """
 
     call: Call[ValueT]
     value: ValueT | None = None
@@ -40,8 +43,8 @@ class Answered(Generic[ValueT]):
     """The time just before a write was sent. If the write is accepted, the owner's lease, or the worker's session, is
     valid from that time on."""
     error: Exception | None = None
-    """The reason why the value is unknown, after all retries of the call. If there is a value, it is the reason why a
-    write was not applied."""
+    """The reason why the value is unknown, after all retries of the call. If there is a value, the error is the reason
+    why a write was not applied."""
 
 
 @frozen
@@ -50,8 +53,8 @@ class Scan:
 
     rows: tuple[Lease, ...]
     wall_micros: int | None = None
-    """The time of this machine's clock at ``now``, in microseconds since 1970; pauses end by this clock. ``None`` if
-    the clock has advanced evenly since the last scan."""
+    """The time of this machine's clock when the scan returned, in microseconds since 1970. Pauses end by this clock.
+    ``None`` if the clock has advanced evenly since the last scan."""
     workers: tuple[WorkerRow, ...] | None = None
     """The rows of all workers, which are read after the rows of the leases; ``None`` if the store has no worker
     rows."""
@@ -70,13 +73,13 @@ class ShardList:
 class ReadRows(Call[Scan]):
     """Scan the status table: first the rows of leases, then the rows of workers.
 
-    Never requested while another scan runs.
+    ``Holdings`` never requests a scan while another scan runs.
     """
 
 
 @frozen
 class ReadSignals(Call[tuple[WorkerRow, ...]]):
-    """Read the rows of some workers. Never requested while a scan, or another read of this kind, is unanswered."""
+    """Read the rows of the workers ``names``. Never requested while a scan or another ``ReadSignals`` is unanswered."""
 
     names: tuple[str, ...]
 
@@ -95,7 +98,7 @@ class ListShards(Call[ShardList]):
 
 @frozen
 class WriteLease(Call[WriteOutcome]):
-    """Send one write. Several renewals may be sent as one batch. A write of unknown outcome is never repeated."""
+    """Send one write of a lease row. Never repeat a write of unknown outcome. Renewals may be sent as one batch."""
 
     write: LeaseWrite
 
@@ -104,7 +107,7 @@ class WriteLease(Call[WriteOutcome]):
 class WriteWorker(Call[WriteOutcome]):
     """Send one write of a worker row, and never repeat it.
 
-    A heartbeat is sent together with the renewals of the same event.
+    A heartbeat and the renewals that ``Holdings`` returns for the same event are sent together.
     """
 
     write: WorkerWrite
@@ -112,7 +115,7 @@ class WriteWorker(Call[WriteOutcome]):
 
 @frozen
 class WakeWorkers(Call[None]):
-    """Wake some workers, so that they scan immediately. Workers of one event may be woken together."""
+    """Wake the workers ``names``, so that they scan immediately. Wakes that one event causes may be sent together."""
 
     names: tuple[str, ...]
 
@@ -127,18 +130,18 @@ class NoteOrder(Call[None]):
     lease_key: str
     order: RecordOrder
     who: str
-    """The name of the worker."""
+    """The name of the worker that reports the outcome of the order."""
     outcome: str
     at_micros: int
-    """The time of the note in microseconds since 1970."""
+    """The time that the note states, in microseconds since 1970. A repeated note has the same time."""
 
 
 @frozen
 class DrawEpoch(Call[int]):
-    """Draw the epoch of a new acquisition: a number greater than all that any worker has drawn for this lease.
+    """Draw the epoch of a new acquisition, greater than all epochs that any worker has drawn for this lease.
 
     Several draws may be sent together. No draw is requested while another draw for the same lease is unanswered. After
-    an error a number may have been drawn; it is never used.
+    an error, an epoch may have been drawn, but it is never used.
     """
 
     lease_key: str
@@ -149,17 +152,17 @@ class DrawEpoch(Call[int]):
 
 @frozen
 class TakeDue:
-    """The interval of the taker has passed."""
+    """The interval ``taker_interval_millis`` has passed, so the worker should look for leases to take."""
 
 
 @frozen
 class RenewDue:
-    """The interval of the renewer has passed."""
+    """The interval between two heartbeats has passed, so the worker should renew its held leases."""
 
 
 @frozen
 class SyncDue:
-    """The interval of the shard sync has passed, or an ended shard needs the rows of its children."""
+    """A new listing of the shards is due: its interval has passed, or an ended shard needs the rows of its children."""
 
 
 @frozen
@@ -178,7 +181,7 @@ class CheckpointRequested:
     consumer_id: str
     value: str
     progress: Progress | None = None
-    """The progress up to ``value``, which is stored with it."""
+    """The progress of the shard up to ``value``, which is stored together with ``value``."""
     pending: PendingCheckpoint | None = None
     """The checkpoint to prepare; ``None`` to store ``value``. A prepared checkpoint is stored beside the present
     checkpoint, and ``value`` is not stored."""
@@ -194,7 +197,7 @@ class EndRead:
     lease_key: str
     consumer_id: str
     read_at: float
-    """The time when the read of the page began."""
+    """The time when the read of that page began, in monotonic seconds."""
 
 
 @frozen
@@ -206,19 +209,19 @@ class EndAccepted:
 
 @frozen
 class OrderOver:
-    """A consumer is done with an operator's order: a checkpoint is after all of its records, or it was withdrawn."""
+    """A consumer is done with an operator's order: a checkpoint is after its records, or the order was withdrawn."""
 
     lease_key: str
     consumer_id: str
     order: RecordOrder
     taken: int
-    """The number of the order's records that the consumer took out."""
+    """The number of the order's records that the consumer parked or dropped."""
     is_withdrawn: bool = False
 
 
 @frozen
 class ConsumerStalled:
-    """A consumer makes no progress, without an accepted reason. The worker must not keep the lease for it."""
+    """A consumer makes no progress, and no accepted reason explains that. So the worker must not keep the lease."""
 
     lease_key: str
     consumer_id: str
@@ -227,7 +230,7 @@ class ConsumerStalled:
 
 @frozen
 class PauseRequested:
-    """The worker's own program pauses one shard; with ``lease_key=None`` it pauses the whole worker."""
+    """The worker's program pauses one shard or, with ``lease_key=None``, the whole worker."""
 
     lease_key: str | None
     reason: str
@@ -235,7 +238,7 @@ class PauseRequested:
 
 @frozen
 class ResumeRequested:
-    """The worker's own program ends its own pause. An operator's pause in the lease row stays."""
+    """The worker's program ends a pause that it requested itself. An operator's pause in the lease row stays."""
 
     lease_key: str | None
 
@@ -247,10 +250,10 @@ class ConsumerEnd(Enum):
     """SHARD_END is stored. The worker keeps the lease, without a consumer."""
 
     STOPPED = "stopped"
-    """The consumer stopped as ``StopConsumer`` asked."""
+    """The consumer stopped because of ``StopConsumer``."""
 
     DONE = "done"
-    """The processor asked for its end although the shard is open: release the lease."""
+    """The processor asked to end its work before the end of the shard. The worker then releases the lease."""
 
 
 @frozen
@@ -269,7 +272,7 @@ class StopRequested:
 
 @frozen
 class Tick:
-    """``Holdings.next_deadline`` has come. The event does no harm at any other time."""
+    """The time that ``Holdings.next_deadline`` returned has come. The event does no harm at any other time."""
 
 
 Event = (
@@ -295,7 +298,7 @@ Event = (
 
 @frozen
 class ResolveAndCreate:
-    """Create a row whose first checkpoint must be looked up.
+    """Create a lease row whose first checkpoint must be looked up.
 
     Get an iterator at ``timestamp_micros``, then write the row. The command is answered like the ``WriteLease`` of that
     row, which has the iterator as checkpoint.
@@ -307,16 +310,16 @@ class ResolveAndCreate:
 
 @frozen
 class StartConsumer:
-    """Read the shard from ``checkpoint``. Its parents are finished, and the lease is held."""
+    """Start a consumer that reads a held shard from ``checkpoint``. The shard's parents are finished."""
 
     shard_info: ShardInfo
     checkpoint: str
     pending: PendingCheckpoint | None = None
     progress: Progress | None = None
     fleet_has_processed: bool = False
-    """Whether rows of the status table show that any worker of the fleet has processed records, of any shard."""
+    """Whether the status table shows that any worker of the fleet has processed records of any shard."""
     consumer_id: str = ""
-    """The consumer's id. It may be empty for the first consumer of an acquisition: that consumer's id is the lease
+    """The consumer's id. If it is empty, this is the first consumer of an acquisition, and its id is the lease
     identifier."""
 
     orders: tuple[RecordOrder, ...] = ()
@@ -330,7 +333,7 @@ class StartConsumer:
 
 @frozen
 class GiveOrders:
-    """Give a consumer the present operators' orders about records."""
+    """Give a running consumer the operators' present orders about records of its shard."""
 
     lease_key: str
     consumer_id: str
@@ -346,7 +349,7 @@ class ForgetEpoch:
 
 @frozen
 class StopConsumer:
-    """Stop this consumer. With the reason ZOMBIE the lease is lost already."""
+    """Stop this consumer. If the reason is ZOMBIE, the lease is lost already."""
 
     lease_key: str
     consumer_id: str
@@ -360,12 +363,12 @@ class CheckpointOutcome(Enum):
     LEASE_LOST = "lease_lost"
     UNKNOWN = "unknown"
     REJECTED = "rejected"
-    """Certainly not stored, now or later, although the lease is held. ``error`` says why."""
+    """The checkpoint is not stored and never will be, although the lease is held. The answer's ``error`` says why."""
 
 
 @frozen
 class AnswerCheckpoint:
-    """Answer the user code that waits."""
+    """Answer the user code that waits for a checkpoint to be stored or refused."""
 
     request_id: int
     outcome: CheckpointOutcome
@@ -376,8 +379,8 @@ class AnswerCheckpoint:
 class AnswerEnd:
     """Tell a consumer whether its shard has ended.
 
-    ``since_read`` says that the end became known, or was accepted, only after the page was read. Then the page is read
-    again.
+    ``since_read`` says that the end became known, or was accepted, only after the consumer had read its last page. If
+    so, the consumer reads that page again.
     """
 
     lease_key: str
@@ -385,11 +388,11 @@ class AnswerEnd:
     is_shown: bool
     since_read: bool = False
     detail: str = ""
-    """The reason why the end cannot be confirmed; empty if it is confirmed."""
+    """The reason why the end of the shard cannot be confirmed; empty if the end is confirmed."""
 
 
 class Severity(Enum):
-    """The level of a report."""
+    """The log level of a ``Report``."""
 
     INFO = "info"
     WARNING = "warning"

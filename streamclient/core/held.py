@@ -1,4 +1,4 @@
-"""One held lease: the worker's intention, the consumer, the possible contents of its row, and the step that follows.
+"""One held lease: the worker's intention, the consumer, the state of the lease's row, and the next step.
 
 Intention, consumer and row form the state of the lease. ``NEXT`` gives the step for each state, and ``settle`` takes
 that step. This module has only values and pure functions.
@@ -7,8 +7,8 @@ Laws:
 
 * a lease is valid for the lease duration less a margin, counted from the time *before* the write that got the lease was
   sent;
-* if a row was read back, it is known that one of several writes moved it, but not which one. So the validity counts
-  from the earliest of them;
+* a row that was read back may show that one of several writes moved it, but not which one. So the validity counts from
+  the earliest of these writes;
 * while the lease is held, a mark (another worker's request for the lease) disappears only by this worker's own take;
 * while the lease is held, only writes of this worker increase its counter, one at a time.
 """
@@ -28,15 +28,15 @@ from streamclient.core.write_rules import NO_DOUBT, Doubt, WriteKind
 from streamclient.model import Lease, PendingCheckpoint, Progress, RecordOrder, ShardState
 
 MARGIN_SHARE = 0.05
-"""The share of the lease duration that an owner gives up: one second of the default twenty. In twenty seconds, the
-clocks of two machines drift apart by a few milliseconds. The rest of the second is for stopping the consumer before
-another worker may start."""
+"""The last share of the lease duration, in which the owner no longer relies on its lease: one second of the default
+twenty. In twenty seconds, the clocks of two machines drift apart by a few milliseconds. The rest of the second is for
+stopping the consumer before another worker may start."""
 
 
 class Intention(Enum):
-    """The worker's intention for the lease."""
+    """A worker's intention for a lease that it holds."""
 
-    __hash__ = object.__hash__  # identity suffices: Enum's own hash, that of the name, costs a call per look-up
+    __hash__ = object.__hash__  # faster than Enum's own hash, which costs a Python call per look-up
 
     READ = "read"
     PAUSE = "pause"
@@ -53,22 +53,22 @@ class Intention(Enum):
 class Consuming(Enum):
     """Whether this worker may be running user code for the shard."""
 
-    __hash__ = object.__hash__  # identity suffices: Enum's own hash, that of the name, costs a call per look-up
+    __hash__ = object.__hash__  # faster than Enum's own hash, which costs a Python call per look-up
 
     NO_CONSUMER = "no consumer"
     CONSUMER = "its consumer"
     LEAVING = "one that leaves"
-    """A consumer that was asked to stop, and whose checkpoints still work; or a consumer that is left from an earlier
-    time in which this worker held the lease."""
+    """A consumer that was asked to stop, and whose checkpoints still work. Or a consumer that still runs although this
+    worker has lost the lease and taken it again."""
 
 
 class RowState(Enum):
-    """The possible contents of the row, beyond this worker's last write.
+    """The difference that the row may have from this worker's last accepted write.
 
-    Marks and pauses of other workers change no state.
+    A mark of another worker or an operator's pause does not change this state.
     """
 
-    __hash__ = object.__hash__  # identity suffices: Enum's own hash, that of the name, costs a call per look-up
+    __hash__ = object.__hash__  # faster than Enum's own hash, which costs a Python call per look-up
 
     OWN = "as written"
     OBEYS = "may say that nothing reads"
@@ -81,7 +81,7 @@ class RowState(Enum):
 
 
 class LeaseStep(Enum):
-    """The next step of a held lease. The docstring of the module ``settle`` names the writes that go with it."""
+    """The next step of a held lease. The docstring of the module ``settle`` names the writes for these steps."""
 
     START = "start a consumer, once parents, epoch and the look at the worker's own row allow it"
     LET_READ = "let its consumer read"
@@ -100,11 +100,11 @@ _NO_CONSUMER, _CONSUMER, _LEAVING = Consuming
 _OWN, _OBEYS, _OFFERED, _GONE = RowState
 
 _WHILE_READ = (_OWN, _GONE)
-"""The possible rows of a lease with a running consumer. No consumer starts before the row is as it was written, and
-while a consumer runs, no pause is acknowledged and no transfer is sent."""
+"""The possible rows of a lease with a running consumer. A consumer starts only in the state ``OWN``. While a consumer
+runs, this worker acknowledges no pause and sends no transfer."""
 _WHILE_LEAVING = (_OWN, _OBEYS, _GONE)
-"""The possible rows of a lease with a leaving consumer. If the consumer is left from an earlier time of holding the
-lease, the taken row may still acknowledge a pause."""
+"""The possible rows of a lease with a leaving consumer. If this worker has lost the lease and taken it again meanwhile,
+the row may still acknowledge a pause."""
 
 _LINES: Sequence[tuple[Intention, Consuming, Sequence[RowState], LeaseStep]] = (
     (_READ, _NO_CONSUMER, (_OWN,), LeaseStep.START),
@@ -134,7 +134,7 @@ NEXT: dict[tuple[Intention, Consuming, RowState], LeaseStep] = {
 
 @frozen
 class CheckpointRequest:
-    """One call of ``checkpoint()`` or ``prepare_checkpoint()`` that waits."""
+    """One call of ``checkpoint()`` or ``prepare_checkpoint()`` that waits for its answer."""
 
     request_id: int
     value: str
@@ -156,21 +156,21 @@ class Acquisition:
     epoch: int = 0
     """The epoch of this acquisition; 0 until it is known."""
     needs_epoch: bool = True
-    """Whether an epoch must be drawn: the first epoch, or another epoch that shows whether another worker acquired the
-    lease meanwhile."""
+    """Whether an epoch must be drawn. It is the first epoch of the acquisition, or a second one that shows whether
+    another worker acquired the lease meanwhile."""
     problem: str = ""
-    """The reason why the last draw failed."""
+    """The reason why the last draw of the epoch failed; empty without a failure."""
     failures: int = 0
     draw_again_at: float = NEVER
 
 
 @frozen
 class HeldLease:
-    """A lease that this worker holds: its state in the table, and the facts on which the state rests."""
+    """A lease that this worker holds: its row, its state, and the facts from which the worker derives the state."""
 
     lease: Lease
-    """The row as this worker last wrote it, plus the requests of other workers (marks) and the pauses that were seen
-    since."""
+    """The row as this worker last wrote it, with the marks (requests of other workers) and the operators' pauses that
+    this worker has read since."""
     identifier: str
     """The identifier of the running or last consumer. Before the first consumer, it is the identifier that this
     consumer will get."""
@@ -179,7 +179,7 @@ class HeldLease:
     first_counter: int
     """The counter that the take wrote. A row with a lower counter is older than the take."""
     moved_at: float
-    """The time when the last accepted write was sent."""
+    """The time when this worker sent its last accepted write of the row."""
     acquisition: Acquisition
     intention: Intention = Intention.READ
     consuming: Consuming = Consuming.NO_CONSUMER
@@ -196,14 +196,15 @@ class HeldLease:
     has_started: bool = False
     """Whether a consumer with this identifier was started."""
     clear_since: float | None = None
-    """The time from which on only a read of the worker's own row is missing before a consumer may start. Another
-    process with the same name may have taken the lease meanwhile. A destination that has seen this worker's epoch would
-    refuse the writes of that process."""
+    """The time at which all conditions for a consumer were met except one: a later read of the worker's own row. Such
+    a read shows whether another process with the same name may have taken the lease meanwhile. A destination that has
+    seen this worker's epoch would refuse the writes of that process."""
     pause_known_at: float = NEVER
     """The time of the read that showed the present pause and the present orders about records, or of the write that
     removed such orders. Scans that began earlier are out of date."""
     mute_pause: str = ""
-    """The request id of a pause that the store cannot acknowledge."""
+    """The request id of a pause that this worker cannot acknowledge, because the store does not support such a
+    write."""
     orders_given: tuple[RecordOrder, ...] = ()
     """The orders about records that the running or last consumer was given."""
     orders_over: Mapping[str, tuple[RecordOrder, str]] = field(factory=dict)
@@ -211,18 +212,18 @@ class HeldLease:
     orders_gone: Mapping[str, tuple[RecordOrder, str]] = field(factory=dict)
     """The orders that left the row before the consumer had obeyed them, each with its outcome, by request id."""
     noted: frozenset[str] = frozenset()
-    """The request ids of the orders whose end the audit contains."""
+    """The request ids of the orders whose outcome is in the audit."""
     keeps_orders: bool = False
-    """Whether the store is unable to remove orders."""
+    """Whether obeyed orders stay in the row, because the store does not support their removal."""
     requests: tuple[CheckpointRequest, ...] = ()
     sent_requests: int = 0
-    """The number of leading requests that the present write will answer."""
+    """The number of ``requests``, counted from the first, that the answer to the present write completes."""
     is_renewal_due: bool = False
     doubt: Doubt = NO_DOUBT
     moved_unseen_at: float = NEVER
     """The time of a read that showed a changed counter. A write of this worker may have changed the counter, or a write
-    of another process with its name. A later read of the worker's own row decides which. Until then nothing is
-    written."""
+    of another process with its name. A later read of the worker's own row shows which process wrote. Until then this
+    worker does not write the lease row."""
     unexplained_moves: int = 0
     """The number of consecutive refused writes for which the row, when it was read back, looked as if they had been
     applied."""
@@ -231,7 +232,7 @@ class HeldLease:
 
     @property
     def row(self) -> RowState:
-        """The possible contents of the row. If there are several, this is the one that prevents reading for longest."""
+        """The state of the row. If several states apply, this is the state that prevents reading for longest."""
         if self.is_gone:
             return RowState.GONE
         if self.is_offered:
@@ -240,26 +241,26 @@ class HeldLease:
 
     @property
     def step(self) -> LeaseStep:
-        """The next step."""
+        """The next step for this lease, as ``NEXT`` gives it."""
         return NEXT[self.intention, self.consuming, self.row]
 
     @property
     def checkpoint(self) -> str:
-        """The stored checkpoint."""
+        """The checkpoint that the lease's row stores."""
         return self.lease.checkpoint
 
     @property
     def is_being_read(self) -> bool:
-        """Whether a consumer runs and knows the orders.
+        """Whether a consumer reads the shard, and no request asks this consumer to stop or to change its orders.
 
-        The lease must also neither be paused nor be requested by another worker.
+        The consumer runs and knows the row's orders, and the lease is neither paused nor requested by another worker.
         """
         is_undisturbed = not self.lease.stealer and self.lease.pause is None and self.lease.orders == self.orders_given
         return self.consuming is Consuming.CONSUMER and is_undisturbed
 
     @property
     def state(self) -> ShardState:
-        """The activity of the shard, as far as the lease shows it. A running consumer knows more."""
+        """The activity of the shard, as far as the lease shows it. If a consumer runs, its own state is more exact."""
         if self.consuming is Consuming.CONSUMER:
             return ShardState.PROCESSING
         if self.consuming is Consuming.LEAVING or self.intention in (Intention.GIVE_AWAY, Intention.LET_RUN_OUT):

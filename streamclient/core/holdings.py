@@ -2,8 +2,8 @@
 
 ``Holdings`` decides everything about leases: which leases to take, renew, mark, hand over, create and delete, when a
 consumer may start and must stop, and how a checkpoint is answered. It reads no clock, makes no call and starts no
-thread. The code that runs it does so, and reports the outcomes as events. The same events at the same times give the
-same commands.
+thread. The code that runs ``Holdings`` makes the calls, and reports their outcomes as events. The same events at the
+same times give the same commands.
 """
 
 from __future__ import annotations
@@ -118,8 +118,8 @@ class Holdings:
         call, state.is_row_scan_fresh = None, False
         if isinstance(event, Answered):
             call, state.is_row_scan_fresh = event.call, isinstance(event.value, Scan)
-        # The answer may prove that a session or a lease goes on. So the answer is processed before sessions and leases
-        # are judged.
+        # The answer may prove that a session or a lease goes on. So the answer is processed before the code below
+        # checks whether the session and the leases are over.
         if type(call) is not events.WriteWorker:
             check_session(state)
         if type(call) is not events.WriteLease:
@@ -135,14 +135,14 @@ class Holdings:
 
     @property
     def held(self) -> Mapping[str, HeldLease]:
-        """The held leases by lease key, unordered. This is the live mapping: copy it to keep it."""
+        """The held leases by lease key, unordered. The mapping is live: copy it to keep its present contents."""
         return MappingProxyType(self._state.held)
 
     @property
     def session_valid_until(self) -> float:
         """The time until which this worker may hold leases at all, in monotonic seconds.
 
-        A single lease may end earlier. The time is minus infinity without a session, and infinity over a store without
+        A single lease may end earlier. The time is minus infinity without a session, and infinity if the store has no
         worker rows.
         """
         return self._state.signals.valid_until
@@ -162,14 +162,14 @@ class Holdings:
 
     @property
     def circles(self) -> Iterable[tuple[str, ...]]:
-        """The cycles in the last listing: groups of shards that are their own ancestors. They are never read."""
+        """The cycles in the last listing: groups of shards that are their own ancestors. Such shards are never read."""
         return sorted(set(self._state.ends.tree.circles.values()))
 
     @property
     def left(self) -> Iterable[str]:
-        """The shards that this worker's processors are done with, the latest last.
+        """The shards that this worker's processors left before the end (``PROCESS_DONE``), the latest last.
 
-        The worker never takes them again.
+        The worker never takes the leases of these shards again.
         """
         return self._state.released
 
@@ -197,7 +197,7 @@ class Holdings:
 
     @property
     def unowned(self) -> int:
-        """The number of unfinished shards whose lease row no worker holds. The lease is free, or its owner is dead."""
+        """The number of unfinished shards without a living owner: the lease is free, or its owner is dead."""
         state = self._state
         sightings = state.view.sightings
         free = (key for key in state.view.expired_keys(state.now) if key not in state.held)
@@ -271,7 +271,7 @@ def _stop_requested(state: WorkerState, event: events.StopRequested) -> None:
 
 
 def _tick(state: WorkerState, event: events.Tick) -> None:
-    """Do nothing, because work that is due is done after every event."""
+    """Do nothing: ``handle`` does the work that is due after every event."""
 
 
 def _answered(state: WorkerState, event: Answered[Any]) -> None:
@@ -307,4 +307,4 @@ _ANSWERS: Mapping[type[Call[Any]], Callable[[WorkerState, Any, Any], None]] = {
     events.DrawEpoch: epoch_answered,
     events.NoteOrder: order_noted,
 }
-"""The handler of the answer to each call."""
+"""The function that processes the answer to each class of call."""

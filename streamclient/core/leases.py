@@ -1,4 +1,7 @@
-"""The writes of lease rows, one function for each. ``write_rules.RULES`` says which fields each compares and stores."""
+"""The writes of lease rows, one function for each.
+
+``write_rules.RULES`` lists the fields that each write compares and stores.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +14,11 @@ from streamclient.model import Lease, Pause, PendingCheckpoint, Progress, Record
 
 @frozen
 class LeaseWrite:
-    """One conditional change of one row. Only the functions below make such objects."""
+    """One conditional change of one lease row. Only the functions of this module make such objects."""
 
     kind: WriteKind
     seen: Lease
-    """The row as its writer last saw it, with which the condition compares. For CREATE, the row to store."""
+    """The row as the writer last saw it, which the condition compares with the stored row. For CREATE, the new row."""
     result: Lease | None
     """The row after the write is accepted; ``None`` after DELETE."""
     also: tuple[str, ...] = ()
@@ -38,7 +41,7 @@ class LeaseWrite:
 
     @property
     def lease_key(self) -> str:
-        """Key of the row."""
+        """The key of the row to write: the id of its shard."""
         return self.seen.lease_key
 
     def __str__(self) -> str:
@@ -46,19 +49,19 @@ class LeaseWrite:
 
 
 def create(lease: Lease) -> LeaseWrite:
-    """Store a new row if the row does not exist."""
+    """Return the write that stores a new lease row, if the row does not exist yet."""
     return LeaseWrite(WriteKind.CREATE, lease, lease)
 
 
 def renew(seen: Lease) -> LeaseWrite:
-    """Renew the lease: counter + 1."""
+    """Return the write that renews the lease: it adds 1 to the counter."""
     return LeaseWrite(WriteKind.RENEW, seen, evolve(seen, counter=seen.counter + 1))
 
 
 def take(seen: Lease, owner: str, *, checkpoint: str | None = None) -> LeaseWrite:
-    """Become the owner of a free, expired or handed-over lease.
+    """Return the write by which ``owner`` becomes the owner of a free, expired or handed-over lease.
 
-    Clear the stealer, and restore ``checkpoint`` if given.
+    The write clears the stealer, and restores ``checkpoint`` if it is given.
     """
     result = evolve(seen, owner=owner, stealer="", counter=seen.counter + 1)
     if checkpoint in (None, seen.checkpoint):
@@ -68,7 +71,10 @@ def take(seen: Lease, owner: str, *, checkpoint: str | None = None) -> LeaseWrit
 
 
 def restore(seen: Lease, known: Lease) -> LeaseWrite:
-    """Take a row that was reset, and restore the content of ``known``. Orders that operators gave since then stay."""
+    """Return the write that takes a row that was reset, and restores the content of ``known``.
+
+    Orders that were given after the reset stay.
+    """
     result = evolve(
         known,
         stealer="",
@@ -81,7 +87,7 @@ def restore(seen: Lease, known: Lease) -> LeaseWrite:
 
 
 def take_above(write: LeaseWrite, counter: int) -> LeaseWrite:
-    """Return the same take, with a counter in its result that is greater than ``counter``.
+    """Return the take ``write`` with a counter in its result that is greater than ``counter``.
 
     A Java worker's shard sync may reset a row, and its counter then begins at 0 again. A write that was sent before the
     reset must not find the counter with which it compares.
@@ -92,9 +98,9 @@ def take_above(write: LeaseWrite, counter: int) -> LeaseWrite:
 
 
 def steal(seen: Lease, stealer: str) -> LeaseWrite:
-    """Mark a lease as wanted by ``stealer``.
+    """Return the write that marks a lease as wanted by ``stealer``.
 
-    Its owner finishes, checkpoints and transfers the lease. The counter stays.
+    The owner then ends its consumer, stores a checkpoint and transfers the lease. The counter stays.
     """
     if not seen.owner:
         raise ValueError(f"cannot mark {seen}: it has no owner; take it instead")
@@ -103,9 +109,9 @@ def steal(seen: Lease, stealer: str) -> LeaseWrite:
 
 
 def transfer(seen: Lease, new_owner: str) -> LeaseWrite:
-    """Hand a held lease over to ``new_owner``.
+    """Return the write that hands a held lease over to ``new_owner``.
 
-    A row with owner = stealer = ``new_owner`` tells that worker to take it.
+    A row with owner = stealer = ``new_owner`` tells that worker to take the lease.
     """
     if not new_owner:
         raise ValueError(f"cannot transfer {seen} without a new owner; release it instead")
@@ -114,9 +120,9 @@ def transfer(seen: Lease, new_owner: str) -> LeaseWrite:
 
 
 def checkpoint(seen: Lease, value: str, progress: Progress | None = None) -> LeaseWrite:
-    """Store a checkpoint, which counts as a heartbeat.
+    """Return the write that stores a checkpoint. The write counts as a heartbeat.
 
-    A prepared checkpoint is removed unless ``survives`` keeps it.
+    A prepared checkpoint is removed unless ``PendingCheckpoint.survives`` keeps it.
     """
     void = None if seen.pending is None or seen.pending.survives(value, seen.checkpoint) else seen.pending
     result = evolve(
@@ -131,13 +137,13 @@ def checkpoint(seen: Lease, value: str, progress: Progress | None = None) -> Lea
 
 
 def prepare(seen: Lease, pending: PendingCheckpoint) -> LeaseWrite:
-    """Store the first half of a two-phase checkpoint beside the checkpoint. The write counts as a heartbeat."""
+    """Return the write that stores the first half of a two-phase checkpoint. The write counts as a heartbeat."""
     result = evolve(seen, counter=seen.counter + 1, pending=pending)
     return LeaseWrite(WriteKind.PREPARE, seen, result)
 
 
 def take_pause(seen: Lease) -> LeaseWrite:
-    """Acknowledge the pause: the shard is no longer read. The write counts as a heartbeat."""
+    """Return the write by which the owner says that it obeys a pause. The write counts as a heartbeat."""
     if seen.pause is None:
         raise ValueError(f"{seen} is not paused, so no pause can be taken")
     taken = f"{seen.pause.request_id} {seen.owner}"
@@ -146,22 +152,26 @@ def take_pause(seen: Lease) -> LeaseWrite:
 
 
 def leave_pause(seen: Lease) -> LeaseWrite:
-    """Withdraw the acknowledgement before the owner reads again. The write counts as a heartbeat.
+    """Return the write that withdraws the acknowledgement of a pause. The write counts as a heartbeat.
 
-    While the row says that its owner obeys, the shard is not read, and will not be read before the counter moves. An
-    operator's write that compares the counter can rely on that, even after the time of a pause is over.
+    The owner sends this write before it reads the shard again. While the row says that its owner obeys, the shard is
+    not read, and will not be read before the counter moves. An operator's write that compares the counter can rely on
+    that, even after the pause's end time.
     """
     result = evolve(seen, counter=seen.counter + 1, pause_taken="")
     return LeaseWrite(WriteKind.LEAVE_PAUSE, seen, result)
 
 
 def end_orders(seen: Lease, left: tuple[RecordOrder, ...]) -> LeaseWrite:
-    """Leave only the orders ``left``, because all others are obeyed or over. The write counts as a heartbeat."""
+    """Return the write that keeps only the orders ``left``, because all other orders have ended.
+
+    The write counts as a heartbeat.
+    """
     return LeaseWrite(WriteKind.END_ORDERS, seen, evolve(seen, counter=seen.counter + 1, orders=left))
 
 
 def delete(seen: Lease) -> LeaseWrite:
-    """Remove the row of a shard that left the stream, if the row is unchanged."""
+    """Return the write that removes the row of a shard that left the stream, if the row is unchanged."""
     return LeaseWrite(WriteKind.DELETE, seen, None)
 
 
@@ -169,21 +179,27 @@ def delete(seen: Lease) -> LeaseWrite:
 
 
 def set_pause(seen: Lease, pause: Pause | None) -> LeaseWrite:
-    """Order the owner, if it has not changed, to hold the shard without reading it; ``None`` ends the order.
+    """Return the write that pauses a lease: the owner then holds it without reading. ``pause=None`` ends the pause.
 
-    The counter stays, so no heartbeat fails. The owner notices the order at its next scan.
+    The write is refused if the owner has changed. The counter stays, so no heartbeat fails. The owner notices the pause
+    at its next scan.
     """
     result = evolve(seen, pause=pause, pause_taken=seen.pause_taken if pause else "")
     return LeaseWrite(WriteKind.SET_PAUSE, seen, result, () if pause else ("pause_taken",))
 
 
 def set_orders(seen: Lease, orders: tuple[RecordOrder, ...]) -> LeaseWrite:
-    """Replace the orders about records, if owner and orders are unchanged. The counter stays, as for a pause."""
+    """Return the write that replaces the orders about records, if owner and orders are unchanged.
+
+    The counter stays, so no heartbeat of the owner fails.
+    """
     return LeaseWrite(WriteKind.SET_ORDERS, seen, evolve(seen, orders=orders))
 
 
 def rewind(seen: Lease, checkpoint: str) -> LeaseWrite:
-    """Move the checkpoint, back or forth, if the row is unchanged. A prepared checkpoint is removed.
+    """Return the write that moves the checkpoint, back or forth, if the row is unchanged.
+
+    The write removes a prepared checkpoint.
 
     The owner's next write is refused. The owner then reads the row, ends its consumer, and goes on from the new
     checkpoint.
@@ -193,13 +209,13 @@ def rewind(seen: Lease, checkpoint: str) -> LeaseWrite:
 
 
 def release(seen: Lease) -> LeaseWrite:
-    """Take the lease from its owner, and leave it without an owner.
+    """Return the write that takes the lease from its owner, and leaves it without an owner.
 
-    An owner does so when it stops and no other worker can take the lease. In all other cases only an operator does so.
-    Workers that know the row wait for a lease duration, because the former owner learns of the release only by its next
-    heartbeat. A worker that sees the row for the first time takes it immediately, like any row without an owner. So
-    release a lease only if it is no longer read, if it is paused and the pause is acknowledged, or if its owner is not
-    alive.
+    An owner releases its lease if it stops and no other worker can take the lease. In all other cases only an operator
+    releases a lease. Workers that know the row wait for a lease duration, because the former owner learns of the
+    release only by its next heartbeat. A worker that sees the row for the first time takes it immediately, like any row
+    without an owner. So release a lease only if it is no longer read, if it is paused and the pause is acknowledged, or
+    if its owner is not alive.
     """
     result = evolve(seen, owner="", stealer="", counter=seen.counter + 1)
     return LeaseWrite(WriteKind.RELEASE, seen, result)

@@ -1,4 +1,4 @@
-"""Worker sessions: the rows by which workers know of each other, and the writes of them, by ``write_rules.RULES``.
+"""Worker sessions: the rows by which workers know of each other, and the writes of these rows.
 
 In addition to the leases, the status table has one row for every worker. A *session* is one life of a worker. It begins
 when the row gets a new ``nonce``, and lives as long as its ``beat`` moves. It ends when its worker removes the row, or
@@ -17,24 +17,24 @@ Laws:
 **Why two workers never read one shard.** A worker A holds a lease under a session with nonce n; another worker X takes
 it because n was killed, without waiting for the lease to expire.
 
-1. *The killed session is over.* The killer of n saw beat b first at its own time t, after the read that showed it had
-   returned. The service had accepted b before, and A had sent it before that, at s. The killer waited for the lease
-   duration D after t, by its own monotonic clock, before it sent the verdict. The service accepted the verdict, so
-   nonce, beat and state were unchanged. So no beat after b was accepted before the verdict, and no beat is accepted
-   afterwards, however late it arrives. So b is the last beat of n that ever counts, and n was valid until s + 0.95 D at
-   most, by A's clock. The verdict took effect after t + D, by the killer's clock, and s < t. If the clocks drift apart
-   by less than 5 %, the end of n, and with it of every lease held under it, is before the verdict.
-2. *The lease belongs to the killed session.* X reads lease rows first and worker rows afterwards. The lease row said
-   (A, c) at a time r, A's worker row said n at a later time w, and X knows that n was killed, from that read or because
-   its own verdict was accepted. At r no session of A after n existed, for its registration would have replaced n before
-   w. So (A, c) was written under n or before, or for A by the worker that handed the lease over. A later session of A
-   holds the lease only after a take of its own, sent after its registration, which moves c. An earlier take counts for
-   no session if it is applied late or answered late.
+1. *The killed session is over.* The killer of n stamped beat b with its own time t, after the first read that showed b
+   had returned. The service had accepted b before that, and A had sent b even earlier, at s. The killer waited for the
+   lease duration D after t, by its own monotonic clock, before it sent the verdict. The service accepted the verdict,
+   so nonce, beat and state were unchanged. So no beat after b was accepted before the verdict, and no beat is accepted
+   afterwards, however late a beat arrives. So b is the last beat of n that ever counts, and n was valid until s + 0.95
+   D at most, by A's clock. The verdict took effect after t + D, by the killer's clock, and s < t. If the clocks drift
+   apart by less than 5 %, n ended before the verdict, and so did every lease held under n.
+2. *The lease belongs to the killed session.* X reads lease rows first and worker rows afterwards. At a time r, the
+   lease row had owner A and counter c, in short (A, c). At a later time w, A's worker row had nonce n. X knows that n
+   was killed, from the read at w or because its own verdict was accepted. At r no session of A after n existed, because
+   its registration would have replaced n before w. So (A, c) was written under n or before, or for A by the worker that
+   handed the lease over. A later session of A holds the lease only after a take of its own, sent after its
+   registration, which moves c. An earlier take counts for no session if it is applied late or answered late.
 3. *The take is exact.* X's take compares counter and owner with (A, c). If A, under a new session, or another worker
    has taken the lease meanwhile, the counter has moved and the take is refused. If it is accepted, only X has written
    the row since r, and no other worker relies on the lease any more.
 
-No clock of one machine is compared with that of another; only durations are.
+The proof compares only durations, and never the clock of one machine with the clock of another.
 """
 
 from __future__ import annotations
@@ -78,12 +78,12 @@ class WorkerRow:
 
     @property
     def is_live(self) -> bool:
-        """Whether the session was not killed."""
+        """Whether the session in this row was not killed."""
         return self.state is not SessionState.KILLED
 
     @property
     def is_staying(self) -> bool:
-        """Whether the worker may receive leases."""
+        """Whether the worker of this row may receive leases: it was not killed, and does not stop."""
         return self.state is SessionState.RUNNING
 
     def __str__(self) -> str:
@@ -92,13 +92,13 @@ class WorkerRow:
 
 @frozen
 class WorkerWrite:
-    """One conditional change of one worker row. Only the functions below make such objects."""
+    """One conditional change of one worker row. Only the functions of this module make such objects."""
 
     kind: WorkerWriteKind
     worker_id: str
     seen: WorkerRow | None
-    """The row as its writer saw it. The stored row must have the same nonce, beat and state. ``None`` if it must be
-    absent."""
+    """The row as its writer saw it. The stored row must have the same nonce, beat and state. ``None`` if the row must
+    be absent."""
     result: WorkerRow | None
     """The row after the write is accepted, except for its ``wake``; ``None`` after REMOVE."""
     also: tuple[str, ...] = ()
@@ -125,7 +125,7 @@ class WorkerWrite:
 
 
 def register(seen: WorkerRow | None, row: WorkerRow) -> WorkerWrite:
-    """Begin a session. Replace the row ``seen``; if ``seen`` is ``None``, create the row."""
+    """Return the write that begins a session: it replaces the row ``seen`` or, for ``None``, creates the row."""
     if seen is not None and seen.nonce == row.nonce:
         raise ValueError(f"a new session needs a new nonce, not the one of {seen}")
     result = evolve(row, wake=0 if seen is None else seen.wake)
@@ -133,9 +133,10 @@ def register(seen: WorkerRow | None, row: WorkerRow) -> WorkerWrite:
 
 
 def restore(known: WorkerRow) -> WorkerWrite:
-    """Go on with a session whose row was deleted.
+    """Return the write that creates the deleted row of a session again, so that the session goes on.
 
-    The row must be absent. A killed session cannot go on in this way: its row is deleted only long after its end.
+    The row must be absent. A killed session cannot go on in this way, because its row is deleted only long after its
+    end.
     """
     _require_alive(known)
     result = evolve(known, beat=known.beat + 1)
@@ -143,19 +144,22 @@ def restore(known: WorkerRow) -> WorkerWrite:
 
 
 def beat(seen: WorkerRow, *, state: SessionState | None = None, info: str | None = None) -> WorkerWrite:
-    """Send a heartbeat of a session: beat + 1, with another state or other information if given."""
+    """Return the heartbeat of a session: ``beat`` grows by 1, and ``state`` and ``info`` are stored if given."""
     _require_alive(seen)
     result = evolve(seen, beat=seen.beat + 1, state=state or seen.state, info=seen.info if info is None else info)
     return WorkerWrite(WorkerWriteKind.BEAT, seen.worker_id, seen, result, () if info is None else ("info",))
 
 
 def kill(seen: WorkerRow) -> WorkerWrite:
-    """Write the verdict that a session stood still. The proof above says when it may be sent."""
+    """Return the verdict that a session stood still. The docstring of this module says when it may be sent."""
     return WorkerWrite(WorkerWriteKind.KILL, seen.worker_id, seen, evolve(seen, state=SessionState.KILLED))
 
 
 def remove(seen: WorkerRow) -> WorkerWrite:
-    """Delete this worker's row, or the row of a killed session, if it is unchanged. An absent row counts as deleted."""
+    """Return the write that deletes this worker's row, or the row of a killed session, if the row is unchanged.
+
+    An absent row counts as deleted.
+    """
     return WorkerWrite(WorkerWriteKind.REMOVE, seen.worker_id, seen, None)
 
 

@@ -1,14 +1,14 @@
-"""The end of an operator's order about records: it is obeyed or over, then noted in the audit, then removed.
+"""The last steps of an operator's order about records: its outcome goes to the audit, and the order leaves the row.
 
 Laws:
 
-* a worker removes an order from the row only after the audit says how it ended;
+* a worker removes an order from the row only after the audit says how the order ended;
 * a worker removes an order that no consumer has obeyed only when the order's time is over, or when the shard is
   finished;
 * an operator may remove an order at any time. The consumer that had the order then reports which records it has taken
-  out, and the worker notes that in the audit. If the order appears in the row again, it is obeyed again.
+  out, and the worker notes their number in the audit. If the order appears in the row again, it is obeyed again.
 
-A worker that dies in between leaves the order in the row: the next owner obeys it again, and notes its end again.
+If a worker dies before it has removed an order, the next owner obeys the order again, and notes the outcome again.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from streamclient.model import RecordOrder
 
 
 def heed_orders(state: WorkerState, held: HeldLease) -> HeldLease:
-    """Give the running consumer the orders of the row, and write the ends of orders to the audit. Return the lease."""
+    """Give the running consumer the orders of the row, and send outcomes of orders to the audit. Return the lease."""
     lease, key = held.lease, held.lease.lease_key
     if held.consuming is Consuming.CONSUMER and lease.orders != held.orders_given:
         state.emit(GiveOrders(key, held.identifier, lease.orders))
@@ -39,7 +39,10 @@ def heed_orders(state: WorkerState, held: HeldLease) -> HeldLease:
 
 
 def _without_those_that_came_back(held: HeldLease) -> HeldLease:
-    """Forget the withdrawal of orders that are in the row again. A Java worker may have reset the row, for example."""
+    """Return the lease without the withdrawals of orders that are in the row again.
+
+    A Java worker may have reset the row, for example.
+    """
     back = held.orders_gone.keys() & {order.request_id for order in held.lease.orders}
     if not back:
         return held
@@ -48,7 +51,7 @@ def _without_those_that_came_back(held: HeldLease) -> HeldLease:
 
 
 def orders_left(state: WorkerState, held: HeldLease) -> tuple[RecordOrder, ...]:
-    """Return the orders that stay in the row."""
+    """Return the orders that stay in the row: all orders except those whose outcome is in the audit."""
     if not held.noted or held.keeps_orders:
         return held.lease.orders
     over = {order.request_id for order, _ in _ended(state, held)} & held.noted
@@ -56,7 +59,7 @@ def orders_left(state: WorkerState, held: HeldLease) -> tuple[RecordOrder, ...]:
 
 
 def outcome_of(order: RecordOrder, taken: int) -> str:
-    """Return the outcome of an order of which a consumer took ``taken`` records out."""
+    """Return in words the outcome of an order if the consumer took out ``taken`` of its records."""
     verb, total = "skipped" if order.is_skip else "parked", len(order.record_ids)
     if taken == total:
         return f"{verb} {_records(taken)}"
@@ -64,7 +67,7 @@ def outcome_of(order: RecordOrder, taken: int) -> str:
 
 
 def withdrawn_outcome(order: RecordOrder, taken: int) -> str:
-    """Return the outcome of an order that was withdrawn after a consumer took ``taken`` records out."""
+    """Return in words the outcome of a withdrawn order if the consumer took out ``taken`` of its records."""
     verb = "skipped" if order.is_skip else "parked"
     if taken == 0:
         return f"withdrawn before this worker {verb} a record"

@@ -1,4 +1,4 @@
-"""The rows of all workers as this worker saw them, and the times when it saw them, by its own clock.
+"""The rows of all workers as this worker saw them, and the times of these sightings by its own clock.
 
 Laws:
 
@@ -24,16 +24,15 @@ from streamclient.core.values import evolve
 
 WATCHED = 2
 """The number of successors in the ring of names that each worker watches. So two other workers watch every worker, and
-one of these two may die together with it."""
+one of these two may die together with the watched worker."""
 
 WIDENED = 8
-"""The number of further workers that are watched for each late worker. They may have died together with the late
-worker. If they are watched from now on, their deaths are noticed without waiting one more lease duration for each of
-them."""
+"""The number of further workers that are watched for each late worker, because they may have died together with it. If
+all of them are watched from now on, their deaths are noticed together, and not each one a lease duration later."""
 
 LATE_SHARE = 0.5
-"""The share of the lease duration after which a beat is late. By then more than one heartbeat was missed, as two are at
-most a third apart."""
+"""The share of the lease duration after which a beat is late. Two heartbeats are at most a third of the lease duration
+apart, so by then at least one heartbeat was missed."""
 
 MEMORY_DURATIONS = 10
 """The number of lease durations for which a worker without a row is remembered, and for which a killed row is kept."""
@@ -41,13 +40,13 @@ MEMORY_DURATIONS = 10
 
 @frozen
 class _Watch:
-    """One worker row as it was last read."""
+    """One worker row, and the times at which this worker saw it."""
 
     row: WorkerRow
     since: float
-    """The time at which this nonce and beat were first seen."""
+    """The time at which this worker first saw the row with its present nonce and beat."""
     read_at: float
-    """The time at which this nonce and beat were last seen."""
+    """The time at which this worker last saw the row with its present nonce and beat."""
 
     @property
     def still_seconds(self) -> float:
@@ -65,7 +64,7 @@ class Peers:
         self._gone: dict[str, float] = {}
         """Workers that once had a row, and the time at which the row was first missing."""
 
-    # --- seeing ------------------------------------------------------------------------------------------------
+    # --- observed rows -----------------------------------------------------------------------------------------
 
     def observe_all(self, rows: Iterable[WorkerRow], now: float) -> None:
         """Process a complete list of worker rows that returned at ``now``."""
@@ -83,15 +82,15 @@ class Peers:
                 self._see(row, now)
 
     def note_killed(self, name: str, nonce: str) -> None:
-        """Record that this worker's verdict was accepted. So the session ``nonce`` of the worker ``name`` is killed."""
+        """Record that this worker has killed the session ``nonce`` of the worker ``name``."""
         watch = self._watches.get(name)
         if watch is not None and watch.row.nonce == nonce:
             self._watches[name] = evolve(watch, row=evolve(watch.row, state=SessionState.KILLED))
 
     def look_again(self, name: str) -> None:
-        """Record that this worker's verdict was not accepted.
+        """Record that this worker's verdict, by which it wanted to kill the session, was not accepted.
 
-        Only another read shows whether the session still goes on.
+        Only a later read shows whether the session still goes on.
         """
         watch = self._watches.get(name)
         if watch is not None:
@@ -118,7 +117,7 @@ class Peers:
         horizon = now - MEMORY_DURATIONS * self.duration_seconds
         self._gone = {other: at for other, at in self._gone.items() if at >= horizon}
 
-    # --- judging -----------------------------------------------------------------------------------------------
+    # --- conclusions from the rows -----------------------------------------------------------------------------
 
     def row(self, name: str) -> WorkerRow | None:
         """Return the row of another worker, as it was last read."""
@@ -128,7 +127,7 @@ class Peers:
     def has_session(self, name: str) -> bool:
         """Return whether the worker has a row and so knows of sessions.
 
-        The row may be killed. This worker itself has a row.
+        The session in the row may be killed. For this worker itself, the result is always ``True``.
         """
         return name == self.worker_id or name in self._watches
 
@@ -143,7 +142,7 @@ class Peers:
         return watch is not None and watch.row.is_live
 
     def is_leaving(self, name: str) -> bool:
-        """Return whether the worker announced that it stops."""
+        """Return whether the worker ``name`` has announced that it stops."""
         watch = self._watches.get(name)
         return watch is not None and watch.row.state is SessionState.LEAVING
 
@@ -176,12 +175,15 @@ class Peers:
         return [watch.row for _, watch in sorted(self._watches.items()) if watch.row.is_live and self._is_still(watch)]
 
     def verdict_at(self, names: Sequence[str]) -> float | None:
-        """Return when a read could first show that one of ``names`` stood still too long; ``None`` without names."""
+        """Return the first time at which a read could show that one of ``names`` stood still for the lease duration.
+
+        The result is ``None`` if the rows of ``names`` were not seen.
+        """
         moments = [self._watches[name].since + self.duration_seconds for name in names if name in self._watches]
         return min(moments, default=None)
 
     def forgettable(self, now: float) -> list[WorkerRow]:
-        """Return the rows of killed sessions that are not needed any more."""
+        """Return the rows of killed sessions that have stood still for ``MEMORY_DURATIONS`` and may be deleted."""
         horizon = now - MEMORY_DURATIONS * self.duration_seconds
         watches = sorted(self._watches.items())
         return [watch.row for _, watch in watches if not watch.row.is_live and watch.since < horizon]

@@ -1,7 +1,7 @@
 """Requests about held leases.
 
-They come from consumers, from the worker's own program, and through rows from other workers and operators. Each request
-changes what is known about a lease, and then settles the lease.
+Consumers and the worker's own program send requests as events. Other workers and operators write requests into lease
+rows. Each request changes the known facts about a lease. After that, ``settle`` takes the next step of the lease.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from streamclient.model import Lease
 
 
 def checkpoint_requested(state: WorkerState, event: CheckpointRequested) -> None:
-    """Queue a checkpoint, or refuse it immediately if its consumer has lost the lease."""
+    """Queue a request for a checkpoint, or refuse it immediately if its consumer has lost the lease."""
     held = state.held.get(event.lease_key)
     if held is None or not _is_running(held, event.consumer_id):
         state.emit(AnswerCheckpoint(event.request_id, CheckpointOutcome.LEASE_LOST))
@@ -44,12 +44,12 @@ def checkpoint_requested(state: WorkerState, event: CheckpointRequested) -> None
 
 
 def checkpoint_stored(state: WorkerState, held: HeldLease) -> None:
-    """Answer the requests that the accepted write covered."""
+    """Answer the checkpoint requests that the accepted write has stored."""
     answer_sent(state, held, CheckpointOutcome.STORED)
     key = held.lease.lease_key
     if held.lease.is_finished:
         state.report(Severity.INFO, key, f"finished: {held.lease}")
-        # A child has a row already, or will get a row if a listing shows the child.
+        # If no listing has shown a child yet, a new listing is needed, so that the child gets a row.
         state.wants_listing = state.wants_listing or not (state.is_stopping or state.ends.has_child(key))
         for child in sorted(child for child, ancestor in state.waiting.items() if ancestor == key):
             settle(state, child)
@@ -59,7 +59,7 @@ def checkpoint_stored(state: WorkerState, held: HeldLease) -> None:
 def answer_sent(
     state: WorkerState, held: HeldLease, outcome: CheckpointOutcome, error: Exception | None = None
 ) -> None:
-    """Answer the requests that the present write contains, and go on with the requests after them."""
+    """Answer the checkpoint requests that the present write contains, and go on with the requests after them."""
     for request in held.requests[: held.sent_requests]:
         state.emit(AnswerCheckpoint(request.request_id, outcome, error))
     state.keep(evolve(held, requests=held.requests[held.sent_requests :], sent_requests=0))
@@ -92,8 +92,8 @@ def _consumer_gone(state: WorkerState, held: HeldLease, event: ConsumerStopped) 
 def consumer_stalled(state: WorkerState, event: ConsumerStalled) -> None:
     """Let the lease run out, so that another worker goes on from the checkpoint.
 
-    The lease is never handed over while the consumer runs: a consumer that hangs may come back and go on until the
-    lease is over. If the consumer stops in time, the lease goes to another worker immediately.
+    The lease is never handed over while the consumer runs, because a hanging consumer may go on until the lease has
+    expired. If the consumer stops in time, the lease goes to another worker immediately.
     """
     held = state.held.get(event.lease_key)
     if held is None or not _is_running(held, event.consumer_id) or held.stall:
@@ -106,9 +106,9 @@ def consumer_stalled(state: WorkerState, event: ConsumerStalled) -> None:
 
 
 def order_over(state: WorkerState, event: OrderOver) -> None:
-    """Record that an order ended, so that the audit notes its end.
+    """Record that an order ended, so that its outcome goes to the audit.
 
-    After the audit has the end, an order that was not withdrawn is removed from the row.
+    When the audit has the outcome, the order is removed from the row, unless it was withdrawn.
     """
     held, request_id = state.held.get(event.lease_key), event.order.request_id
     if held is None or not _is_running(held, event.consumer_id):
@@ -117,14 +117,14 @@ def order_over(state: WorkerState, event: OrderOver) -> None:
         over = (event.order, outcome_of(event.order, event.taken))
         state.keep(evolve(held, orders_over={**held.orders_over, request_id: over}))
         settle(state, event.lease_key)
-    elif request_id not in held.noted:  # else it left the row because its end is noted, and was not withdrawn
+    elif request_id not in held.noted:  # an order that this worker removed is not withdrawn
         gone = (event.order, withdrawn_outcome(event.order, event.taken))
         state.keep(evolve(held, orders_gone={**held.orders_gone, request_id: gone}))
         settle(state, event.lease_key)
 
 
 def order_noted(state: WorkerState, call: NoteOrder, answer: Answered[None]) -> None:
-    """Remove an order whose end is in the audit. If it is not, note the end again at the next heartbeat."""
+    """Remove an order whose outcome is in the audit. If the note failed, repeat it at the next heartbeat."""
     key, request_id = call.lease_key, call.order.request_id
     state.notes_under_way.discard((key, request_id))
     held = state.held.get(key)
@@ -146,10 +146,10 @@ def _is_running(held: HeldLease, consumer_id: str) -> bool:
 
 
 def notice_rows(state: WorkerState) -> None:
-    """Copy marks, pauses and orders from rows of the last scan.
+    """Copy marks, pauses and orders from the rows of the last scan to the held leases.
 
-    Rows older than the take, or with unknown writes, do not count. A write may have been applied before the row was
-    read, although its answer comes later. So a row that shows such a write counts.
+    A row is ignored if it is older than this worker's take, or if its counter is higher than the counters of all writes
+    that this worker has sent. A row that shows an unanswered write of this worker is used.
     """
     scanned = state.view.scanned
     for key, held in state.held.items():
@@ -166,7 +166,7 @@ def notice_rows(state: WorkerState) -> None:
 
 
 def _with_mark(held: HeldLease, row: Lease) -> HeldLease:
-    """Return the lease with another worker's request for it that the row shows.
+    """Return the lease with the mark that the row shows: another worker's request for the lease.
 
     A mark counts even if the scan is out of date.
     """
@@ -189,9 +189,9 @@ def _with_pause(state: WorkerState, held: HeldLease, row: Lease) -> HeldLease:
 
 
 def _with_orders(state: WorkerState, held: HeldLease, row: Lease) -> HeldLease:
-    """Return the lease with the row's orders about records.
+    """Return the lease with the row's orders about records, unless the row was read again after the scan began.
 
-    As with pauses, they come and go without moving the counter.
+    Like pauses, orders come and go without moving the counter.
     """
     if row.orders == held.lease.orders or state.scan_asked_at < held.pause_known_at:
         return held
@@ -212,7 +212,7 @@ def _with_orders(state: WorkerState, held: HeldLease, row: Lease) -> HeldLease:
 
 
 def pause_requested(state: WorkerState, event: PauseRequested) -> None:
-    """Pause one shard, held or not. For the whole worker, pause all shards held now or later."""
+    """Pause one shard, even if it is not held, or pause all shards that the worker holds now or later."""
     state.own_pauses[event.lease_key] = printable(event.reason)
     _settle_for(state, event.lease_key)
 

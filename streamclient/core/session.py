@@ -1,7 +1,7 @@
 """The session of this worker: registered, kept alive by beats, ended, and begun again.
 
-This is a small state machine; ``membership`` has its laws. It decides which write of this worker's row is due, and
-interprets answers and reads of the row. If the outcome of a write is unknown, the row is read, as with leases.
+This is a small state machine; ``membership`` has its laws. The state machine decides which write of this worker's row
+is due, and interprets answers and reads of the row. If the outcome of a write is unknown, the worker reads the row.
 
 **Which process has the name.** The first registration of a process replaces any session that it finds. So a worker that
 is restarted under its name goes on immediately. Every later registration only replaces sessions of the same process. If
@@ -9,7 +9,7 @@ a process had a session, and then finds a session of another process in its row,
 started under its name. It is *ousted*: it never registers again, so the two processes do not fight.
 
 **Beats in doubt.** A repeated beat is the same write, so it is applied at most once. The try that was applied was sent
-no earlier than the first try. So the session is counted from the first try.
+no earlier than the first try. So the validity of the session is counted from the time of the first try.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from streamclient.core.values import evolve
 from streamclient.core.write_rules import NO_DOUBT, Doubt, WorkerWriteKind, WriteOutcome, was_applied
 
 REMOVALS_AT_MOST = 3
-"""The largest number of attempts to remove this worker's row at the end. If the row stays, no harm is done: its worker
+"""The largest number of attempts to remove this worker's row at the end. If the row stays, no harm is done: the worker
 holds no lease, and after a lease duration other workers see that the row stands still."""
 
 
@@ -40,7 +40,7 @@ class News(Enum):
     OVER = "over"
     """The session is over, and all leases held under it are lost."""
     OUSTED = "ousted"
-    """Like OVER, but final: a newer process has the name."""
+    """The session is over for good, because a newer process has this worker's name."""
 
 
 @define(eq=False)
@@ -53,7 +53,7 @@ class Session:
     new_nonce: Callable[[], str]
     pause_seconds: Callable[[int], float]
     info: str = ""
-    """The text that operators read. The next write stores it."""
+    """The text for operators, which the next write of this worker's row stores."""
     balance_by: str = ""
     """The quantity that this worker evens out. Other workers must use the same quantity."""
     row: WorkerRow | None = None
@@ -69,17 +69,19 @@ class Session:
     has_begun: bool = False
     """Whether any session of this process was ever known to exist."""
     seen_at: float = NEVER
-    """The latest time at which a read was requested, or a heartbeat was sent, that showed the session unchanged."""
+    """The time when the worker sent the latest call that showed the session unchanged: a read of its row, or a
+    heartbeat."""
     needs_read: bool = True
     """Whether the next step can only be decided after a read of this worker's row."""
     needed_since: float = NEVER
-    """Reads that were requested before this time do not count."""
+    """The time before which requested reads of this worker's row do not count."""
     doubt: Doubt = NO_DOUBT
-    """The doubt about writes of this worker's row."""
+    """The writes of this worker's row that no answer has confirmed."""
     _replaced: WorkerRow | None = None
     """This worker's row as it was read before a registration that replaces it."""
     _process: str = ""
-    """The prefix of all nonces of this process. Any registration that was ever tried may still be applied."""
+    """The prefix of all nonces of this process. It identifies each registration of this process, even one that is
+    applied late."""
     _registrations: int = 0
     _flight: WorkerWrite | None = None
     _is_in_doubt: bool = False
@@ -89,7 +91,7 @@ class Session:
     _wake: int | None = None
 
     def is_valid(self, now: float) -> bool:
-        """Return whether leases may be held and taken now."""
+        """Return whether the session is valid, so that this worker may hold and take leases now."""
         return self.row is not None and now < self.valid_until
 
     # --- writing -----------------------------------------------------------------------------------------------
@@ -137,7 +139,7 @@ class Session:
     # --- answers -----------------------------------------------------------------------------------------------
 
     def answered(self, write: WorkerWrite, outcome: WriteOutcome, sent_at: float, now: float) -> News:
-        """Process the outcome of ``write``."""
+        """Process the outcome of a write of this worker's row, and return the change of the session."""
         if write is not self._flight and write != self._flight:
             return News.NOTHING
         if write.kind is WorkerWriteKind.REMOVE:
@@ -172,7 +174,10 @@ class Session:
     # --- reads -------------------------------------------------------------------------------------------------
 
     def read(self, row: WorkerRow | None, asked_at: float, now: float) -> News:
-        """Process this worker's row, or its absence, from a read requested at ``asked_at``."""
+        """Process this worker's row (``None`` if it is absent) from a read requested at ``asked_at``.
+
+        Return the change of the session.
+        """
         if self.is_ousted or self.is_ended or asked_at < self.since:
             return News.NOTHING
         if self.has_begun and row is not None and row.nonce.rpartition(".")[0] != self._process:
@@ -197,7 +202,10 @@ class Session:
         return is_woken
 
     def _resolve(self, row: WorkerRow | None, now: float) -> News:
-        """Decide from the row whether a write in doubt was applied. The row was read after the answer to the write."""
+        """Decide whether the write in doubt was applied.
+
+        ``row`` was read after the write had ended without a clear outcome.
+        """
         write, sent_at = self._flight, self.doubt.since
         assert write is not None
         assert sent_at is not None
@@ -206,14 +214,14 @@ class Session:
         self._flight, self._is_in_doubt = None, False
         self.doubt = self.doubt.again(now, self.pause_seconds)
         if write.kind is WorkerWriteKind.REGISTER:
-            # A retry has another nonce. If this write is still applied, its session belongs to this process, and is
-            # replaced.
+            # A retry has another nonce. If this write is applied late, its session belongs to this process, so the
+            # retry replaces it.
             self.doubt, self._replaced = evolve(self.doubt, since=None), row
             return News.NOTHING
         return self._check(row, now)
 
     def _check(self, row: WorkerRow | None, now: float) -> News:
-        """Check whether the session still goes on, and whether a beat was applied that seemed lost."""
+        """Check whether the row still shows the session, and whether a beat that seemed lost was applied."""
         assert self.row is not None
         if row is None:
             self._is_absent = self._flight is None
@@ -227,7 +235,7 @@ class Session:
     # --- the end -----------------------------------------------------------------------------------------------
 
     def check_validity(self, now: float) -> News:
-        """End the session if no beat was accepted in time."""
+        """End the session if none of its heartbeats was stored in time, and return the change of the session."""
         if self.row is None or now < self.valid_until:
             return News.NOTHING
         return self._end(now)

@@ -1,24 +1,23 @@
 """The next step of a held lease: ``settle`` looks at one lease and does what ``held.NEXT`` says for its state.
 
-``settle`` only looks at the present facts. Every event handler changes facts and then calls ``settle``; the order in
-which facts became known does not matter. In addition to the step that ``NEXT`` gives, one write may be due. If no write
-is unanswered and the row exists, the first of these writes is sent:
+``settle`` only looks at the present facts. Every event handler changes facts and then calls ``settle``. The order in
+which the facts became known does not matter. In addition to the step that ``NEXT`` gives, one write may be due. If no
+write is unanswered and the row exists, the first of these writes is sent:
 
 1. a checkpoint for which user code waits;
-2. the transfer, if the step is to hand over; or no write at all, if the step is to let the lease run out;
+2. the transfer, if the step is to hand over. If the step is to let the lease run out, nothing is written at all;
 3. a take, if the worker that marked the lease died meanwhile or announced that it stops. A hand-over to a dead worker
    would leave the shard unread for a whole lease duration. If the stealer is alive after all, it marks the lease again;
-4. the acknowledgement of an operator's pause, once the shard is not read; or the withdrawal of it, when the pause is
-   over;
-5. the removal of operators' orders about records that are obeyed or over;
+4. the acknowledgement of an operator's pause once the shard is not read, or its withdrawal when the pause is over;
+5. the removal of operators' orders that are obeyed or over;
 6. a renewal, if one is due or the row may belong to another worker.
 
 **Pauses.** An operator's pause is part of the lease row, so it outlives the owner. Every worker that holds the lease
-obeys the pause until its end, by the wall clock of the worker's machine. A pause moves no counter: the owner notices
-the pause by its next scan, or when it reads the row back. Once the shard is no longer read, the owner acknowledges the
-pause in the row, and an operator may change the checkpoint. Before the shard is read again, the owner withdraws the
-acknowledgement by a write that compares the counter. If an operator changed the row meanwhile, that write is refused.
-Pauses of the worker's own program are kept only in memory.
+obeys the pause until its end, by the wall clock of the worker's machine. A pause does not change the counter, so the
+owner notices the pause only by its next scan, or when it reads the row back. Once the shard is no longer read, the
+owner acknowledges the pause in the row, and an operator may change the checkpoint. Before the shard is read again, the
+owner withdraws the acknowledgement by a write that compares the counter. If an operator changed the row meanwhile, that
+write is refused. Pauses of the worker's own program are kept only in memory.
 """
 
 from __future__ import annotations
@@ -89,7 +88,8 @@ def lose(
 ) -> None:
     """Stop holding a lease.
 
-    ``in_doubt`` is the answer to checkpoints that were sent; others are certainly not stored.
+    ``in_doubt`` is the answer to checkpoint requests that were sent. Requests that were not sent are certainly not
+    stored.
     """
     held = state.give_up(lease_key)
     _end_consumer(state, held, in_doubt)
@@ -101,7 +101,7 @@ def lose(
 def start_anew(state: WorkerState, held: HeldLease, *, in_doubt: CheckpointOutcome) -> None:
     """End the consumer with ``ZOMBIE``, as if the lease were lost, but keep the lease.
 
-    Another consumer starts from the lease's row.
+    Another consumer then starts from the checkpoint in the lease's row.
     """
     _end_consumer(state, held, in_doubt)
     state.keep(
@@ -120,7 +120,7 @@ def start_anew(state: WorkerState, held: HeldLease, *, in_doubt: CheckpointOutco
 
 
 def _left_over(state: WorkerState, lease_key: str) -> Consuming:
-    """Return ``LEAVING`` if an earlier consumer of the shard still runs on this worker, else ``NO_CONSUMER``."""
+    """Return ``LEAVING`` if an old consumer of the shard still runs on this worker, otherwise ``NO_CONSUMER``."""
     return Consuming.LEAVING if lease_key in state.running else Consuming.NO_CONSUMER
 
 
@@ -134,9 +134,9 @@ def _end_consumer(state: WorkerState, held: HeldLease, in_doubt: CheckpointOutco
 
 
 def attend(state: WorkerState) -> None:
-    """Attend to every held lease that is due: end it if its validity is over, or resume work that was postponed.
+    """Treat each held lease whose validity has ended as lost; resume the postponed work of the other held leases.
 
-    Once the validity is over, another worker may be reading.
+    After the end of the validity, another worker may be reading.
     """
     for key in state.deadlines.take_due(state.now):
         held = state.held[key]
@@ -170,13 +170,16 @@ def renew_due(state: WorkerState) -> None:
 
 
 def settle_all(state: WorkerState) -> None:
-    """Settle every held lease."""
+    """Take the next step of every held lease."""
     for key in sorted(state.held):
         settle(state, key)
 
 
 def settle_restless(state: WorkerState) -> None:
-    """Settle every held lease that is not simply being read. For those, scans and listings change nothing."""
+    """Take the next step of every held lease, except leases that are simply being read.
+
+    Scans and listings change nothing for leases that are being read.
+    """
     for key in sorted(key for key, held in state.held.items() if not held.is_being_read):
         settle(state, key)
 
@@ -216,7 +219,7 @@ _OBSTACLES = {
     RowState.OFFERED: Cause.HAND_OVER_IN_DOUBT,
     RowState.OBEYS: Cause.LEAVING_PAUSE,
 }
-"""The reasons why a row in one of these states keeps its lease from being read."""
+"""The reason why no consumer may start, by the state of the row."""
 
 
 def _intention(state: WorkerState, held: HeldLease) -> tuple[Intention, Reason | None]:
@@ -269,7 +272,7 @@ def _waiting(held: HeldLease, reason: Reason | None, clear_since: float | None =
 
 
 def _obstacle(state: WorkerState, held: HeldLease) -> Reason | None:
-    """Return why a consumer may not start now, apart from the state of the row; ``None`` if it may start."""
+    """Return why a consumer may not start now, even if the row permits it; ``None`` if it may start."""
     key = held.lease.lease_key
     if key in state.flights and "checkpoint" in state.flights[key].write.changes:
         return Reason(Cause.PREVIOUS_CHECKPOINT)
@@ -283,9 +286,9 @@ def _obstacle(state: WorkerState, held: HeldLease) -> Reason | None:
 
 
 def _was_seen_since(state: WorkerState, lease_key: str, moment: float) -> bool:
-    """Return whether no other process had this worker's name since ``moment``.
+    """Return whether a read shows that no other process has used this worker's name since ``moment``.
 
-    If that is unknown, request a read of the worker's row, so that this question can be settled later.
+    Without such a read, request one, so that a later call can return ``True``.
     """
     was_seen = state.signals.was_seen_since(moment)
     if not was_seen:
@@ -307,7 +310,7 @@ def _draw_epoch(state: WorkerState, held: HeldLease) -> None:
 
 
 def pause_reason(state: WorkerState, lease: Lease) -> Reason | None:
-    """Return why the shard is paused; ``None`` if it is not."""
+    """Return the reason why the shard of ``lease`` is paused; ``None`` if it is not paused."""
     pause = _present_pause(state, lease)
     if pause is not None:
         until = "" if pause.until_micros is None else f" until {utc_text(pause.until_micros)}"
@@ -320,7 +323,7 @@ def pause_reason(state: WorkerState, lease: Lease) -> Reason | None:
 
 
 def _present_pause(state: WorkerState, lease: Lease) -> Pause | None:
-    """Return the operator's pause of a row, unless it is over."""
+    """Return the operator's pause in the row; ``None`` if there is no pause, or if its time is over."""
     pause = lease.pause
     if pause is None or pause.until_micros is None or state.now < state.moment_of(pause.until_micros):
         return pause
@@ -328,10 +331,7 @@ def _present_pause(state: WorkerState, lease: Lease) -> Pause | None:
 
 
 def _must_acknowledge(state: WorkerState, held: HeldLease) -> bool:
-    """Return whether the row must acknowledge a pause.
-
-    If so, the shard is not read, and the row does not say so yet.
-    """
+    """Return whether the row must acknowledge a pause: the shard is not read, and the row does not say that yet."""
     pause = _present_pause(state, held.lease)
     is_unsaid = pause is not None and not held.lease.is_paused_by_owner and held.mute_pause != pause.request_id
     return is_unsaid and held.consuming is Consuming.NO_CONSUMER
@@ -341,7 +341,7 @@ def _must_acknowledge(state: WorkerState, held: HeldLease) -> bool:
 
 
 def send(state: WorkerState, write: LeaseWrite, *, tries: int = 1) -> None:
-    """Send one write. No other write of the lease may be unanswered."""
+    """Send one write of a lease row. No other write of that row may be unanswered."""
     if write.kind is WriteKind.TAKE:
         write = leases.take_above(write, state.compared.get(write.lease_key, 0))
     state.launch(write, tries=tries)
@@ -349,7 +349,7 @@ def send(state: WorkerState, write: LeaseWrite, *, tries: int = 1) -> None:
 
 
 def _write_next(state: WorkerState, held: HeldLease) -> None:
-    """Send the write that is due, if any. The module's docstring states the order."""
+    """Send the write that is due, if any. The docstring of this module states which of several writes comes first."""
     key, lease = held.lease.lease_key, held.lease
     if key in state.flights or held.is_gone or state.now < held.doubt.not_before:
         return
@@ -376,7 +376,7 @@ def _write_next(state: WorkerState, held: HeldLease) -> None:
 
 
 def _send_checkpoint(state: WorkerState, held: HeldLease) -> None:
-    """Send the oldest request, together with the requests directly after it that ask for the same write."""
+    """Send the oldest checkpoint request, together with directly following requests for the same write."""
     first, sent = held.requests[0], []
     for request in held.requests:
         if (request.value, request.pending) != (first.value, first.pending):
@@ -412,7 +412,7 @@ def leave(state: WorkerState, held: HeldLease) -> None:
 def give(state: WorkerState, lease_key: str, receiver: str) -> None:
     """Hand a finished lease to a worker that did not request it.
 
-    Postpone that while other work on the lease goes on.
+    Do nothing while other work on the lease goes on.
     """
     held = state.held.get(lease_key)
     if held is None or not held.lease.is_finished or held.consuming is not Consuming.NO_CONSUMER:

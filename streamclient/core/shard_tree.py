@@ -1,17 +1,17 @@
-"""The tree of a stream's shards: their order, their ends, and the shards that were opened between two looks.
+"""The tree of a stream's shards: their order, their ends, and shards that opened between two looks at the list.
 
 Laws:
 
-* a shard is read after its parents: nothing before it may be left to read. A parent that is neither listed nor known
-  otherwise has left the stream, and has nothing left;
-* a shard has ended only if a page says so *and* the list of shards shows it: a page that was cut before its next
-  iterator looks like the last one;
-* the service forgets a shard after its ancestors, and an open shard never: a listing that lacks a shard and has one of
-  its ancestors was made before the shard was opened, or it was cut;
-* a shard that a look at the list did not show was opened after that look. It is read from its oldest record, and
-  reading does not show whether that is its first record. It is the first if the stream still keeps records that were
-  written at the time of the look. Otherwise records may be gone without a trace: those of this shard, and those of
-  parents that appeared and ended between two looks and have left the list. So a reader stores its looks, also when the
+* a shard is read after its parents: no record of a parent may be left to read. A parent that is neither listed nor
+  known otherwise has left the stream, and has no records left;
+* a shard has ended only if a page says so *and* the list of shards shows the end: a page that was cut before its next
+  iterator looks like the last page;
+* the service removes a shard from the list only after the shard's ancestors, and never while the shard is open. So a
+  listing that lacks a shard and has one of its ancestors was made before the shard was opened, or it was cut;
+* a shard that was missing at a look at the list was opened after that look. Its reader begins at its oldest record, but
+  cannot see whether that record is the shard's first one. It is the first one if the stream still keeps records that
+  were written at the time of the look. Otherwise records may be lost without a trace: records of this shard, or of
+  parents that appeared, ended and left the list between two looks. So a reader stores the time of a look even if the
   list has not changed.
 """
 
@@ -32,28 +32,28 @@ LISTINGS_WITHOUT = 2
 """The number of consecutive listings that must lack a shard before it counts as gone."""
 
 REMEMBERED_LISTINGS = 100
-"""The number of listings for which the parents of a shard are remembered after the last listing that had it. No answer
-is that old."""
+"""The number of listings for which the parents of a shard are remembered after the last listing with that shard. No
+answer of the service is out of date by that many listings."""
 
 NOT_SHOWN = "the service says that it has ended, and the list of shards shows no child of it"
-"""The words of readers for an end that they do not believe."""
+"""The reason that a reader gives if a page reports the end of a shard and no listing confirms that end."""
 
 LOOKS_IN_RETENTION = 24
-"""The number of looks at the list of shards that a reader stores within the retention."""
+"""In each retention period, a reader stores the time of a look at the list of shards this many times."""
 
 Listing = Mapping[str, Shard]
-"""A complete DescribeStream by shard id."""
+"""The shards of a complete answer of DescribeStream, by shard id."""
 
 
 def index_shards(shards: Iterable[Shard]) -> Listing:
-    """Return shards by id, in sorted order."""
+    """Return ``shards`` as a mapping by id, in the order of the ids."""
     return {shard.shard_id: shard for shard in sorted(shards, key=lambda shard: shard.shard_id)}
 
 
 def levels(shard_id: str, following: Callable[[str], Iterable[str]]) -> Iterator[list[str]]:
     """Yield the shards that ``following`` reaches from ``shard_id``, level by level, the nearest level first.
 
-    Each level is sorted. No shard comes twice, and ``shard_id`` does not come.
+    Each level is sorted. No shard occurs twice, and ``shard_id`` itself does not occur.
     """
     seen, level = {shard_id}, [shard_id]
     while level := sorted({reached for key in level for reached in following(key)} - seen):
@@ -67,7 +67,7 @@ def _without_itself(parents: Mapping[str, frozenset[str]]) -> Mapping[str, froze
 
 @frozen
 class ShardTree:
-    """Known shards and their parents."""
+    """The known shards of a stream, and the parents of each shard."""
 
     parents: Mapping[str, frozenset[str]] = field(factory=dict, converter=_without_itself)
     """The parents of every known shard. The parents need not be known shards. If a shard names itself as a parent, that
@@ -85,7 +85,7 @@ class ShardTree:
 
     @cached_property
     def children(self) -> Mapping[str, list[str]]:
-        """The children of every shard that has some, in the order of the known shards."""
+        """The children of every shard that has any, in the order of the known shards."""
         children: dict[str, list[str]] = {}
         for key, named in self.parents.items():
             for parent in named:
@@ -105,7 +105,7 @@ class ShardTree:
         return all(parent in done or parent not in self.parents for parent in self.parents[shard_id])
 
     def ancestors_first(self, shard_ids: Iterable[str]) -> list[str]:
-        """Return the shards in an order in which none comes before one of its ancestors. Cycles are cut by name."""
+        """Return the shards in an order in which each follows its ancestors. Within a cycle, names decide the order."""
         order: dict[str, None] = {}
         entered: set[str] = set()
         wanted = set(shard_ids)
@@ -132,7 +132,7 @@ class ShardTree:
         def children_left(key: str) -> Iterable[str]:
             return (child for child in self.children.get(key, ()) if child not in done)
 
-        # From the last shard of a search upwards, only those of its cycle are reached downwards (Kosaraju).
+        # A search for descendants reaches only the shards of one cycle, because of the order of the roots (Kosaraju).
         for root in reversed(self.ancestors_first(self.parents)):
             if root not in done:
                 circle = sorted([root, *chain.from_iterable(levels(root, children_left))])
@@ -144,25 +144,26 @@ class ShardTree:
 
 @define
 class ListedShard:
-    """Facts about one shard from listings, and from readers that asked about it. Listings are counted from 1."""
+    """The facts about one shard that come from listings and from readers. Listings are counted from 1."""
 
     parents: frozenset[str] = frozenset()
-    """The parents that a listing or a reader named lately."""
+    """The ids of the shard's parents, as a listing or a reader named them last."""
     named_in: int | None = None
-    """The number of listings when the parents were last named; ``None`` if that is too long ago."""
+    """The number of listings that had come when the parents were named last; ``None`` if that is too long ago."""
     present_in: int = 0
-    """The last listing that had the shard. For a shard that a reader asked about, an ancestor counts, too."""
+    """The number of the last listing that has the shard. While a reader waits for its end, an ancestor suffices."""
     asked_in: int | None = None
-    """The number of listings when a reader first asked about the shard and its end was unknown; ``None`` if no reader
-    waits for the end."""
+    """The number of listings that had come when a reader first asked about the shard's unknown end; ``None`` if no
+    reader waits for the end."""
     closed_at: float | None = None
     """The time since when the shard is known to have children; ``None`` if the last listing shows no child."""
     gone_at: float | None = None
-    """The time when enough listings had lacked the shard, for a shard that a reader asked about."""
+    """The time since when the shard counts as gone, after a reader had asked about its end; ``None`` if it is not
+    gone."""
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing is left to remember."""
+        """Whether every fact is at its default, so that this object can be dropped."""
         return self.named_in is None and self.asked_in is None and self.closed_at is None and self.gone_at is None
 
     def forget_old_names(self, number: int) -> None:
@@ -171,7 +172,7 @@ class ListedShard:
             self.parents, self.named_in = frozenset(), None
 
     def judge(self, number: int, now: float, *, is_listed: bool, is_early: bool, has_child: bool) -> None:
-        """Learn from listing ``number``, which came at ``now``.
+        """Update the facts about the shard from listing ``number``, which came at ``now``.
 
         ``is_early`` says that the listing has an ancestor of the shard.
         """
@@ -192,24 +193,24 @@ class ListedShard:
 
 @define(eq=False)
 class ListedEnds:
-    """Ends of shards, as complete listings show them one after the other.
+    """The ends of shards, as successive complete listings show them. All times are in seconds, by one clock.
 
-    A child proves the end of its parents. The absence of a shard proves it only if two consecutive listings lack the
-    shard and all of its ancestors: an answer that was cut lacks shards too, and an old answer lacks shards that were
-    opened since, but has an ancestor of each.
+    A child proves that its parents have ended. The absence of a shard proves that it has ended only if two consecutive
+    listings lack the shard and all of its ancestors. An answer that was cut also lacks shards. An old answer lacks
+    shards that were opened since, but has an ancestor of each such shard.
 
-    A page may be the last one only if its read began after the end was known. If that did not matter, a page that was
-    cut would pass for the last one when its shard closes a moment later. All times are in seconds, by one clock.
+    A page counts as the last page only if its read began after the end was known. Without this rule, a page that was
+    cut would count as the last page if its shard is closed a moment later.
     """
 
     tree: ShardTree = field(factory=ShardTree)
-    """The last listing. An empty listing is ignored, because every stream has shards."""
+    """The shards of the last listing. An empty listing is ignored, because every stream has shards."""
     number: int = 0
-    """The number of listings that were seen."""
+    """The number of complete listings so far, empty listings left out."""
     _known: defaultdict[str, ListedShard] = field(init=False, factory=lambda: defaultdict(ListedShard))
 
     def listed(self, shards: Iterable[Shard], now: float) -> None:
-        """Process a complete listing, which came at ``now``."""
+        """Learn from a complete listing of the stream's shards, which came at ``now``."""
         tree = ShardTree.of(shards)
         if not tree.parents:
             return
@@ -246,7 +247,7 @@ class ListedEnds:
     def shows_end(self, shard_id: str, read_at: float = math.inf) -> bool:
         """Return whether the listings that came before ``read_at`` show that the shard has ended.
 
-        If no listing does, the absence of the shard is watched for in those that follow.
+        If no listing shows the end, later listings are also checked for the absence of the shard.
         """
         known = self._known[shard_id]
         shown_at = known.gone_at if known.closed_at is None else known.closed_at
@@ -256,10 +257,10 @@ class ListedEnds:
         return shown_at <= read_at
 
     def confirms(self, shard_id: str, read_at: float, list_again: Callable[[], object]) -> bool:
-        """Return whether a page that reports the end of a shard is its last one, for a reader without a worker.
+        """Return whether a page that reports the end of a shard is its last page, for a reader without a worker.
 
-        If the end was not known when the read of the page began, the page is to be read again; ``list_again`` brings a
-        new listing before that if the end is still unknown.
+        If the end was not known when the read of the page began, the reader must read the page again. If the end is
+        still unknown, ``list_again`` first brings a new listing.
         """
         if not self.shows_end(shard_id):
             list_again()
@@ -268,10 +269,13 @@ class ListedEnds:
 
 
 def is_kept(written_micros: int, now_micros: int, hours: int) -> bool:
-    """Return whether a stream that keeps records for ``hours`` has those written from ``written_micros`` on."""
+    """Return whether a stream that keeps records for ``hours`` still has all records since ``written_micros``."""
     return now_micros - written_micros <= hours * MICROS_PER_HOUR
 
 
 def next_look(looked_micros: int, hours: int) -> int:
-    """Return when a reader of a stream that keeps records for ``hours`` stores its next look at the list of shards."""
+    """Return when a reader must next store a look at the list of shards, in microseconds since 1970.
+
+    The stream keeps records for ``hours``; the last look was at ``looked_micros``.
+    """
     return looked_micros + hours * MICROS_PER_HOUR // LOOKS_IN_RETENTION

@@ -1,12 +1,13 @@
 """The lease rows to create for the shards of a stream, the rows to delete, and the time when a lease may be read.
 
-Laws (numbers of the interoperability rules for other implementations of the Java stream client in brackets):
+Laws:
 
-* a row is created only if absent, and after the rows of its listed parents;
+* a row is created only if it is absent, and only after the rows of its listed parents;
 * a row is deleted only if its shard was absent from complete, non-empty listings for ``ABSENCE_SECONDS``;
-* a missing row proves nothing: a parent counts as finished by absence only if the stream does not list it either,
-  in a listing young enough to contain the child;
-* ``Checkpoint`` only ever holds TRIM_HORIZON, SHARD_END or an iterator, so a start by time is looked up first.
+* a missing row proves nothing. A parent without a row counts as finished only if the list of shards lacks the parent,
+  too, and is young enough to contain the child;
+* the column ``Checkpoint`` holds only TRIM_HORIZON, SHARD_END or an iterator. So if a shard is to start at a given
+  time, the iterator of that time is looked up first.
 """
 
 from __future__ import annotations
@@ -21,22 +22,22 @@ from streamclient.core.values import evolve
 from streamclient.model import CheckpointPosition, InitialPosition, Lease, Shard
 
 ABSENCE_SECONDS = 300.0
-"""The seconds for which a shard must be absent before its row may be deleted. This time is far longer than reading a
-long listing page by page and than any delay between a split and its listing; keeping a row of an expired shard costs
-nothing."""
+"""The seconds for which a shard must be absent before its row may be deleted. A long listing takes far less time, and
+the list shows a split far sooner. Keeping the row of a deleted shard for longer costs nothing."""
 
 PLAUSIBLE_SHARE = 0.5
-"""The share of the previous listing's shards below which a listing is not believed until the next one agrees."""
+"""The smallest share of the previous listing's shards that a listing must have. In a shorter listing, a missing shard
+does not count as absent until the next listing lacks it, too."""
 
 COUNTERS_BETWEEN = 1_000_000
 """The distance between the last seen counter of a row and its counter when the row is created again. The owner may have
-increased the counter a few times since, and a Java worker compares only the counter: it would go on renewing a row that
-it no longer owns."""
+increased the counter a few times since it was seen. A Java worker compares only the counter. So if the counters were
+equal, the Java worker would go on renewing a row that it no longer owns."""
 
 
 @frozen
 class NewLease:
-    """A row to create; with ``timestamp_micros``, at the iterator of that time instead of its present checkpoint."""
+    """A row to create. With ``timestamp_micros``, the iterator of that time becomes its checkpoint."""
 
     lease: Lease
     timestamp_micros: int | None = None
@@ -44,35 +45,36 @@ class NewLease:
 
 @frozen
 class SyncPlan:
-    """The changes of rows that one listing requires."""
+    """The lease rows to create and to delete because of one listing of the shards."""
 
     creates: tuple[NewLease, ...] = ()
-    """The rows to create, parents before children."""
+    """The lease rows to create, the rows of parents before the rows of their children."""
     deletes: tuple[Lease, ...] = ()
     absent_since: Mapping[str, float] = {}
-    """The rows whose shard is not listed, with the time since when; pass it to the next call."""
+    """The time since which the shard of a row is not listed, by lease key. Pass this mapping to the next call of
+    ``plan_shard_sync``."""
     losses: tuple[Lease, ...] = ()
-    """Rows among ``deletes`` that are not finished: their unread records are gone."""
+    """The rows among ``deletes`` that are not finished. Their unread records are lost."""
 
 
 @frozen
 class Gate:
-    """Whether a shard may be read."""
+    """The decision whether a shard may be read."""
 
     reason: Reason | None = None
-    """The reason why it waits, with the ancestor as subject; ``None`` if it may be read."""
+    """The reason why the shard waits, with the unfinished ancestor as subject; ``None`` if the shard may be read."""
     wants_listing: bool = False
     """Whether only a new listing can decide whether the shard may be read."""
 
     @property
     def is_open(self) -> bool:
-        """Whether all records before the shard were read."""
+        """Whether the shard may be read, because all of its ancestors were processed."""
         return self.reason is None
 
 
 @frozen
 class Start:
-    """The information that decides where a new shard starts."""
+    """The information by which the first position of a new shard is chosen."""
 
     stream_id: str
     initial_position: InitialPosition
@@ -90,10 +92,10 @@ def plan_shard_sync(
     vanished: Mapping[str, Lease] | None = None,
     deletes_rows: bool = False,
 ) -> SyncPlan:
-    """Compare a complete listing with the rows last seen; return the changes that it requires.
+    """Compare a complete listing with the rows last seen, and return the changes of rows that the listing requires.
 
-    ``previous`` and ``absent_since`` come from the listing before; ``vanished`` are deleted rows, as last seen. Only
-    the worker with ``deletes_rows`` (the leader) gets deletions.
+    ``previous`` is the previous listing, and ``absent_since`` is a result of the call for it. ``vanished`` contains
+    deleted rows as they were last seen. Rows are deleted only if ``deletes_rows`` is set, and only the leader sets it.
     """
     if not listing:
         return SyncPlan(absent_since=dict(absent_since or {}))
@@ -107,7 +109,7 @@ def plan_shard_sync(
 
 
 def parents_finished(lease: Lease, rows: Mapping[str, Lease], listing: Listing | None) -> Gate:
-    """Return whether everything before a shard was processed: all of its ancestors that rows and listing show."""
+    """Return the gate of a shard: it is open if all known ancestors were processed to their ends."""
     young = listing if listing is not None and lease.lease_key in listing else None
 
     def parents(key: str) -> frozenset[str]:
@@ -123,20 +125,20 @@ def parents_finished(lease: Lease, rows: Mapping[str, Lease], listing: Listing |
 
 @define(eq=False)
 class Gates:
-    """The gates of many shards for one state of rows and listing. They remember the answers of ``parents_finished``.
+    """The gates of many shards for the same rows and listing, with a cache of the ancestors that were checked.
 
-    A shard costs as much as its parents, not as all of its ancestors: a key that grows makes chains of a thousand
-    shards, each of which would walk up to the first one.
+    So the cost of a shard grows with the number of its parents, and not with the number of all its ancestors. A table
+    whose primary key only grows can have chains of a thousand shards.
     """
 
     rows: Mapping[str, Lease]
     listing: Listing | None
     _clear: Mapping[bool, dict[str, bool]] = field(init=False, factory=lambda: {True: {}, False: {}})
-    """By shard, for children that the listing has and for others: whether certainly nothing above the shard is left to
-    read. False also means that this is not known."""
+    """Whether all ancestors of a shard were certainly processed; false if that is unknown. The results under ``True``
+    are for children in the listing, and the results under ``False`` for all other children."""
 
     def of(self, lease: Lease) -> Gate:
-        """Return whether everything before a shard was processed, as ``parents_finished`` does."""
+        """Return the gate of the shard of ``lease``, the same as ``parents_finished`` would return."""
         young = self.listing if self.listing is not None and lease.lease_key in self.listing else None
         parents = _parents(lease.lease_key, lease, self.listing)
         is_open = all(
@@ -151,7 +153,7 @@ class Gates:
         while stack:
             key = stack[-1]
             is_new = key not in known
-            known.setdefault(key, False)  # until its parents are known; so a cycle is not clear
+            known.setdefault(key, False)  # until the parents are known, and for good in a cycle
             parents = _parents(key, self.rows.get(key), self.listing)
             unknown = [parent for parent in parents if parent not in known]
             if unknown and is_new:
@@ -220,10 +222,10 @@ def _new_lease(
 
 
 def _proves_parent_end(child: Lease, start: Start) -> bool:
-    """Return whether a child was read, so that its parent must already have been finished.
+    """Return whether the row shows that the child shard was read. If so, its parent was finished earlier.
 
-    A stored iterator proves that only if new rows start at TRIM_HORIZON; with a start by time, a row holds an iterator
-    from its creation.
+    A stored iterator proves that the child was read only if new rows start at TRIM_HORIZON. With a start by time, a row
+    has an iterator from its creation on.
     """
     started = child.checkpoint != CheckpointPosition.TRIM_HORIZON and start.initial_position.kind == "oldest"
     return child.is_finished or started

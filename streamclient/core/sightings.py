@@ -4,7 +4,8 @@ Laws:
 
 * no timestamp of another machine is used: a lease expires when *this* worker saw its counter unchanged for strictly
   longer than the lease duration (Java stream client: ``Lease.isExpired``);
-* a change of a counter is stamped with the time after the read returned. The error is on the side of "still alive";
+* a change of a counter is stamped with the time after the read returned. So a lease expires too late rather than too
+  early;
 * a row without an owner is free when it is first seen; a row with an owner gets a full lease duration (Java stream
   client: ``LeaseTaker``);
 * a worker is alive by its own acts, not by writes of other workers. A renewal, a take or a mark counts. A hand-over
@@ -15,7 +16,7 @@ Laws:
 Counts of rows by worker are updated as rows change, so that no scan has to count them all. Only unexpired rows are
 counted, so rows are also kept by age. Laws:
 
-* time never goes back. At a later time, rows expire that were still counted at an earlier one;
+* time never goes back. As it goes on, rows that are counted expire;
 * the numbers equal a count of all rows (a property test compares them).
 """
 
@@ -30,7 +31,7 @@ from streamclient.core.peers import Peers
 from streamclient.model import CheckpointPosition, Lease
 
 JUST_NOW = float("inf")
-"""A moment after all others: the last sign of life of a live session."""
+"""A moment after all other moments. It stands for the last sign of life of a worker with a live session."""
 
 MEMORY_DURATIONS = 10
 """The number of lease durations for which a worker that occurs in no row is remembered. That is long enough to judge
@@ -39,17 +40,17 @@ the marks that it left. It is short enough to forget old names, if a worker has 
 
 @define(eq=False)
 class Sighting:
-    """One row as it was last seen."""
+    """One lease row as this worker last saw it."""
 
     row: Lease
     moved_at: float
     """The time at which this worker first saw the present counter and owner; ``NEVER`` for a new row without an
     owner."""
     noted_at: float = NEVER
-    """The time at which a write of this worker, or a read of the row, last confirmed the row. Scans that began earlier
-    are older."""
+    """The time at which a write of this worker, or a read of the row, last confirmed the row. A scan that began earlier
+    does not change this sighting."""
     marked_at: float = NEVER
-    """The time at which the present stealer was first seen."""
+    """The time at which this worker first saw the present stealer in the row."""
     is_moved_by_others: bool = False
     """Whether the last scan showed a change that no write of this worker explains."""
     is_orphaned: bool = False
@@ -60,26 +61,26 @@ class Sighting:
 
 @define(eq=False)
 class Counts:
-    """Numbers of rows, by worker. Names without rows are left out."""
+    """Numbers of lease rows by the worker that they name. A row that names a stealer is *in transit* to that worker."""
 
     duration_seconds: float
     credits: dict[str, int] = field(factory=dict)
-    """The number of unexpired rows by owner. A row in transit counts for its receiver."""
+    """The number of unexpired rows by owner. A row in transit counts for the stealer instead."""
     unread: dict[str, int] = field(factory=dict)
-    """The number of unfinished rows among the rows in ``credits``, by the same names."""
+    """The number of unfinished rows among the rows in ``credits``, by the same workers."""
     settled: dict[str, int] = field(factory=dict)
-    """The number of unexpired rows by owner, without rows in transit."""
+    """The number of unexpired rows by owner, rows in transit left out."""
     owners: dict[str, int] = field(factory=dict)
-    """The number of unexpired rows by owner."""
+    """The number of unexpired rows by owner, rows in transit included."""
     names: dict[str, int] = field(factory=dict)
-    """The number of times that a worker is named as owner or stealer. Expired rows count, too."""
+    """The number of times that rows name a worker as owner or stealer. Expired rows count, too."""
     expired: dict[str, Sighting] = field(factory=dict)
     """The free rows: rows that had stood still for longer than the lease duration at the last call of ``tell_time``,
     new rows without an owner, and rows that ``orphan`` freed."""
     _owned: dict[str, dict[str, Sighting]] = field(factory=dict)
     _wanted: dict[str, dict[str, Sighting]] = field(factory=dict)
     _by_age: dict[str, Sighting] = field(factory=dict)
-    """All other rows, in the order in which they moved."""
+    """All rows that are not in ``expired``, in the order in which they moved."""
 
     def owned_by(self, worker: str) -> list[Sighting]:
         """Return the rows with owner ``worker``, sorted by key."""
@@ -90,7 +91,7 @@ class Counts:
         return _sorted(self._wanted.get(worker, {}))
 
     def tell_time(self, now: float) -> None:
-        """Set the time. A row expires when it has stood still for strictly longer than the lease duration."""
+        """Set the present time, and move rows that stood still for longer than the lease duration to ``expired``."""
         duration = self.duration_seconds
         while self._by_age:
             key, sighting = next(iter(self._by_age.items()))
@@ -101,7 +102,7 @@ class Counts:
             self._count(sighting.row, -1)
 
     def add(self, sighting: Sighting) -> None:
-        """Count a row that was seen for the first time."""
+        """Count a row that this worker sees for the first time."""
         if sighting.moved_at == NEVER:
             self.expired[sighting.row.lease_key] = sighting
         else:
@@ -127,7 +128,10 @@ class Counts:
         self._name(sighting, -1)
 
     def change(self, sighting: Sighting, row: Lease, moved_at: float) -> None:
-        """Store other content of a row. The row has moved if ``moved_at`` is later than before."""
+        """Replace the content of a known row.
+
+        The row has moved if ``moved_at`` differs from the value of ``sighting``.
+        """
         old, key = sighting.row, row.lease_key
         has_moved, is_counted = moved_at != sighting.moved_at, key in self._by_age
         has_new_names = old.owner != row.owner or old.stealer != row.stealer
@@ -175,7 +179,9 @@ class Counts:
 
 
 class LeaseView:
-    """Sightings of all rows, and signs of life of all workers. Owned by one thread. Planning only reads it.
+    """Sightings of all rows, and signs of life of all workers.
+
+    Owned by one thread. The planning code only reads this object.
 
     ``now`` never goes back from one call to the next.
     """
@@ -184,14 +190,14 @@ class LeaseView:
         self.worker_id = worker_id
         self.duration_seconds = duration_seconds
         self.peers = Peers(worker_id, duration_seconds) if peers is None else peers
-        """The sessions of other workers; empty over a store without worker rows."""
+        """The sessions of other workers; empty if the store has no worker rows."""
         self.sightings: dict[str, Sighting] = {}
         self.rows: dict[str, Lease] = {}
-        """The rows of all sightings."""
+        """All lease rows as this worker last saw them, by lease key."""
         self.scanned: Mapping[str, Lease] = {}
         """The rows of the last scan. Writes of this worker may be newer."""
         self.vanished: dict[str, Lease] = {}
-        """Deleted rows, as they were last seen. If such a row is created again, this content is what is known of it."""
+        """Deleted rows, as they were last seen. If such a row is created again, it gets this content."""
         self.has_progress = False
         """Whether any row was ever seen that had processed records, and a checkpoint after the beginning of its
         shard."""
@@ -206,10 +212,10 @@ class LeaseView:
         """Workers that gave a lease away without a request, and the time at which they did so."""
 
     def row(self, lease_key: str) -> Lease | None:
-        """Return the row as it was last seen; ``None`` if it is absent."""
+        """Return the lease row as this worker last saw it; ``None`` if the row is absent."""
         return self.rows.get(lease_key)
 
-    # --- seeing ------------------------------------------------------------------------------------------------
+    # --- observed rows -----------------------------------------------------------------------------------------
 
     def observe(self, rows: Iterable[Lease], asked_at: float, now: float) -> None:
         """Process a scan that was requested at ``asked_at`` and returned at ``now``."""
@@ -232,9 +238,10 @@ class LeaseView:
         self._judge_workers(now)
 
     def note_killed(self, workers: Iterable[str], asked_at: float, now: float) -> None:
-        """Process the workers whose sessions were known to be killed when the last scan had read the leases.
+        """Free the rows of ``workers``, whose sessions were known to be killed when the last scan had read the leases.
 
-        That scan was requested at ``asked_at``. Rows that were read again since then may belong to a later session.
+        That scan was requested at ``asked_at``. A row that was read again after that request may belong to a later
+        session.
         """
         for worker in sorted(workers):
             for sighting in self.counts.owned_by(worker):
@@ -276,7 +283,7 @@ class LeaseView:
         self.counts.add(sighting)
 
     def _change(self, sighting: Sighting, row: Lease, now: float) -> bool:
-        """Process other content of a known row, and return whether the row moved."""
+        """Update a known row with its new content, and return whether its counter, owner or checkpoint changed."""
         old = sighting.row
         # The checkpoint moves with the counter. The exception is a counter that began again and reached the same
         # number.
@@ -293,21 +300,21 @@ class LeaseView:
         if not self.has_progress and row.progress is not None and row.progress.records:
             self.has_progress = row.checkpoint != CheckpointPosition.TRIM_HORIZON
 
-    # --- judging -----------------------------------------------------------------------------------------------
+    # --- conclusions from the rows -----------------------------------------------------------------------------
 
     def is_expired(self, lease_key: str, now: float) -> bool:
         """Return whether the row stood still for strictly longer than the lease duration, or never had an owner."""
         return now - self.sightings[lease_key].moved_at > self.duration_seconds
 
     def expired_keys(self, now: float) -> list[str]:
-        """Return the sorted keys of expired rows."""
+        """Return the sorted lease keys of the rows that are expired at ``now``."""
         self.counts.tell_time(now)
         return sorted(self.counts.expired)
 
     def credits(self, now: float) -> Mapping[str, int]:
         """Return the number of leases of each worker among unexpired rows.
 
-        A lease in transit counts for its stealer.
+        A lease whose row names a stealer counts for the stealer.
         """
         self.counts.tell_time(now)
         return self.counts.credits
@@ -330,9 +337,9 @@ class LeaseView:
     def is_leaving(self, worker: str) -> bool:
         """Return whether the worker seems to stop, by either of two signs.
 
-        Its session says that it leaves, or it gave an unfinished lease away unasked and took none since.
-        The second sign is forgotten after a lease duration, because a request that came and was granted between two
-        scans looks the same. Finished leases do not count, because balancing gives them away, too.
+        Either its session says that it leaves, or it gave an unfinished lease away without a request and took no lease
+        since. The second sign is forgotten after a lease duration, because a request that came and was granted between
+        two scans looks the same. Finished leases do not count, because balancing moves them without requests.
         """
         return self.peers.is_leaving(worker) or (worker in self._leaving and not self.peers.is_live(worker))
 

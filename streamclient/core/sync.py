@@ -1,7 +1,7 @@
-"""Lease rows follow the stream's shards, lost rows are restored, and listings confirm the ends of shards.
+"""The work that a list of shards causes: rows are created and deleted, lost rows restored, ends of shards confirmed.
 
 A page may say that a shard has ended. The shard's consumer learns from a listing whether that is true. Consumers that
-reach an end at the same time share one listing. It must have begun after their pages arrived.
+reach an end at the same time share one listing, which must have begun after their pages arrived.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from streamclient.records import readable_position
 
 ACCEPTED_END_SECONDS = 900.0
 """The time for which an operator's order to accept the end of a shard counts. It is longer than the longest pause
-between two reads, and than the difference of clocks. It is so short that a page that is cut much later does not pass
-for that end."""
+between two reads, and longer than any difference of clocks. It is short enough that a page that is cut much later does
+not count as the last page."""
 
 
 def sync_due(state: WorkerState, event: SyncDue) -> None:
     """List the shards, if that is this worker's task.
 
-    In a fleet whose workers all have sessions, one worker lists for all of them. The others list in turn, in case that
-    this worker cannot, and whenever they need a list themselves.
+    In a fleet whose workers all have sessions, the leader lists at each interval. Every other worker lists only once in
+    as many intervals as there are workers, in case the leader cannot.
     """
     signals = state.signals
     if state.is_stopping:
@@ -87,9 +87,9 @@ def _report_circles(state: WorkerState) -> None:
 def end_read(state: WorkerState, event: EndRead) -> None:
     """Process a page that reports a shard's end.
 
-    Believe the page if the end was known before the page was read: a listing showed it, or it was accepted. If the end
-    became known only since then, the page is read again, because the page may have been cut and the shard may have got
-    records before it ended. If the end is not known, a new listing is requested.
+    Believe the page if the end was shown by a listing, or was accepted, before the page was read. If the end became
+    known only since then, the page is read again, because the page may have been cut and the shard may have
+    got records before it ended. If the end is not known, a new listing is requested.
     """
     key, accepted_at = event.lease_key, _accepted_at(state, event.lease_key)
     is_shown = state.ends.shows_end(key, event.read_at) or (accepted_at is not None and accepted_at <= event.read_at)
@@ -109,9 +109,9 @@ def end_accepted(state: WorkerState, event: EndAccepted) -> None:
 
 
 def answer_accepted(state: WorkerState) -> None:
-    """Answer the consumers whose end was accepted meanwhile, by the worker's program or by an operator.
+    """Answer the waiting consumers whose shard's end the worker's program or an operator has accepted.
 
-    The consumers read their page again.
+    These consumers then read the last page of their shard again.
     """
     for consumer_id, question in list(state.end_questions.items()):
         if _accepted_at(state, question.lease_key) is not None:
@@ -120,10 +120,10 @@ def answer_accepted(state: WorkerState) -> None:
 
 
 def _answer_ends(state: WorkerState, why_not: str) -> None:
-    """Answer the consumers that asked before the last listing began, even if it failed.
+    """Answer the consumers whose shard's end is shown, and the consumers that asked before the last listing began.
 
-    All others need the next listing. If the end is not shown, the consumer reads again after a pause, or immediately
-    once a later listing shows the end.
+    All other consumers wait for the next listing. The last listing may have failed. If the end is not shown, a consumer
+    reads again after a pause, or immediately once a later listing shows the end.
     """
     for consumer_id, question in list(state.end_questions.items()):
         key, is_new = question.lease_key, question.begun == state.listings_begun
@@ -133,15 +133,16 @@ def _answer_ends(state: WorkerState, why_not: str) -> None:
         elif not is_new and not question.is_refused:
             state.end_questions[consumer_id] = evolve(question, is_refused=True)
             is_listed = state.listing is not None and key in state.listing
-            detail = why_not if is_listed else f"{why_not}, and one that lacks it may be cut or old"
+            detail = why_not if is_listed else f"{why_not}, and a list that lacks the shard may be cut or old"
             state.emit(AnswerEnd(key, consumer_id, is_shown=False, detail=detail))
     state.wants_listing = not all(question.is_refused for question in state.end_questions.values())
 
 
 def _accepted_at(state: WorkerState, lease_key: str) -> float | None:
-    """Return when this worker learned that the end was accepted: by its own program, or by an operator not long ago.
+    """Return when this worker learned that its program, or an operator recently, accepted the end of the shard.
 
-    ``None`` if the end is not accepted. The shard had ended by then, so a page that is read afterwards is the last one.
+    The result is ``None`` if the end is not accepted. The shard had ended by the returned time, so a page that is read
+    later and reports the end is the last page.
     """
     if lease_key in state.accepted_ends:
         return state.accepted_ends[lease_key]
@@ -161,7 +162,7 @@ def _accepted_at(state: WorkerState, lease_key: str) -> float | None:
 
 
 def _forget_gone(state: WorkerState) -> None:
-    """Forget shards that are neither in the stream nor have a row.
+    """Forget shards that are not in the stream and have no row.
 
     If they were kept, a worker that lives for years would remember too many shards.
     """
@@ -173,7 +174,7 @@ def _forget_gone(state: WorkerState) -> None:
 
 
 def plan_sync(state: WorkerState) -> None:
-    """Create and delete rows after a listing. Wait for the first scan before that, and do nothing while stopping."""
+    """Create and delete rows after a listing. Before the first scan, and while the worker stops, do nothing."""
     if state.is_sync_planned or state.is_stopping or not state.view.scans or state.listing is None:
         return
     state.is_sync_planned = True
@@ -202,9 +203,9 @@ def plan_sync(state: WorkerState) -> None:
 def create_missing(state: WorkerState, after: str | None = None) -> None:
     """Create the rows whose listed parents have rows by now.
 
-    The rows of children follow when these writes are accepted. With ``after``, only that row and the rows that waited
-    for it are examined: after a long history, very many rows are missing. A child's row must never exist before its
-    parent's: a Java worker would read the child immediately.
+    The rows of children follow when these writes are accepted. With ``after``, examine only that row and the rows that
+    waited for it, because after a long history very many rows are missing. A child's row must never exist before its
+    parent's row: a Java worker would read the child immediately.
     """
     if state.is_stopping or state.listing is None:
         return
@@ -222,7 +223,10 @@ def create_missing(state: WorkerState, after: str | None = None) -> None:
 
 
 def creation_answered(state: WorkerState, lease_key: str) -> None:
-    """Go on creating. After the last row, scan immediately, so that new rows are taken before the interval is over."""
+    """Create the rows that waited for the row ``lease_key``.
+
+    After the last row, scan immediately to take the leases.
+    """
     create_missing(state, lease_key)
     if state.creating:
         return
@@ -233,7 +237,7 @@ def creation_answered(state: WorkerState, lease_key: str) -> None:
 
 
 def _create(state: WorkerState, new: NewLease) -> None:
-    """Create a row.
+    """Send the write that creates a row.
 
     The row starts at the latest record only if this worker also created its parents' rows at the latest record. Since
     the plan was made, other workers may have created the parents' rows at an earlier position. The records in between

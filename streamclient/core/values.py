@@ -30,7 +30,7 @@ def evolve(value: Value, **changes: Any) -> Value:
 
 class _Layout(NamedTuple):
     read: Callable[[Any], Sequence[Any]]
-    """Returns all fields in the order of the arguments."""
+    """The function that returns all fields of a value, in the order of the arguments of its class."""
     places: Mapping[str, int]
 
 

@@ -23,35 +23,35 @@ by key. Further shards are only counted. If a worker has more such shards, they 
 limit the row stays below half a MiB, a fraction of the service's limit."""
 
 MOST_LEFT = 2_000
-"""The largest number of shards that are listed as left: the latest ones. Earlier shards are only counted. The list
-takes up to another hundred KiB."""
+"""The largest number of shards in the list ``left``: the latest ones. Earlier shards are only counted. The list takes
+up to another hundred KiB."""
 
 _NEEDS_OPERATOR = ("decision", "processor", "parking", "user_code", "reading")
 """The kinds of reasons whose shards are listed before all other shards, in this order."""
 
 LONGEST_REASON = 500
-"""The largest number of characters of one text. The log has the rest."""
+"""The largest number of characters of one reason. The log has the complete text."""
 
 LONGEST_PART = 160
-"""The largest number of characters of a subject or a detail. Ids of shards and workers are shorter, and the text of the
-reason has more."""
+"""The largest number of characters of a reason's subject or detail. Ids of shards and workers are shorter. Longer
+details are in the text of the reason."""
 
 _CAUSES = {cause.value: cause for cause in Cause}
 
 
 @frozen
 class ShardTrouble:
-    """The reason why one held shard does not move."""
+    """The reason why one held shard makes no progress."""
 
     reason: str
-    """``ShardStatus.reason``, for people."""
+    """The text of ``ShardStatus.reason``, for people."""
     kind: str = ""
     """The value of ``ShardStatus.reason_kind``; empty if the worker does not state the kind."""
     reasons: tuple[Reason, ...] = ()
-    """The values of ``ShardStatus.reasons`` whose causes this version knows; empty if the worker does not state any."""
+    """The items of ``ShardStatus.reasons`` whose causes this version knows; empty if the worker does not state any."""
 
     def to_document(self) -> dict[str, Any]:
-        """Return plain values, with texts cut to their limits."""
+        """Return the fields as plain values, with texts cut to their limits."""
         reasons = [_reason_document(reason) for reason in self.reasons]
         return {"kind": self.kind, "reason": self.reason[:LONGEST_REASON], "reasons": reasons}
 
@@ -65,7 +65,7 @@ class WorkerInfo:
     space: str = ""
     """The space of process ids to which ``pid`` belongs, from ``processes.process_space``; empty if it is unknown."""
     version: str = ""
-    """The version of this package."""
+    """The version of this package that the worker runs."""
     started_micros: int = 0
     """The time when the process registered, by its own clock, in microseconds since 1970."""
     lease_duration_millis: int = 0
@@ -76,31 +76,32 @@ class WorkerInfo:
     trouble: str = ""
     """The reason why the worker is unhealthy; empty for a healthy worker."""
     pace: str = ""
-    """The amount, in words, by which the worker's reads are held back because of their ceiling; empty if they are
-    not."""
+    """A text about the slowdown of the worker's reads by their limits; empty without a slowdown."""
     cost: Cost | None = None
-    """The cost of the worker's requests in the last minute or longer; ``None`` before that, or if the worker does not
-    count it."""
+    """The cost of the worker's requests in the last minute or longer; ``None`` in the first minute, or if the worker
+    does not count its requests."""
     shards: Mapping[str, ShardTrouble] = field(factory=dict)
-    """The held shards that do not move. Any other shard either moves, or is not held, or is counted in ``unnamed``."""
+    """The held shards without progress, with their reasons. Further held shards without progress are only counted, in
+    ``unnamed``."""
     unnamed: int = 0
-    """The number of held shards that do not move and are not in ``shards``."""
+    """The number of held shards that make no progress and are not in ``shards``."""
     left: tuple[str, ...] = ()
-    """Shards with which the worker's processors are done, the latest last. The worker never takes them again."""
+    """Shards that the worker's processors left before the end (``PROCESS_DONE``), the latest last. The worker never
+    takes their leases again."""
     left_unnamed: int = 0
     """The number of shards that were left earlier and are not in ``left``."""
     parked: int = 0
     """The number of records that the process has parked since its start, including records that were replayed since
     then."""
     parked_of: Mapping[str, int] = field(factory=dict)
-    """The number of records that the process has parked, by shard; only for the ``MOST_SHARDS`` shards with the
-    most."""
+    """The number of records that the process has parked, by shard; only for the ``MOST_SHARDS`` shards with the most
+    parked records."""
     set_aside: tuple[str, ...] = ()
-    """The held shards, at most ``MOST_SHARDS``, that are read to their newest record although their checkpoints are
-    before it: the records between were parked or skipped, so no processor has stored a checkpoint after them."""
+    """Held shards, at most ``MOST_SHARDS``, that are read to their newest record although their checkpoints are
+    earlier. The records after such a checkpoint were parked or skipped, so no processor has stored a later one."""
 
     def to_json(self) -> str:
-        """Return the text to store. Equal values give equal texts."""
+        """Return the information as JSON text. Equal information gives equal texts."""
         told = sorted(sorted(self.shards, key=self._urgency)[:MOST_SHARDS])
         shards = {key: self.shards[key].to_document() for key in told}
         unnamed = self.unnamed + len(self.shards) - len(shards)
@@ -194,7 +195,7 @@ def _trouble(told: Any) -> ShardTrouble:
 
 
 def _reason(told: Any) -> Reason | None:
-    """Return the reason, or ``None`` if it cannot be read or its cause is of a later version."""
+    """Return the reason in ``told``; ``None`` if it cannot be read, or if its cause is unknown to this version."""
     cause = _CAUSES.get(_text(told, "cause")) if isinstance(told, dict) else None
     if cause is None:
         return None

@@ -22,19 +22,19 @@ from streamclient.core.write_rules import WriteOutcome
 from streamclient.model import BalanceBy
 
 WORTH_A_WARNING = 4
-"""The number of consecutive failures after which the log says that worker rows cannot be read. With the pauses between
-them, that takes several seconds."""
+"""The number of consecutive failed reads after which the log says that worker rows cannot be read. With the pauses
+between the reads, these failures take several seconds."""
 
 DISAGREEMENT = "balance_by differs"
 MOST_NAMED = 10
-"""The largest number of workers that are named for each setting when settings differ. It is enough to find the wrong
-setting."""
+"""The largest number of workers that are named for each setting when settings differ. A few names suffice to find the
+wrong setting."""
 
 OUSTED = "another process was started under its name; this one stays without leases"
 
 
 def check_session(state: WorkerState) -> None:
-    """Lose every lease if the session is over, because from now on another worker may take any of them."""
+    """Treat every lease as lost if the session is over, because another worker may take any of them now."""
     news = state.signals.check_session(state.now)
     if news is not News.NOTHING:
         _take(state, news)
@@ -64,7 +64,7 @@ def workers_scanned(state: WorkerState, workers: Sequence[WorkerRow] | None) -> 
 
 
 def signals_read(state: WorkerState, call: ReadSignals, answer: Answered[tuple[WorkerRow, ...]]) -> None:
-    """Process some worker rows. If they could not be read, read them again after a pause."""
+    """Process the answer to a read of some worker rows. If the read failed, repeat it after a pause."""
     if answer.value is not None:
         news, wants_scan = state.signals.signals_read(answer.value, state.now)
         _take(state, news)
@@ -76,7 +76,7 @@ def signals_read(state: WorkerState, call: ReadSignals, answer: Answered[tuple[W
 
 
 def worker_write_answered(state: WorkerState, call: WriteWorker, answer: Answered[WriteOutcome]) -> None:
-    """Process the outcome of a write of a worker row."""
+    """Process the outcome of a write of a worker row, which may begin or end a session."""
     write, signals = call.write, state.signals
     outcome = answer.value or WriteOutcome.UNCERTAIN
     if write.worker_id == state.worker_id:
@@ -94,7 +94,7 @@ def wakes_sent(state: WorkerState, call: WakeWorkers, answer: Answered[None]) ->
 
 
 def info_changed(state: WorkerState, event: InfoChanged) -> None:
-    """Store the new information with the next beat."""
+    """Let the next heartbeat store the worker's changed information for operators."""
     state.signals.session.info = event.info
 
 
@@ -106,7 +106,7 @@ def _start_seen(state: WorkerState) -> None:
 
 
 def _judge_uniformity(state: WorkerState) -> None:
-    """Check whether all workers named in rows have sessions. If that has just ceased to be true, wake the others."""
+    """Check whether all workers that lease rows name have sessions. If that has just become false, wake all workers."""
     signals, peers = state.signals, state.signals.peers
     was_uniform = signals.is_uniform
     names = state.view.counts.names
@@ -119,7 +119,7 @@ def _judge_uniformity(state: WorkerState) -> None:
 
 
 def _agree_on_balance(state: WorkerState) -> None:
-    """Balance the quantity on which the whole fleet agrees. If the settings differ, balance the number of leases.
+    """Balance the quantity on which all workers agree. If their settings differ, balance the number of leases.
 
     If workers balanced different quantities, each would move back the leases that another one has moved, for ever.
     """
@@ -135,7 +135,7 @@ def _agree_on_balance(state: WorkerState) -> None:
         return
     state.balance_by = BalanceBy.COUNT
     sides = [f"{what!r} by {', '.join(_some(told, what))}" for what in sorted(set(told.values()))]
-    text = f"the fleet disagrees on balance_by, so all count leases until it agrees: {'; '.join(sides)}"
+    text = f"the fleet disagrees on balance_by, so all workers balance by count until it agrees: {'; '.join(sides)}"
     state.report_once(Severity.WARNING, "", DISAGREEMENT, text)
 
 

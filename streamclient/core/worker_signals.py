@@ -1,4 +1,4 @@
-"""The signs by which workers notice each other: sessions, signals, verdicts on dead workers, wakes, and turns of scans.
+"""The signs by which workers notice each other: sessions, signals, verdicts that kill sessions, wakes, and turns.
 
 A *signal* is the row of a worker, which a few workers read often. A *wake* is a write by which one worker makes another
 one scan soon. Every ``signal_interval_millis`` a worker reads its own row, to see whether it was woken, and the rows of
@@ -32,12 +32,12 @@ from streamclient.core.session import News, Session
 from streamclient.core.write_rules import WorkerWriteKind, WriteOutcome
 
 SIGNAL_SHARE = 0.1
-"""The longest time between two reads of signals, as a share of the lease duration. It holds with any configuration,
-because this time delays verdicts."""
+"""The longest time between two reads of signals, as a share of the lease duration. No configuration exceeds it, because
+this time delays verdicts."""
 
 ALERT_READS, ALERT_SHARE = 8, 0.25
 """The number of reads of signals that quickly follow a wake, and the time between them as a share of the usual
-interval. They are useful because leases are mostly handed over one by one, and each hand-over wakes the receiver
+interval. Such reads are useful because leases are mostly handed over one by one, and each hand-over wakes the receiver
 again."""
 
 JITTER_SHARE = 0.1
@@ -57,7 +57,7 @@ class Signals:
     peers: Peers
     signal_seconds: float
     turn_seconds: float
-    """The time between two scans of the whole fleet."""
+    """The mean time from the scan of one worker to the scan of the next worker."""
     rng: Random
     pause_seconds: Callable[[int], float]
     keeps_rows: bool = True
@@ -69,12 +69,12 @@ class Signals:
     is_announced: bool = False
     """Whether every other worker was woken since this session began."""
     announced_leaving: bool = False
-    """Whether every other worker was woken since this worker's row says that this worker is leaving."""
+    """Whether every other worker was woken after this worker's row began to say that this worker is leaving."""
     turn_at: float = NEVER
     next_moment: float = NEVER
     """The time of the next due work that does not depend on an answer, as of the last call of ``commands``."""
     _is_quiet: bool = False
-    """Whether nothing has happened since that call."""
+    """Whether no method has changed this object since the last call of ``commands``."""
     _reading: tuple[str, ...] | None = None
     _asked_at: float = NEVER
     """The time when signals were last requested."""
@@ -83,7 +83,7 @@ class Signals:
     _failures: int = 0
     _retry_at: float = NEVER
     _verdicts: dict[str, WorkerWrite] = field(factory=dict)
-    """The unanswered writes of other workers' rows."""
+    """The unanswered writes of other workers' rows, by the worker's name."""
     _doubted: set[str] = field(factory=set)
     """The workers for which a verdict was sent whose outcome is unknown."""
     _to_wake: set[str] = field(factory=set)
@@ -116,10 +116,10 @@ class Signals:
             keeps_rows=keeps_rows,
         )
 
-    # --- what is known -----------------------------------------------------------------------------------------
+    # --- state of the session and the fleet --------------------------------------------------------------------
 
     def may_hold(self, now: float) -> bool:
-        """Return whether leases may be held and taken now."""
+        """Return whether this worker may hold and take leases now."""
         return not self.keeps_rows or self.session.is_valid(now)
 
     def covers(self, sent_at: float, now: float) -> bool:
@@ -131,12 +131,12 @@ class Signals:
         return not self.keeps_rows or self.session.seen_at >= moment
 
     def look(self) -> None:
-        """Read this worker's row as soon as possible."""
+        """Request a read of this worker's own row as soon as possible."""
         self.wants_look, self._is_quiet = True, False
 
     @property
     def valid_until(self) -> float:
-        """The time until which leases may be held."""
+        """The time until which leases may be held, in monotonic seconds."""
         return self.session.valid_until if self.keeps_rows else FOR_EVER
 
     @property
@@ -150,15 +150,15 @@ class Signals:
 
     @property
     def is_leader(self) -> bool:
-        """Whether this worker does the work that only one worker of the fleet must do.
+        """Whether this worker is the leader: the one worker that does work for the whole fleet.
 
-        The first worker by name does that work.
+        The leader is the first, by name, of the staying workers.
         """
         return self.staying[:1] == [self.session.worker_id]
 
     @property
     def is_idle(self) -> bool:
-        """Whether no wake waits to be sent, and none is unanswered."""
+        """Whether no wake waits to be sent, and no sent wake is unanswered."""
         return not self._to_wake and self._waking is None
 
     # --- turns -------------------------------------------------------------------------------------------------
@@ -168,17 +168,20 @@ class Signals:
         return not self.is_uniform or now >= self.turn_at
 
     def turn_taken(self, now: float, workers: int) -> None:
-        """Plan the next turn of this worker, after the turns of all others. A scan of its present turn has returned."""
+        """Plan this worker's next turn, which follows the turns of all other workers.
+
+        Called when the scan of the present turn has returned.
+        """
         spread = self.rng.uniform(1 - JITTER_SHARE, 1 + JITTER_SHARE)
-        # Turns are checked once per interval, so they come half an interval late on average.
+        # The worker checks for its turn at intervals, so a turn begins half an interval late on average.
         self.turn_at = now + (workers * spread - 0.5) * self.turn_seconds
 
     # --- wakes -------------------------------------------------------------------------------------------------
 
     def wake(self, names: Iterable[str]) -> None:
-        """Wake other workers so that they scan soon.
+        """Wake the workers ``names``, so that they scan soon.
 
-        This worker, and workers without a live session at that time, are left out.
+        This worker, and workers that have no live session when the wake is sent, are left out.
         """
         if self.keeps_rows:
             self._to_wake.update(names)
@@ -189,7 +192,10 @@ class Signals:
         self.wake(self.peers.others)
 
     def wakes_sent(self, names: tuple[str, ...], error: Exception | None, now: float) -> None:
-        """Record whether waking the workers ``names`` succeeded. After a failure, plan a new try, but not endlessly."""
+        """Record whether waking the workers ``names`` succeeded.
+
+        After a failure, plan a new try, unless more than ``WAKES_AT_MOST`` tries in a row have failed.
+        """
         self._waking, self._is_quiet = None, False
         self._wake_failures = 0 if error is None else self._wake_failures + 1
         if error is not None and self._wake_failures <= WAKES_AT_MOST:
@@ -218,7 +224,8 @@ class Signals:
     def scanned(self, workers: Iterable[WorkerRow], asked_at: float, now: float) -> tuple[News, bool]:
         """Process the rows of all workers. Return the change of the session, and whether to scan again.
 
-        If a wake arrived meanwhile, there may be a change that was made after the leases were read.
+        Another scan is needed if a wake arrived, because its cause may be a change that was made after the leases were
+        read.
         """
         rows = {row.worker_id: row for row in workers}
         self._is_quiet = False
@@ -250,7 +257,7 @@ class Signals:
     # --- writes ------------------------------------------------------------------------------------------------
 
     def beat_due(self) -> None:
-        """Record that the interval between heartbeats has passed."""
+        """Record that the interval between heartbeats has passed, so that a heartbeat is due."""
         self.session.is_beat_due, self._is_quiet = True, False
 
     def leave(self) -> None:
@@ -258,13 +265,13 @@ class Signals:
         self.session.is_leaving, self._is_quiet = True, False
 
     def check_session(self, now: float) -> News:
-        """End the session if its time is over."""
+        """End the session if its validity is over, and return the change of the session."""
         news = self.session.check_validity(now)
         self._is_quiet = self._is_quiet and news is News.NOTHING
         return news
 
     def own_write_answered(self, write: WorkerWrite, outcome: WriteOutcome, sent_at: float, now: float) -> News:
-        """Process the outcome of a write of this worker's row."""
+        """Process the outcome of a write of this worker's row, and return the change of the session."""
         news = self.session.answered(write, outcome, sent_at, now)
         self._is_quiet = False
         if news is News.BEGUN:
@@ -278,7 +285,7 @@ class Signals:
         self._verdicts.pop(write.worker_id, None)
         self._is_quiet = False
         if write.kind is WorkerWriteKind.REMOVE:
-            # Whatever the outcome is, the next scan shows the row if it exists.
+            # If the row was not removed, the next scan shows it again.
             self.peers.observe([write.worker_id], (), now)
         if write.kind is not WorkerWriteKind.KILL or write.seen is None:
             return False
@@ -291,7 +298,7 @@ class Signals:
         self.wake_all()
         return True
 
-    # --- what is due -------------------------------------------------------------------------------------------
+    # --- commands that are due ---------------------------------------------------------------------------------
 
     def commands(self, now: float, *, is_scanning: bool, is_drained: bool) -> list[Command]:
         """Return the commands that are due now, and record them as sent."""
@@ -319,7 +326,7 @@ class Signals:
 
     @property
     def is_reading(self) -> bool:
-        """Whether signals are being read. While they are, a scan has to wait."""
+        """Whether signals are being read. A scan waits for the end of such a read."""
         return self._reading is not None
 
     def _next_moment(self, now: float, *, is_scanning: bool) -> float:

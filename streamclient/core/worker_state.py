@@ -29,8 +29,8 @@ from streamclient.core.write_rules import COUNTER, WriteKind, WriteOutcome
 from streamclient.model import BalanceBy, Pause
 
 MOST_REPORTED = 10_000
-"""The largest number of anomalies that are remembered, so that they are not reported twice. It is far more than a
-worker has leases."""
+"""The largest number of anomalies that are remembered, so that they are not reported twice. A worker has far fewer
+leases."""
 
 
 @frozen
@@ -39,9 +39,9 @@ class Flight:
 
     write: LeaseWrite
     outcome: WriteOutcome | None = None
-    """The outcome, once the write was answered. It is then in doubt, and the row is being read."""
+    """The outcome, if the write was answered and is in doubt, so that the row is being read; otherwise ``None``."""
     reads: int = 0
-    """The number of reads of the row that failed."""
+    """The number of failed reads of the row since the write."""
     tries: int = 1
     """The number of this attempt, counted from 1 among writes with the same purpose."""
 
@@ -60,7 +60,7 @@ class EndQuestion:
 
 @define(eq=False)
 class WorkerState:
-    """The state, owned by ``Holdings``."""
+    """The state of one worker, owned by its ``Holdings``."""
 
     worker_id: str
     config: ClientConfig
@@ -75,8 +75,8 @@ class WorkerState:
     held: dict[str, HeldLease] = field(factory=dict)
     flights: dict[str, Flight] = field(factory=dict)
     compared: dict[str, int] = field(factory=dict)
-    """For each lease, the greatest counter with which a write of this worker compared. Such a write may be applied long
-    afterwards."""
+    """The greatest counter with which any write of this worker compared, by lease key. A write may be applied long
+    after it was sent."""
     given: dict[str, int] = field(factory=dict)
     """The number of unanswered hand-overs, by receiver."""
     creating: int = 0
@@ -84,22 +84,23 @@ class WorkerState:
     begun_late: set[str] = field(factory=set)
     """Leases whose rows this worker created at a position after the beginning of their shards."""
     has_created: bool = False
-    """Whether rows were created of which no other worker knows yet."""
+    """Whether this worker has created rows of which it has not told the other workers yet."""
     deadlines: Deadlines = field(factory=Deadlines)
     """The times at which held leases need attention even if no event comes: at the latest, when their validity ends."""
     rereads: Deadlines = field(factory=Deadlines)
-    """The times at which to read rows again whose writes are in doubt, after a read failed."""
+    """The times at which to repeat failed reads of rows whose writes are in doubt."""
     running: dict[str, str] = field(factory=dict)
-    """For each lease key, the identifier of the consumer that was started and was not reported as stopped."""
+    """The identifiers of the consumers that were started and were not reported as stopped, by lease key."""
     waiting: dict[str, str] = field(factory=dict)
     """The held leases that wait for an ancestor, each with that ancestor."""
     acquisitions: int = 0
     draws: dict[str, int] = field(factory=dict)
-    """The epochs that are being drawn: for each lease key, the number of the acquisition."""
+    """The unanswered requests for epochs: the number of the acquisition that needs the epoch, by lease key."""
     notes_under_way: set[tuple[str, str]] = field(factory=set)
-    """The orders whose end is being noted in the audit, by lease key and request id."""
+    """The orders whose outcome is being noted in the audit, each as a lease key and a request id."""
     noted_at: dict[tuple[str, str], int] = field(factory=dict)
-    """The times of these notes, and of notes that failed, so that a repeated note replaces itself."""
+    """The times of all notes that the audit does not have yet. A repeated note has the same time, so it replaces the
+    earlier note."""
     unseen: set[str] = field(factory=set)
     """The held leases that wait for a read of the worker's own row."""
     own_pauses: dict[str | None, str] = field(factory=dict)
@@ -108,17 +109,18 @@ class WorkerState:
     """Leases that were given up because their consumers stalled, and the time until which they are left to other
     workers."""
     released: dict[str, None] = field(factory=dict)
-    """Leases with which the user's processor is done, oldest first. This process never takes them again."""
+    """Leases that the user's processors left before the end of the shard, oldest first. This process never takes them
+    again."""
     passed_on: dict[str, float] = field(factory=dict)
     """Leases that this worker must not read and has handed on, and the time when it did so."""
     heirs: Mapping[str, str] = field(factory=dict)
-    """The receiver of each lease while this worker stops."""
+    """The worker that receives each lease when this worker stops, by lease key."""
     awaits_heirs: bool = False
     """Whether hand-overs wait for a scan that decides their receivers."""
     missing: dict[str, NewLease] = field(factory=dict)
     """The rows that are still to be created after the last listing, parents first."""
     ends: ListedEnds = field(factory=ListedEnds)
-    """The ends of shards, as the listings show them."""
+    """The knowledge about which shards have ended, from all listings so far."""
     end_questions: dict[str, EndQuestion] = field(factory=dict)
     """The consumers that wait for a listing that shows the end of their shard."""
     accepted_ends: dict[str, float] = field(factory=dict)
@@ -135,7 +137,7 @@ class WorkerState:
     wants_scan: bool = False
     scan_asked_at: float = 0.0
     scan_at: float | None = None
-    """The time of the next scan outside this worker's turns."""
+    """The time of the next scan outside this worker's turns; ``None`` if no such scan is planned."""
     scan_failures: int = 0
     has_turn: bool = False
     """Whether the scan that is wanted or running belongs to this worker's turn, on which the whole fleet relies."""
@@ -145,7 +147,7 @@ class WorkerState:
     listings_begun: int = 0
     is_sync_planned: bool = True
     listed_at: float = float("-inf")
-    """The time of the last listing of shards."""
+    """The time when the last listing of the shards came, in monotonic seconds."""
     is_row_scan_fresh: bool = False
     """Whether the present event is a scan. Only then may a child that waits request a listing, so it does so once per
     scan."""
@@ -175,7 +177,7 @@ class WorkerState:
         self.wall_offset_micros = wall_micros - self.now * MICROS_PER_SECOND
 
     def moment_of(self, wall_micros: int) -> float:
-        """Return the time, in seconds like ``now``, at which the wall clock shows ``wall_micros``."""
+        """Return the time, in monotonic seconds, at which the wall clock shows ``wall_micros``."""
         return (wall_micros - (self.wall_offset_micros or 0.0)) / MICROS_PER_SECOND
 
     @property
@@ -186,7 +188,7 @@ class WorkerState:
     # --- held leases -------------------------------------------------------------------------------------------
 
     def keep(self, held: HeldLease) -> None:
-        """Store the present state of a held lease, and its next deadline."""
+        """Store the present state of a held lease, and update the lease's deadline."""
         key = held.lease.lease_key
         self.held[key] = held
         self.deadlines.set(key, self._due(held))
@@ -197,7 +199,7 @@ class WorkerState:
         return Acquisition(self.acquisitions)
 
     def give_up(self, lease_key: str) -> HeldLease:
-        """Remove and return a held lease."""
+        """Remove and return a lease that this worker no longer holds."""
         self.deadlines.set(lease_key, None)
         self.waiting.pop(lease_key, None)
         return self.held.pop(lease_key)
@@ -227,7 +229,7 @@ class WorkerState:
         self._count_flight(write, 1)
 
     def doubt(self, lease_key: str, flight: Flight) -> None:
-        """Store a flight again, because the outcome of its write turned out to be in doubt."""
+        """Replace the flight of a lease, because the outcome of its write turned out to be in doubt."""
         self.flights[lease_key] = flight
 
     def read_later(self, lease_key: str) -> None:
@@ -261,11 +263,14 @@ class WorkerState:
     # --- commands ----------------------------------------------------------------------------------------------
 
     def emit(self, command: Command) -> None:
-        """Collect one command."""
+        """Add ``command`` to the list that ``Holdings.handle`` returns for the present event."""
         self.commands.append(command)
 
     def report(self, severity: Severity, lease_key: str, text: str) -> None:
-        """Collect one report about a shard or, with an empty key, about the worker. The names are added to the text."""
+        """Report ``text`` about a shard or, with an empty key, about the worker.
+
+        The name of the worker and the key of the shard, if there is one, are added to the text.
+        """
         shard = f", shard {lease_key}" if lease_key else ""
         self.emit(Report(severity, lease_key, f"worker {self.worker_id}{shard}: {text}"))
 
@@ -276,7 +281,7 @@ class WorkerState:
     def report_once(self, severity: Severity, lease_key: str, kind: str, text: str) -> None:
         """Report an anomaly the first time it occurs.
 
-        If there are very many, the oldest are forgotten and may be reported again.
+        Beyond ``MOST_REPORTED`` anomalies, the oldest are forgotten and may be reported again.
         """
         if (lease_key, kind) not in self.reported:
             self.reported[lease_key, kind] = None
@@ -285,7 +290,7 @@ class WorkerState:
             self.report(severity, lease_key, text)
 
     def pause_seconds(self, failures: int) -> float:
-        """Return the pause after ``failures`` consecutive failures: none after the first, then doubling."""
+        """Return the pause after ``failures`` consecutive failures: 0 after the first, then doubling."""
         return lease_pause_seconds(failures, self.config)
 
     def scan_soon(self, seconds: float) -> None:
@@ -297,8 +302,7 @@ class WorkerState:
     def ask_pending(self) -> None:
         """Emit the scan and the listing that the event made necessary, unless one is unanswered.
 
-        No lease may be taken without a session, so a scan waits for the session. It also waits for the end of a read of
-        signals.
+        A scan waits for the session, because no lease may be taken without it, and for the end of a read of signals.
         """
         if self.scan_at is not None and self.scan_at <= self.now:
             self.wants_scan, self.scan_at = True, None

@@ -1,8 +1,8 @@
-"""The comparisons and changes of each write of the status table: ``RULES``, for rows of every kind.
+"""The fields that each write of the status table compares and changes: ``RULES``, for rows of every kind.
 
 A *write* is a value: the row that its writer saw, and the row that shall result. ``permits``, ``apply_write`` and
-``was_applied`` implement the rules once. The memory store applies them under a lock, and so does the simulated table.
-The conditions and columns that are sent to Tablestore are derived from the rules. Conditions on leases are at least as
+``was_applied`` implement the rules once. The memory store and the simulated table apply them under a lock. The
+conditions and columns that are sent to Tablestore are derived from the rules. Conditions on leases are at least as
 strict as the Java client's, so both may work on one table:
 
 * the Java client fences renew, take, transfer and checkpoint by the counter alone; these rules also compare the owner;
@@ -35,7 +35,7 @@ RowT_co = TypeVar("RowT_co", covariant=True)
 class WriteKind(Enum):
     """The operations on a lease row."""
 
-    __hash__ = object.__hash__  # identity suffices: Enum's own hash, that of the name, costs a call per look-up
+    __hash__ = object.__hash__  # faster than Enum's own hash, which costs a Python call per look-up
 
     CREATE = "create"
     RENEW = "renew"
@@ -50,7 +50,7 @@ class WriteKind(Enum):
     DELETE = "delete"
 
     RELEASE = "release"
-    """A write of an owner, or of an operator if the owner is not asked."""
+    """The owner, or an operator who does not ask the owner, removes the owner from the row."""
 
     # The writes below are only made by operators, never by workers.
     SET_PAUSE = "set pause"
@@ -89,17 +89,17 @@ class WriteOutcome(Enum):
 class Doubt:
     """Successive writes of one row that no answer has confirmed.
 
-    Each of them may have been applied, or may still be applied, so the row is read back. If the row shows that a write
-    was applied, it may be any of them. Other workers measure the lease duration from that write. So the owner measures
-    the duration from the earliest of them.
+    Each of these writes may have been applied, or may still be applied, so the row is read back. If the row shows that
+    a write was applied, it may be any of them. Other workers measure the lease duration from that write. So the owner
+    measures the duration from the earliest write.
     """
 
     tries: int = 0
     """The number of times that the row was read back and showed none of the writes."""
     not_before: float = NEVER
-    """The earliest time of the next write."""
+    """The earliest time at which the row may be written again."""
     since: float | None = None
-    """The time when the earliest write was sent since the row was last known."""
+    """The time at which the first of these writes was sent; ``None`` without such a write."""
 
     def sent(self, at: float) -> Doubt:
         """Return the doubt after one more write, sent at ``at``, whose answer does not confirm it."""
@@ -112,12 +112,12 @@ class Doubt:
 
 
 NO_DOUBT = Doubt()
-"""No write was sent since the row was last known."""
+"""The state without doubt: since the row was last known, no write was sent that is not confirmed."""
 
 
 @frozen
 class Rule:
-    """The rule of one operation. Fields have the names of the row's class."""
+    """The rule of one operation. Fields are named as in the class of the row."""
 
     if_same: tuple[str, ...]
     """The fields that must still have the values that the writer saw."""
@@ -146,18 +146,19 @@ OWNERS = (COUNTER, OWNER)
 """The fields that every write of an owner compares."""
 
 SESSION = ("nonce", "beat", "state")
-"""The fields that every write of a worker row compares, except a wake."""
+"""The fields that every write of a worker row except a wake compares."""
 
 MOVED = ("owner", "counter", "checkpoint", "is_handed_over")
-"""The fields that show a write even if a mark or a pause came after it. ``is_handed_over`` is one of them, because a
-hand-over to a worker must not pass for that worker's own take. Both may lead to the same owner and counter, if the old
-owner transfers the lease just before the worker takes it as expired."""
+"""The fields that show that a write was applied, even if a mark or a pause came after it. ``is_handed_over`` is one of
+them, because a hand-over to a worker must not pass for that worker's own take. Both may lead to the same owner and
+counter, if the old owner transfers the lease just before the worker takes it as expired."""
 
 AND_ORDERS = (*MOVED, "orders")
-"""The fields that show that the owner removed orders. Operators add orders without moving the counter."""
+"""The fields that show that the owner's removal of orders was applied. Operators add orders without moving the
+counter."""
 
 AND_PENDING = (*MOVED, "pending")
-"""The fields that show a write that may store or remove the pending checkpoint."""
+"""The fields that show that a write was applied if it may have stored or removed the pending checkpoint."""
 
 RULES: Mapping[WriteKind | WorkerWriteKind | EpochWriteKind, Rule] = {
     WriteKind.CREATE: Rule(if_same=(), writes=STORED_FIELDS, shown_by=AND_PENDING),
@@ -186,7 +187,7 @@ RULES: Mapping[WriteKind | WorkerWriteKind | EpochWriteKind, Rule] = {
     EpochWriteKind.DRAW: Rule(if_same=("number",), writes=("number",), shown_by=("number",)),
     EpochWriteKind.FORGET: Rule(if_same=(), removes=True),
 }
-"""All rules. If the writer of a write saw no row, the write also needs the row to be absent."""
+"""The rules of all operations. If the writer of a write saw no row, the write also needs the row to be absent."""
 
 
 class Write(Protocol[RowT_co]):
@@ -234,7 +235,7 @@ def apply_write(row: RowT | None, write: Write[RowT]) -> RowT | None:
 
 
 def was_applied(row: RowT | None, write: Write[RowT]) -> bool:
-    """Return whether a row that was read back shows that the write was applied, and no later change hides that."""
+    """Return whether a row that was read back shows that the write was applied. A later write may hide that."""
     if row is None or write.result is None:
         return row is None and write.result is None
     return _same(row, write.result, write.rule.shown_by)
@@ -249,7 +250,7 @@ def _same(row: object, other: object, names: tuple[str, ...]) -> bool:
 
 @frozen
 class EpochRow:
-    """The last number that was drawn for a lease. The row outlives the lease."""
+    """The row with the last epoch of a lease. The row outlives the lease."""
 
     lease_key: str
     number: int
@@ -262,7 +263,7 @@ class EpochWrite:
     kind: EpochWriteKind
     lease_key: str
     expected: EpochRow | None
-    """The row as its writer saw it. The stored row must have the same number. ``None`` if the row must be absent."""
+    """The row as its writer saw it. The stored row must have the same epoch. ``None`` if the row must be absent."""
     result: EpochRow | None
     """The row after the write is accepted; ``None`` after FORGET."""
 
@@ -273,16 +274,19 @@ class EpochWrite:
 
     @property
     def changes(self) -> tuple[str, ...]:
-        """The fields of ``EpochRow`` to write."""
+        """The fields of ``EpochRow`` that this write stores, with their values in ``result``."""
         return self.rule.writes
 
 
 def draw(lease_key: str, last: EpochRow | None) -> EpochWrite:
-    """Draw the next number of a lease, if the last number is unchanged."""
+    """Return the write that draws the next epoch of a lease, if the epoch in the row is still that of ``last``."""
     number = 1 if last is None else last.number + 1
     return EpochWrite(EpochWriteKind.DRAW, lease_key, last, EpochRow(lease_key, number))
 
 
 def forget(lease_key: str) -> EpochWrite:
-    """Delete the row of a lease whose shard left the stream, whatever its number is."""
+    """Return the write that deletes the epoch row of a lease whose shard left the stream.
+
+    The epoch in the row does not matter.
+    """
     return EpochWrite(EpochWriteKind.FORGET, lease_key, EpochRow(lease_key, 0), None)

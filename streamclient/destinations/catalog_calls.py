@@ -1,16 +1,17 @@
-"""A pyiceberg catalog whose calls end in time.
+"""A time limit for each call of a pyiceberg catalog.
 
-pyiceberg has no time-outs. If a REST catalog, or the database of an SQL catalog, keeps its connections and stops
-answering, the caller waits for ever. So a new thread makes each call, and the caller gives the call up after a limit.
-The thread goes on with the call; it is a daemon thread, so the process does not wait for it at the end. A commit that
-was given up may still happen, so its writer looks for it before it makes another commit.
+pyiceberg has no time-outs. A REST catalog, or the database of an SQL catalog, may stop answering without closing its
+connections, and the caller would wait forever. So each call runs in a new thread, and the caller waits for it only up
+to a limit. The call then goes on in its thread, a daemon thread that does not keep the process alive. A commit may take
+effect after its writer has stopped waiting. So the writer looks for that commit before it makes another one.
 
-The next call uses new connections, because the kept connections may be silent, too. New connections are also used after
-an error that is not pyiceberg's own: a connection keeps the settings that its role had when the connection was made. If
-calls are given up one after the other, later calls become rare, so that threads and connections do not accumulate.
+The call after a timed-out call uses new connections, because the kept connections may be silent, too. New connections
+are also used after an error that is not pyiceberg's own, because a connection keeps the settings that its database role
+had when the connection was made. While many timed-out calls are still running, a new call is possible only after a
+pause, so that threads and connections do not accumulate.
 
-A catalog in the memory of SQLite is called directly: no network is in between, and each thread would have its own
-connection, and so its own database.
+An SQLite catalog in memory is called in the caller's thread, without a limit. It needs no network, and in another
+thread it would be another database.
 """
 
 from __future__ import annotations
@@ -29,33 +30,37 @@ from streamclient.base.pools import run_call, start_thread
 Answer = TypeVar("Answer")
 
 ANSWER_SECONDS = 15.0
-"""The default for the longest wait for an answer, in seconds."""
+"""The default time limit of a call of the catalog, in seconds."""
 
 _AT_ONCE_MAX = 16
-"""The number of given-up calls still under way at which the next call has to wait."""
+"""The number of hanging calls at which new calls fail until a pause is over. A hanging call has timed out, but is still
+running."""
 
 _TURN_SECONDS_MAX = 300.0
-"""The longest time, in seconds, between two calls while earlier calls hang. A catalog that answers again is noticed
-within this time."""
+"""The longest pause before a new call, in seconds, while too many calls hang. When the catalog works again, the client
+notices it after at most this pause."""
 
 
 class TimedCatalog:
-    """A catalog whose calls end in time. The tables that it returns use it, too. Used by one thread at a time."""
+    """A pyiceberg catalog with a time limit for its calls, and for the calls that its tables make.
+
+    Only one thread at a time may use it.
+    """
 
     def __init__(self, catalog: Any, answer_seconds: float) -> None:
         self._catalog = catalog
         self._answer_seconds = answer_seconds
         self._is_of_thread = _is_of_thread(catalog)
         self._hanging: list[Future[Any]] = []
-        """Calls that were given up and may not have ended."""
+        """Timed-out calls that may still be running."""
         self._next_at = -math.inf
-        """The time, by the monotonic clock, from which the next call may be made while too many calls hang."""
+        """The time, by the monotonic clock, before which no call is made while too many calls hang."""
         self._has_bad_connections = False
-        """Whether kept connections may be silent, or may have settings that have changed on the other side since."""
+        """Whether kept connections may be unusable: silent, or with settings that the database has changed."""
 
     @property
     def __class__(self) -> Any:
-        """The class of the wrapped catalog, because pyiceberg asks a catalog for its class."""
+        """The class of the wrapped catalog. pyiceberg checks the class of a catalog by ``isinstance``."""
         return type(self._catalog)
 
     @__class__.setter
@@ -67,7 +72,7 @@ class TimedCatalog:
         return partial(self.call, name, found) if callable(found) and not name.startswith("_") else found
 
     def call(self, name: str, function: Callable[..., Answer], *arguments: Any, **named: Any) -> Answer:
-        """Call ``function``; messages use ``name`` for it.
+        """Call ``function`` with the time limit, and return its result. Error messages name the call ``name``.
 
         Raises:
             TimeoutError: the catalog has not answered in time. The call may still take effect.
@@ -87,19 +92,20 @@ class TimedCatalog:
         if is_silent:
             raise TimeoutError(self._silence(name))
         error = future.exception()
-        # pyiceberg's own errors say nothing about connections. After any other error the connection may be at fault: if
-        # its role lost the right to write and has it again, an old connection still cannot write.
+        # pyiceberg's own errors say nothing about connections. After any other error the connection may be at fault.
+        # For example, a database role loses the right to write for a while. A connection that was made in this time
+        # can never write.
         self._has_bad_connections |= error is not None and not type(error).__module__.startswith("pyiceberg.")
         return self._kept(future.result())
 
     def _by_new_connections(self, call: Callable[[], Answer]) -> Callable[[], Answer]:
-        """Return ``call``; if a kept connection was unusable, return a call that first closes the kept connections."""
+        """Return ``call`` or, if kept connections may be unusable, a function that closes them before ``call``."""
         if not self._has_bad_connections:
             return call
         self._has_bad_connections = False
 
         def calling() -> Answer:
-            # This does not close connections that are in use, for example by other handles over the same catalog.
+            # Connections that are in use, for example by another destination over the same catalog, stay open.
             for name, letting_go in (("engine", "dispose"), ("_session", "close")):
                 if callable(let_go := getattr(getattr(self._catalog, name, None), letting_go, None)):
                     let_go()
@@ -108,7 +114,7 @@ class TimedCatalog:
         return calling
 
     def _kept(self, answer: Answer) -> Answer:
-        """Return ``answer``; if it is a table, let the table use this catalog from then on."""
+        """Return ``answer``, the result of a call. If it is a table, let its own calls go through this catalog, too."""
         if isinstance(answer, load("pyiceberg.table", "iceberg").Table):
             answer.catalog = self
         return answer
@@ -136,19 +142,19 @@ class TimedCatalog:
 
 
 def load_catalog(name: str) -> Any:
-    """Load the catalog of this name in pyiceberg's configuration, which already calls it.
+    """Load the catalog ``name`` of pyiceberg's configuration, with the time limit, because this calls the catalog.
 
     Raises:
-        TimeoutError: the catalog has not answered in time.
+        TimeoutError: the catalog has not answered within ``ANSWER_SECONDS``.
     """
     catalogs = load("pyiceberg.catalog", "iceberg")
     return TimedCatalog(None, ANSWER_SECONDS).call("load_catalog", catalogs.load_catalog, name)
 
 
 def _is_of_thread(catalog: Any) -> bool:
-    """Return whether only this thread can use ``catalog``.
+    """Return whether ``catalog`` is an SQLite database in memory, which must be called in the caller's thread.
 
-    With a catalog in the memory of SQLite, another thread would see another catalog, or be refused.
+    In another thread it would be a different database, or SQLite would refuse the call.
     """
     engine = getattr(catalog, "engine", None)
     if engine is None or engine.dialect.name != "sqlite":

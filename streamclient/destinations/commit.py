@@ -1,18 +1,18 @@
-r"""One commit of one shard, its link to the previous commit, and the decisions that all destinations share.
+r"""A shard's commits, chained by digests, and the rules by which every destination accepts or refuses a commit.
 
-A *destination* stores rows together with the commits that they belong to, in one step, in a log of its own. The log
-shows every error of writers: a repeated commit is recognised by its digest, a commit of an older owner by its epoch,
-and a hole by a ``previous_digest`` that no earlier commit has.
+A *destination* stores rows and their commits in one step, and keeps the commits in a log. The log reveals every error
+of a writer. If a digest occurs twice, a writer has repeated a commit. If a commit has a lower epoch than the commit
+before it, an earlier owner has written. If no earlier commit has the digest ``previous_digest``, a commit is missing.
 
-The chain rule. The digest of a commit is the SHA-256, as 64 hexadecimal letters, of the ASCII bytes of this JSON
+By the *chain rule*, the digest of a commit is the SHA-256, as 64 hexadecimal digits, of the ASCII bytes of this JSON
 array, written without spaces and with every character beyond ASCII as ``\uXXXX``::
 
     ["streamclient-commit-1", previous_digest, application, shard, number, from, to, count, content]
 
-``previous_digest`` is the empty text in a shard's first commit, and ``content`` the digest of the records
-(``streamclient.destinations.rows.digest``). The epoch is left out on purpose: if a successor finishes the batch of a
-dead owner, the batch must have the same digest to be recognised. ``is_past_loss`` is left out, too, because it is only
-a note.
+``previous_digest`` is the empty text in a shard's first commit. ``from`` and ``to`` are ``Commit.start`` and
+``Commit.end``. ``content`` is the digest of the records (``streamclient.destinations.rows.digest``). The array lacks
+the epoch on purpose: if a successor finishes the batch of a dead owner, the digest must stay the same, so that the
+batch is recognised. The array lacks ``is_past_loss``, because it is only a note.
 """
 
 from __future__ import annotations
@@ -40,17 +40,17 @@ if TYPE_CHECKING:
     from pyarrow import Schema, Table
 
 CHAIN = "streamclient-commit-1"
-"""The name of the chain rule above. The name is part of each digest, so a rule with another name gives other
-digests."""
+"""The name of the chain rule, which is the first element of each hashed array. So a later rule with another name gives
+other digests."""
 
 EPOCHS_END = 2**31
 NUMBERS_END = 2**32
-"""The exclusive upper limits of a commit's epoch and number: ``Commit.order`` puts both into one signed 64-bit
-integer."""
+"""The exclusive upper limit of a commit's number, as ``EPOCHS_END`` is of its epoch. ``Commit.order`` packs number and
+epoch into one signed 64-bit integer."""
 
 COMMIT_FORMAT = KeptFormat("the commit")
-"""The format of a commit in JSON: in the log of a destination, and in a prepared checkpoint. It covers the two rules of
-digests and the columns that are added to rows."""
+"""The version of a commit as JSON, in a destination's log and in a prepared checkpoint. The version also covers the
+rules for the digests of records and commits, and the columns that a destination adds to rows."""
 
 _JSON_NAMES = {
     **{name: name for name in ("application", "shard", "epoch", "number")},
@@ -63,36 +63,36 @@ _JSON_NAMES = {
 }
 _NUMERIC = {"epoch", "number", "count"}
 _PAST_LOSS = "past_loss"
-"""The JSON key of ``is_past_loss``. It is written only when the value is true, which is rare."""
+"""The JSON key of ``is_past_loss``. The key is written only if the value is true."""
 
 
 @frozen
 class Commit:
-    """The records of one shard from ``start`` to ``end``, as one owner of the shard stored them. ``after`` makes it."""
+    """The statement that a lease owner stored a shard's records from ``start`` to ``end``; make it by ``after``."""
 
     application: str
-    """The fleet that reads the shard. Epochs of two status tables cannot be compared, so each fleet has its own
-    commits."""
+    """The name of the fleet that reads the shard. Each fleet has commits of its own, because epochs of two status
+    tables cannot be compared."""
     shard: str
     epoch: int
-    """The epoch of the lease's owner, ``ShardInfo.epoch``."""
+    """The epoch of the lease owner that stored the records; see ``ShardInfo.epoch``."""
     number: int
-    """1 for the shard's first commit in this destination. Each next commit adds 1."""
+    """The number of this commit in the shard's chain. The shard's first commit in this destination has 1."""
     start: str
-    """The checkpoint before the first record: an iterator, or ``TRIM_HORIZON``."""
+    """The checkpoint at which the records begin: an iterator, or ``TRIM_HORIZON``."""
     end: str
-    """The checkpoint after the last record; ``SHARD_END`` once the shard has no more records."""
+    """The checkpoint after the last record: an iterator, or ``SHARD_END`` if the shard is closed and ends here."""
     count: int
     """The number of records between ``start`` and ``end``; 0 if only the position moved."""
     content: str
-    """Digest of the records, in the order of their sequence."""
+    """The digest of the records in their order in the shard; see ``records_digest``."""
     previous_digest: str
     """The ``digest`` of the shard's previous commit; empty in the first commit."""
     digest: str
-    """The digest by the chain rule. It covers everything but the epoch and ``is_past_loss``."""
+    """The digest of this commit by the chain rule. It covers all values except the epoch and ``is_past_loss``."""
     is_past_loss: bool = False
-    """Whether records after ``start`` were lost before they were read, and the loss was accepted. The commit then holds
-    the records that remained."""
+    """Whether the shard lost records after ``start`` before the worker read them. An operator has accepted this loss,
+    and the commit has only the remaining records."""
 
     @classmethod
     def after(
@@ -108,12 +108,12 @@ class Commit:
         content: str,
         is_past_loss: bool = False,
     ) -> Commit:
-        """Return the commit that follows ``last``, the destination's last commit of the shard.
+        """Return the commit that follows ``last``, the destination's last commit of the shard (``None``: no commit).
 
         Raises:
-            StreamClientException: the commit does not begin where ``last`` ends, or has another application or shard.
-                The destination and the status table disagree, and a write would leave a hole or repeat rows.
-            ConfigurationError: a value is out of range.
+            StreamClientException: the commit does not begin where ``last`` ends. The destination and the status table
+                disagree, so a write would leave out or repeat rows.
+            ConfigurationError: a value is out of range, or ``last`` has another application or shard.
         """
         made = cls(
             application=application,
@@ -135,7 +135,10 @@ class Commit:
 
     @classmethod
     def note(cls, last: Commit | None, *, application: str, shard: str, text: str) -> Commit:
-        """Return a commit without records: no stream has its ``shard``, and its ``end`` is the note's ``text``."""
+        """Return a commit that stores the note ``text`` as its ``end``, without records.
+
+        ``shard`` is the name of the chain of notes after ``last``. It must not be the id of a shard of a stream.
+        """
         return cls.after(
             last,
             application=application,
@@ -149,48 +152,48 @@ class Commit:
 
     @property
     def order(self) -> int:
-        """``epoch << 32 | number``. It grows with each commit of a shard, for logs that order by one integer."""
+        """The epoch and the number as one integer, ``epoch << 32 | number``. It grows with each commit of a shard."""
         return self.epoch << 32 | self.number
 
     def keeps(self, promised: Commit) -> bool:
-        """Return whether this commit has exactly the records that ``promised`` announced.
+        """Return whether this commit has exactly the records of ``promised``, a commit that a worker prepared earlier.
 
-        The commit before it may differ. If a commit was promised while the destination's commits could not be read, it
-        does not follow any of those commits.
+        The previous commits of the two may differ. If the worker could not read the destination's commits when it
+        prepared ``promised``, then ``promised`` has no previous commit.
         """
         names = ("application", "shard", "start", "end", "count", "content")
         return all(getattr(self, name) == getattr(promised, name) for name in names)
 
     @property
     def is_intact(self) -> bool:
-        """Whether ``digest`` agrees with the other values."""
+        """Whether ``digest`` fits the other values by the chain rule. If not, the commit was altered."""
         return self.digest == self.chain_digest()
 
     def chain_digest(self) -> str:
-        """Return the digest that the chain rule gives for these values."""
+        """Compute the digest of this commit by the chain rule, whatever ``digest`` is."""
         names = ("previous_digest", "application", "shard", "number", "start", "end", "count", "content")
         values = [CHAIN, *(getattr(self, name) for name in names)]
         return sha256(json.dumps(values, separators=(",", ":")).encode("ascii")).hexdigest()
 
     def to_plain(self) -> dict[str, Any]:
-        """Return the values under their JSON names."""
+        """Return the commit as a dictionary, for JSON."""
         plain = {name: getattr(self, own) for own, name in _JSON_NAMES.items()}
         return plain | {_PAST_LOSS: True} if self.is_past_loss else plain
 
     def to_json(self) -> str:
-        """Return the JSON text that logs and the state of a two-phase checkpoint store."""
+        """Return the commit as JSON text, as it is stored in logs and in prepared checkpoints."""
         return json.dumps(self.to_plain(), ensure_ascii=False, separators=(",", ":"))
 
     @classmethod
     def from_plain(cls, plain: object) -> Commit:
-        """Read the result of ``to_plain``. The digest is not checked here: ask ``is_intact``.
+        """Read a commit from ``plain``, a result of ``to_plain``. The digest is not checked; see ``is_intact``.
 
         Raises:
-            CodecError: the value is not a commit.
-            StreamClientException: the commit is of a version that is not known, so its log must be left alone.
+            CodecError: ``plain`` is not a commit.
+            StreamClientException: the version of the commit is unknown, so this program must not change its log.
         """
         if not isinstance(plain, dict):
-            raise CodecError(f"a commit is a JSON object, not {plain!r}")
+            raise CodecError(f"a commit must be a JSON object, not {plain!r}")
         if problem := COMMIT_FORMAT.problem(plain.get(FORMAT_MEMBER)):
             raise StreamClientException(problem)
         values: dict[str, Any] = {own: plain.get(name) for own, name in _JSON_NAMES.items()}
@@ -202,7 +205,7 @@ class Commit:
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Commit:
-        """Read the text that ``to_json`` wrote; raise as ``from_plain`` for any other text."""
+        """Read a commit from ``text``, a result of ``to_json``. The errors are the same as in ``from_plain``."""
         try:
             return cls.from_plain(json.loads(text))
         except ValueError as error:
@@ -239,33 +242,32 @@ def _check_continues(last: Commit, commit: Commit) -> None:
 
 
 class FencedCommit(FencedException):
-    """A later owner has committed one of the shards, so the commits were refused, and none of them was stored."""
+    """A later owner has committed to one of the shards, so the destination stored no commit of this call."""
 
     def __init__(self, message: str, shards: Iterable[str]) -> None:
         super().__init__(message)
         self.shards: frozenset[str] = frozenset(shards)
-        """The shards that have a later owner. The commits of the other shards may be sent again, without these
-        shards."""
+        """The shards to which a later owner has committed. The caller may send the commits of other shards again."""
 
 
 @frozen
 class LogEntry:
-    """One entry of a destination's log; ``Destination.log`` returns the oldest first."""
+    """One entry of a destination's log, with the commits that one call of ``Destination.commit`` stored."""
 
     place: str
-    """The entry's position in the log, for messages: a version, a snapshot."""
+    """The entry's position in the log, for messages: for example a version of a Delta table, or an Iceberg snapshot."""
     commits: tuple[Commit, ...] = ()
     carried: tuple[Commit, ...] = ()
-    """Last commits of shards, repeated in this entry because the entries that first held them are removed."""
+    """The last commits of shards, copied from older entries before those entries are removed."""
     totals: Mapping[str, int] = field(factory=dict, hash=False)
-    """The number of a shard's records up to a carried commit, by the digest of that commit; absent if not counted."""
+    """The number of the shard's records up to each carried commit, by the commit's digest; absent if unknown."""
     damage: str = ""
-    """The reason why the entry cannot be read or relied upon; empty for a sound entry."""
+    """The reason why the entry cannot be read or trusted; empty for a sound entry."""
     disputed: tuple[Commit, ...] = ()
-    """Commits of this entry that have another epoch or number in another part of the entry; ``damage`` is then set."""
+    """Commits for which two parts of this entry name different epochs or numbers. ``damage`` is then set, too."""
 
     def to_json(self) -> str:
-        """Return the text that the destination's log stores."""
+        """Return the entry as JSON text for the destination's log."""
         lists = {"commits": self.commits, "carried": self.carried}
         plain = {name: [commit.to_plain() for commit in commits] for name, commits in lists.items() if commits}
         for commit in plain.get("carried", ()):
@@ -275,10 +277,10 @@ class LogEntry:
 
     @classmethod
     def from_json(cls, place: str, text: str) -> LogEntry:
-        """Read the text of ``to_json``. An unreadable text gives an entry with ``damage`` that a proof can name.
+        """Read the entry at ``place`` from ``text``, which ``to_json`` made. For an unreadable text, set ``damage``.
 
         Raises:
-            StreamClientException: a commit is of a version that is not known, so the log must be left alone.
+            StreamClientException: the version of a commit is unknown, so this program must not change the log.
         """
         try:
             plain = json.loads(text)
@@ -290,7 +292,7 @@ class LogEntry:
 
 
 def last_of(entries: Iterable[LogEntry], application: str) -> dict[str, Commit]:
-    """Return the last commit of each shard in ``application``; ``entries`` come oldest first."""
+    """Return the last commit of each shard of ``application`` in ``entries``, which are sorted from old to new."""
     found: dict[str, Commit] = {}
     for entry in entries:
         for commit in (*entry.carried, *entry.commits):
@@ -302,7 +304,7 @@ def last_of(entries: Iterable[LogEntry], application: str) -> dict[str, Commit]:
 
 
 def gone(what: str) -> DependencyException:
-    """Return the error for a table that this process has seen and that no longer exists."""
+    """Return the error for a table that this process has seen and that no longer exists; ``what`` names the table."""
     return DependencyException(
         f"{what} is gone, with all its commits: moved, removed or out of sight. Nothing is written until it is back; "
         "to start again, write to another destination from the beginning: a new one here would begin in the middle",
@@ -311,14 +313,15 @@ def gone(what: str) -> DependencyException:
 
 
 def is_stored(lasts: Mapping[str, Commit | None], commits: Sequence[Commit]) -> bool:
-    """Return whether all of ``commits`` are in a log with the last commits ``lasts``. If not, each may be stored.
+    """Return ``True`` if all of ``commits`` are stored already, and ``False`` if all of them may be stored now.
 
-    Every destination calls this with a view of its log, and then stores the commits on condition that the view still
-    holds. After a crash, ``DestinationOutput.begin`` has already compared the last commit with the prepared one.
+    ``lasts`` maps each shard to its last commit in the destination's log. Every destination calls this function. It
+    then stores the commits only if no other writer has changed the log meanwhile.
 
     Raises:
         FencedCommit: a shard has a commit of a later owner.
-        StreamClientException: a commit is not the last one and does not follow it, or only some commits are stored.
+        StreamClientException: a commit is not the last commit of its shard, and does not follow the last one. Or only
+            some of ``commits`` are stored.
     """
     stored = [commit for commit in commits if _is_last(lasts.get(commit.shard), commit)]
     waiting = [commit for commit in commits if commit not in stored]
@@ -334,11 +337,10 @@ def is_stored(lasts: Mapping[str, Commit | None], commits: Sequence[Commit]) -> 
 
 
 def are_among(commits: Sequence[Commit], entries: Iterable[LogEntry]) -> bool:
-    """Return whether the entries ``entries`` of a log hold all of ``commits``.
+    """Return whether the log entries ``entries`` hold all of ``commits``.
 
-    A retry after an error calls this function. The failed try may have stored the commits after all, and a successor
-    may already have added its own. The writer of the commits is then fenced, but must learn that its commits are
-    stored.
+    A writer calls this after an error, because the failed attempt may have stored the commits. If a successor has added
+    commits meanwhile, the writer is fenced, but must still learn that its own commits are stored.
     """
     digests = {commit.digest for entry in entries for commit in entry.commits}
     return all(commit.digest in digests for commit in commits)
@@ -373,17 +375,17 @@ def check_commits(commits: Sequence[Commit], application: str) -> None:
     """Refuse commits that are invalid for every destination, before they have any effect.
 
     Raises:
-        ConfigurationError: there is no commit, a shard occurs twice, a digest is wrong, or the application is not that
-            of the destination.
+        ConfigurationError: ``commits`` is empty, a shard occurs twice, a digest is wrong, or a commit's application
+            differs from ``application``.
     """
     if not commits:
         raise ConfigurationError(
-            "a step needs a commit of at least one shard: otherwise a repeated step is not recognised"
+            "give a commit of at least one shard with the rows: without it, a repeated call is not recognised"
         )
     shards = [commit.shard for commit in commits]
     if len(set(shards)) < len(shards):
         twice = sorted({shard for shard in shards if shards.count(shard) > 1})
-        raise ConfigurationError(f"a step takes one commit per shard, and has several of {', '.join(twice)}")
+        raise ConfigurationError(f"give at most one commit per shard, not several of {', '.join(twice)}")
     for commit in commits:
         if not commit.is_intact:
             raise ConfigurationError(f"the digest of {commit} does not belong to its values; make it with Commit.after")
@@ -394,51 +396,52 @@ def check_commits(commits: Sequence[Commit], application: str) -> None:
 
 
 class Destination(Protocol):
-    """A table that stores each row exactly once.
+    """A handle over a table that stores each row exactly once.
 
-    ``streamclient.testing.contracts.destination_contract`` tests a destination of your own.
+    ``streamclient.testing.contracts.destination_contract`` tests a destination that you write.
 
-    One thread at a time uses a handle. Any number of handles, in any processes, may be open over one table. Reading
-    methods show everything that any handle had stored before the call.
+    Only one thread at a time may use a handle. Any number of handles, in any processes, may be open over one table. A
+    method that reads shows everything that any handle had stored before the call.
     """
 
     @property
     def application(self) -> str:
-        """The fleet whose commits this handle reads and writes; commits of other fleets in the table stay untouched."""
+        """The name of the fleet whose commits this handle reads and writes. Other fleets' commits stay unchanged."""
 
     def probe(self) -> None:
-        """Check, without changing the table, that it can do what exactly-once needs.
+        """Check, without changing the table, that the table can store each row exactly once.
 
         Raises:
-            ConfigurationError: the table cannot; the message says what to change. The first ``commit`` checks this by
-                itself.
+            ConfigurationError: the table cannot store each row exactly once. The message says what to change. The first
+                ``commit`` makes the same check.
         """
 
     def columns(self) -> Schema | None:
         """Return the columns of the stored rows; ``None`` before the first rows, or if rows may have any columns.
 
-        Rows in ``commit`` may have fewer columns or more, but a column of the same name has the same type.
+        The rows given to ``commit`` may lack some of these columns and may have others. A column of the same name must
+        have the same type.
         """
 
     def last_commits(self, shards: Sequence[str]) -> Mapping[str, Commit | None]:
-        """Return the last commit of each of these shards; ``None`` for a shard without a commit."""
+        """Return the last commit of each of ``shards``; ``None`` for a shard without a commit."""
 
     def commit(self, rows: Table, commits: Sequence[Commit]) -> None:
-        """Store rows and commits in one step, if each commit follows its shard's last one; return once they are safe.
+        """Store ``rows`` and ``commits`` durably in one step, if each commit follows the last commit of its shard.
 
-        If the commits are already the last ones of their shards, the call changes nothing and returns. After an error
-        nothing is stored, with one exception: after a ``DependencyException`` of kind AMBIGUOUS the outcome is unknown.
-        In that case repeat the call, or ask ``last_commits`` before you go on.
+        If the commits are already the last ones of their shards, the call changes nothing and returns. After an error,
+        nothing is stored, with one exception: after a ``DependencyException`` of kind AMBIGUOUS, the outcome is
+        unknown. Repeat such a call, or look at ``last_commits``, before you continue.
 
         Raises:
-            FencedCommit: a later owner has committed one of the shards; nothing was stored.
+            FencedCommit: a later owner has committed to one of the shards; nothing was stored.
             UnfitValueError: a column's type differs from the destination's; nothing was stored. Ask ``columns`` again.
             StreamClientException: a commit does not follow the last one; nothing was stored.
             DependencyException: the table does not answer, or is too busy with commits of other writers.
         """
 
     def log(self) -> Iterable[LogEntry]:
-        """Return every entry that the log still has, oldest first, of all applications."""
+        """Return all entries that the log still has, oldest first, with the commits of all applications."""
 
     def rows(self, shards: Sequence[str] | None = None) -> Iterable[Table]:
         """Return the stored rows of ``shards``, by default of all shards.
@@ -447,48 +450,50 @@ class Destination(Protocol):
         """
 
     def close(self) -> None:
-        """Release connections. May be called more than once."""
+        """Release connections. A second call is harmless."""
 
 
 @runtime_checkable
 class RowFiles(Protocol):
-    """A destination whose rows are in files that can be read one by one. So a damaged file does not hide the others."""
+    """A destination whose files can be read one by one, so that a damaged file does not hide the other files."""
 
     def files(self) -> Iterable[tuple[str, Callable[[], Iterable[Table]]]]:
-        """Return the name of each file, and a function that reads its rows in parts that fit in memory."""
+        """Return the name of each file, with a function that reads the file's rows in parts that fit in memory."""
 
 
 @runtime_checkable
 class Fences(Protocol):
-    """A destination that can list the shards whose late writers it refuses, even shards that its log has lost."""
+    """A destination that can list the shards for which it refuses an earlier owner."""
 
     def fenced_shards(self) -> Iterable[str]:
-        """Return the shards of this application for which the fence has a last commit.
+        """Return the shards of this application for which the destination would refuse an earlier owner.
 
-        The log may have lost these shards.
+        The log may no longer have commits of these shards.
         """
 
 
 class MergingDestination(Destination, Protocol):
-    """A destination whose rows have a key, so that rows can be replaced as well as appended."""
+    """A destination whose rows have a key, so that a commit can replace rows as well as append them."""
 
     def key_by(self, columns: Sequence[str]) -> None:
-        """Identify rows by ``columns``, given by their stored names. Call it first, always with the same columns."""
+        """Set the key of the rows to ``columns``, given by their stored names.
+
+        Call this before any other method, with the same columns for every handle of the table.
+        """
 
     def merge(self, keys: Table, fold: Callable[[Table], Table], commits: Sequence[Commit]) -> None:
-        """Replace the rows with these keys by the result of ``fold``, together with the commits, in one step.
+        """Replace the rows with ``keys`` by the result of ``fold``, and store ``commits``, in one step.
 
-        ``keys`` has the key columns, and each key once. ``fold`` is given the present rows, with all columns, and
-        returns the rows to store instead, at most one for each key. If another writer was quicker, ``fold`` is called
-        again, so ``fold`` must not have side effects. The rows that are stored were always made from exactly the rows
-        that they replace.
+        ``keys`` has the key columns, and each key once. ``fold`` gets the present rows with these keys, with all their
+        columns. It returns the rows to store instead, at most one for each key. If another writer changes the table
+        meanwhile, the destination calls ``fold`` again with the newer rows, so ``fold`` must not have side effects.
 
-        Errors, repeats and fences are as in ``commit``. An error of ``fold`` is passed on to the caller, and nothing is
-        stored.
+        Repeated calls and errors are treated as in ``commit``. If ``fold`` raises an error, nothing is stored, and the
+        caller gets that error.
         """
 
     def another(self) -> MergingDestination:
-        """Return another handle over the same table, for use by another thread."""
+        """Return another handle over the same table, for another thread."""
 
     def rows_below(self, column: str, bound: int) -> Iterable[Table]:
         """Return the rows whose value in the numeric ``column`` is below ``bound``, in parts that fit in memory."""

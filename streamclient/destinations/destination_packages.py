@@ -1,6 +1,6 @@
-"""The heavy libraries, imported on first use, and the translation of their errors into errors of this package.
+"""The import of libraries when a destination first uses them, and the translation of their errors.
 
-``import streamclient.destinations`` works without them.
+``import streamclient.destinations`` works without these libraries. Their errors become errors of this package.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ def compute() -> Any:
 
 
 _DAMAGES = (ValueError, TypeError, LookupError, AttributeError)
-"""Errors that Arrow, JSON, Pydantic and other libraries raise for content that they do not expect."""
+"""The error types that Arrow, JSON, Pydantic and other libraries raise for unexpected content."""
 
 _GONE = ("not found", "does not exist", "no such")
 _DAMAGED = ("json error", "parquet error", "no table metadata")
-"""Texts by which errors of delta-rs and of catalogs show that content is damaged. delta-rs has one type for nearly all
-of its errors."""
+"""Texts in error messages of delta-rs and of catalogs that tell of damaged content. The messages must be searched,
+because delta-rs has one exception type for nearly all errors."""
 
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _SAID_MAX = 600
-"""The number of letters that are kept of another package's message. They contain the cause; the chained exception has
-the rest."""
+"""The largest number of characters that a message quotes of another package's error. The chained exception has the
+whole text."""
 
 
 @contextmanager
 def own_errors(place: str) -> Iterator[None]:
-    """Raise errors of other packages as errors of this package, which name the table and the remedy.
+    """Translate errors that other packages raise in this context. The new error names the table ``place`` and a remedy.
 
     Raises:
         DependencyException: the table cannot be reached, or its content cannot be read.
@@ -72,15 +72,16 @@ def _own(error: Exception, place: str) -> DependencyException:
 
 
 def _sentence(text: str) -> str:
-    """Return an error's text as one line; delta-rs colours it, breaks it up, and adds positions in its own code."""
+    """Return an error's text as one line, without the colours and code positions that delta-rs adds."""
     plain = _COLOURS.sub("", text).partition("\n   0: ")[0]
     return " ".join(plain.split())[:_SAID_MAX]
 
 
 def raises_own(function: _Function) -> _Function:
-    """Make a function whose first argument is a destination raise only this package's errors, which name its ``place``.
+    """Decorate a method of a destination, so that it raises only errors of this package.
 
-    If the function returns an iterator, each step of the iterator raises only such errors, too.
+    The errors name the destination's ``place``. If the method is a generator function, errors during the iteration are
+    also translated.
     """
     if inspect.isgeneratorfunction(function):
 
@@ -100,7 +101,7 @@ def raises_own(function: _Function) -> _Function:
 
 
 def reading_own(place: str, read: Callable[[], Iterator[Any]]) -> Callable[[], Iterator[Any]]:
-    """Wrap a function that reads a file of a table so that it raises only errors of this package."""
+    """Return a function that yields the tables of ``read``, and raises only errors of this package about ``place``."""
 
     def reading() -> Iterator[Any]:
         with own_errors(place):

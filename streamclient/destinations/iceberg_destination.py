@@ -1,12 +1,13 @@
-"""Iceberg as a destination, through pyiceberg: one change of the table's metadata holds rows and commits.
+"""An Iceberg table as a destination, through pyiceberg.
 
-The commits of a step are in the summary of its snapshot, and the last commit of each shard is in a property of the
-table. The catalog replaces the metadata, unless another writer has replaced it meanwhile. After such a refusal
-pyiceberg would apply the refused change on top of the other writer's change, whatever that was. So a property of the
-table switches off the retries of pyiceberg, and this module looks at the table again after every refusal and every
-other error. pyiceberg also deletes the files of a refused change, so this module believes a refusal only after it has
-looked at the table. Each call of the catalog is given up after a time (``catalog_calls``). A commit that was given up
-may still happen, so this module looks for it, too.
+One change of the table's metadata stores rows and commits. The new snapshot's summary has the commits, and a table
+property for each shard has the shard's last commit. If another writer has replaced the metadata meanwhile, the catalog
+refuses the change. pyiceberg would then apply the refused change on top of the other writer's change. So a property of
+the table switches off pyiceberg's retries, and this module reads the table again after every error. pyiceberg also
+deletes the files of a refused change, so this module believes a refusal only after it has read the table.
+
+Each call of the catalog has a time limit (``catalog_calls``). A timed-out commit may still take effect, so this module
+looks for that commit, too.
 """
 
 from __future__ import annotations
@@ -42,14 +43,14 @@ if TYPE_CHECKING:
     from pyiceberg.table.snapshots import Snapshot
 
 ENTRY = "streamclient"
-"""Key of our entry in the summary of a snapshot."""
+"""The key of this package's log entry in a snapshot's summary."""
 
 LAST = "streamclient.last."
-"""The prefix of the property with a shard's last commit, before application and shard. It outlives snapshots."""
+"""The prefix of the table properties with the last commit of each shard. These stay when snapshots expire."""
 
 PROPERTIES = {
     "commit.retry.num-retries": "0",
-    # Each commit writes the metadata again. Without these properties, all earlier files of metadata would stay.
+    # Each commit writes a new metadata file. The next two properties delete old metadata files.
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": "20",
 }
@@ -57,8 +58,8 @@ PROPERTIES = {
 _PAUSE_SECONDS = 0.05
 
 _REFUSALS_MAX = 2
-"""The number of refusals that end the tries. The first refusal may only mean that the handle is out of date, because
-another writer has added a column."""
+"""The number of times that pyiceberg may refuse the rows of a ``commit`` before the call fails. After the first refusal
+the table is read again, because another writer may have added a column."""
 
 _catalog = checks.Check("a catalog of pyiceberg", lambda value: hasattr(type(value), "load_table"))
 _identifier = checks.Check(
@@ -71,15 +72,15 @@ _identifier = checks.Check(
 class IcebergDestination:
     """An Iceberg table that any number of processes write exactly once; see ``Destination``.
 
-    A commit writes the table's metadata again, with all snapshots: expire them regularly, as Iceberg's users do
-    (``table.maintenance.expire_snapshots()``). pyiceberg compacts nothing.
+    Each commit writes all metadata of the table again, with all snapshots. So expire snapshots regularly
+    (``table.maintenance.expire_snapshots()``). pyiceberg does not compact the table.
 
     Args:
-        catalog: a pyiceberg catalog, which decides which of two writers is first.
-        identifier: namespace and name, for example ``"lake.orders"``. The namespace must exist.
-        application: the fleet that writes; one per status table.
-        answer_seconds: seconds for which a commit is tried, and seconds that each call of the catalog may take, also in
-            the last try. Keep it well below the lease's duration.
+        catalog: a pyiceberg catalog. It decides which of two concurrent writers succeeds.
+        identifier: namespace and name of the table, for example ``"lake.orders"``. The namespace must exist.
+        application: the name of the fleet that writes. Use a different name for each status table.
+        answer_seconds: the seconds after which ``commit`` stops trying. It is also the time limit of each call of the
+            catalog. Keep it well below the duration of a lease.
 
     Raises:
         ConfigurationError: an argument is invalid.
@@ -98,11 +99,11 @@ class IcebergDestination:
         self._application = application
         self._answer_seconds = answer_seconds
         self._has_seen = False
-        """Whether this handle has seen the table; if so, it never creates the table again."""
+        """Whether this handle has seen the table. A table that disappears later is not created again."""
 
     @property
     def application(self) -> str:
-        """The fleet whose commits this handle reads and writes."""
+        """The name of the fleet whose commits this handle reads and writes."""
         return self._application
 
     @property
@@ -117,18 +118,18 @@ class IcebergDestination:
 
     @raises_own
     def columns(self) -> Schema | None:
-        """See ``Destination.columns``."""
+        """Return the columns of the stored rows, or ``None``; see ``Destination.columns``."""
         table = self._load()
         return None if table is None or not table.schema().fields else _schema_of(table)
 
     @raises_own
     def last_commits(self, shards: Sequence[str]) -> dict[str, Commit | None]:
-        """See ``Destination.last_commits``."""
+        """Return the last commit of each of ``shards``; see ``Destination.last_commits``."""
         table = self._load()
         return dict.fromkeys(shards) if table is None else self._lasts(table, shards)
 
     def commit(self, rows: ArrowTable, commits: Sequence[Commit]) -> None:
-        """See ``Destination.commit``."""
+        """Store rows and commits in one step; see ``Destination.commit``."""
         check_commits(commits, self._application)
         check_table_types(rows.schema)
         rows = _widened(rows)
@@ -139,7 +140,7 @@ class IcebergDestination:
             try:
                 table = self._load()
                 if table is None:
-                    is_stored({}, commits)  # refuse wrong commits before a table is made without them
+                    is_stored({}, commits)  # wrong commits must not create a table
                     table = self._create(rows)
                 if self._is_stored(table, commits, is_repeated=is_repeated):
                     return
@@ -148,7 +149,7 @@ class IcebergDestination:
                 return
             except StreamClientError:
                 raise
-            except Exception as error:  # after any error the commit may still be stored
+            except Exception as error:  # after any error, the commit may have been stored
                 refusals += isinstance(error, _RowsAreRefusedError)
                 if refusals == _REFUSALS_MAX:
                     raise StreamClientException(
@@ -166,12 +167,13 @@ class IcebergDestination:
 
     @raises_own
     def log(self) -> Iterator[LogEntry]:
-        """See ``Destination.log``."""
+        """Return the entries of the log, oldest first; see ``Destination.log``."""
         table = self._load()
         if table is None:
             return
         snapshots = _unbroken(table)
-        # Snapshots of Iceberg's first format have no sequence numbers, so earlier snapshots cannot be ruled out.
+        # If older snapshots have expired, their last commits are in the table's properties. In a table of Iceberg's
+        # format 1, snapshots have no sequence numbers, so it is unknown whether older ones have expired.
         if snapshots and snapshots[0].sequence_number != 1:
             lasts = [text for name, text in table.properties.items() if name.startswith(LAST)]
             yield LogEntry.from_json("properties", f'{{"carried":[{",".join(lasts)}]}}')
@@ -183,14 +185,14 @@ class IcebergDestination:
 
     @raises_own
     def fenced_shards(self) -> list[str]:
-        """See ``Fences.fenced_shards``."""
+        """Return the shards whose earlier owners are refused; see ``Fences.fenced_shards``."""
         table, prefix = self._load(), self._property("")
         names = [] if table is None else [name for name in table.properties if name.startswith(prefix)]
         return [name.removeprefix(prefix) for name in names]
 
     @raises_own
     def rows(self, shards: Sequence[str] | None = None) -> Iterator[ArrowTable]:
-        """See ``Destination.rows``."""
+        """Return the stored rows of ``shards``; see ``Destination.rows``."""
         table = self._load()
         if table is None:
             return
@@ -203,7 +205,7 @@ class IcebergDestination:
 
     @raises_own
     def files(self) -> Iterator[tuple[str, Callable[[], Iterator[ArrowTable]]]]:
-        """See ``RowFiles.files``."""
+        """Return each file with a function that reads its rows; see ``RowFiles.files``."""
         table = self._load()
         if table is not None:
             for task in table.scan().plan_files():
@@ -211,7 +213,7 @@ class IcebergDestination:
                 yield path, reading_own(f"{self.place}, file {path},", partial(_tables_of, table, task))
 
     def close(self) -> None:
-        """Do nothing: the catalog belongs to the caller."""
+        """Do nothing, because the catalog and its connections belong to the caller."""
 
     # --- inside ---------------------------------------------------------------------------------------------------
 
@@ -226,17 +228,18 @@ class IcebergDestination:
 
     def _checked(self, table: Table) -> Table:
         is_fit = table.properties.get("commit.retry.num-retries") == "0"
-        # If a table of another program has this name, that table may go, and our table may then be created.
+        # A table that another program made with this name does not count as seen. A user may drop it, so that this
+        # handle can create its own table.
         self._has_seen = self._has_seen or is_fit or any(name.startswith(LAST) for name in table.properties)
         if not is_fit:
             raise ConfigurationError(
-                f"{self._identifier} needs the property commit.retry.num-retries=0: otherwise a refused commit is "
-                "applied after the one that was faster, and an older owner is not refused"
+                f"{self._identifier} needs the property commit.retry.num-retries=0: otherwise pyiceberg applies a "
+                "refused commit on top of the other writer's commit, and an earlier owner is not refused"
             )
         return table
 
     def _create(self, rows: ArrowTable) -> Table:
-        """Create the table, or return the table that another writer has created meanwhile."""
+        """Create the table for ``rows``. Return this table, or the table that another writer has created meanwhile."""
         errors = load("pyiceberg.exceptions", "iceberg")
         try:
             schema = check_table_types(rows.schema)
@@ -254,9 +257,10 @@ class IcebergDestination:
         return {shard: None if text is None else Commit.from_json(text) for shard, text in found.items()}
 
     def _is_stored(self, table: Table, commits: Sequence[Commit], *, is_repeated: bool) -> bool:
-        """Decide as ``is_stored``.
+        """Return whether ``commits`` are stored, by ``commit.is_stored`` and, in a repeated try, by a search.
 
-        The commits of a try without an answer also count if a successor has followed them already.
+        The first try may have stored the commits although its response was lost, and a successor may have added
+        commits since. So a repeated try searches all log entries for ``commits``.
         """
         try:
             return is_stored(self._lasts(table, [commit.shard for commit in commits]), commits)
@@ -266,16 +270,13 @@ class IcebergDestination:
             raise
 
     def _is_found(self, commits: Sequence[Commit]) -> bool:
-        """Look a last time; return whether the commits are stored.
-
-        The last try may have stored them without an answer.
-        """
+        """Return whether the last try has stored ``commits`` although it failed, for example with a time-out."""
         try:
             table = self._load()
             return table is not None and self._is_stored(table, commits, is_repeated=True)
         except StreamClientError:
             raise
-        except Exception:  # an error of any library: the outcome is still unknown
+        except Exception:  # an error of any library: the outcome of the commit stays unknown
             return False
 
     def _append(self, table: Table, rows: ArrowTable, commits: Sequence[Commit]) -> None:
@@ -285,7 +286,7 @@ class IcebergDestination:
             sent.append(updates)
             _commit_or_find(table, send, updates, requirements)
 
-        # The patch is on this handle only, which is dropped afterwards.
+        # This patches only one ``Table`` object, which is not used after this commit.
         setattr(table, "_do_commit", sending)  # noqa: B010
         try:
             self._transact(table, rows, commits)
@@ -309,10 +310,7 @@ class IcebergDestination:
 
 
 class _RowsAreRefusedError(Exception):
-    """pyiceberg refuses the rows before it asks the catalog, and would refuse them again.
-
-    The error's cause says why.
-    """
+    """pyiceberg has refused the rows before it called the catalog. It would refuse the same rows again."""
 
 
 def _refusals() -> tuple[type[Exception], ...]:
@@ -322,11 +320,10 @@ def _refusals() -> tuple[type[Exception], ...]:
 
 
 def _commit_or_find(table: Table, send: Callable[..., None], updates: Sequence[Any], requirements: Any) -> None:
-    """Commit. After a refusal, find out whether the commit is stored nevertheless.
+    """Send a commit to the catalog by ``send``. After a refusal, find out whether the commit is stored nevertheless.
 
-    If the transport repeats a request whose answer was lost, the commit conflicts with itself. pyiceberg treats every
-    conflict as a failed commit, and would delete the files of that commit's snapshot. In this case those files belong
-    to the table's present snapshot.
+    If the HTTP library repeats a request whose response was lost, the commit conflicts with itself. pyiceberg takes
+    every conflict for a failed commit, and would delete the new files, although the present snapshot uses them.
 
     Raises:
         CommitFailedException: the commit is not stored.
@@ -346,7 +343,7 @@ def _commit_or_find(table: Table, send: Callable[..., None], updates: Sequence[A
 
 
 def _tables_of(table: Table, task: Any) -> Iterator[ArrowTable]:
-    """Yield the rows of one file."""
+    """Read one file of the table and yield its rows. ``task`` is pyiceberg's plan to scan this file."""
     reading, expressions = load("pyiceberg.io.pyarrow", "iceberg"), load("pyiceberg.expressions", "iceberg")
     schema = _schema_of(table)
     scan = reading.ArrowScan(table.metadata, table.io, table.schema(), expressions.AlwaysTrue())
@@ -354,14 +351,14 @@ def _tables_of(table: Table, task: Any) -> Iterator[ArrowTable]:
 
 
 def _snapshots(table: Table) -> list[Snapshot]:
-    """Return the snapshots, oldest first."""
+    """Return all snapshots that the table still has, oldest first."""
     return sorted(table.snapshots(), key=lambda snapshot: snapshot.sequence_number or 0)
 
 
 def _unbroken(table: Table) -> list[Snapshot]:
-    """Return the snapshots after the last one that has expired.
+    """Return the snapshots that follow the last expired snapshot, oldest first.
 
-    A tag or a branch may keep single older snapshots, whose successors are no longer known.
+    The result lacks older snapshots that a tag or branch keeps, because snapshots after them have expired.
     """
     found: list[Snapshot] = []
     last = 0  # A table's first snapshot has the sequence number 1.
@@ -380,26 +377,23 @@ def _entries(table: Table) -> Iterator[LogEntry]:
 
 
 def _entries_of(snapshot: Snapshot) -> Iterator[LogEntry]:
-    """Yield this package's entry of a snapshot; yield nothing if another program made the snapshot."""
+    """Yield the log entry in a snapshot's summary. A snapshot of another program has no entry."""
     text = snapshot.summary.additional_properties.get(ENTRY) if snapshot.summary else None
     if text is not None:
         yield LogEntry.from_json(str(snapshot.snapshot_id), text)
 
 
 def _set_back(entry: LogEntry) -> LogEntry:
-    """Return the entry of a snapshot that is not an ancestor of the present snapshot.
-
-    The entry is marked as damaged.
-    """
+    """Return ``entry`` marked as damaged, because the table was rolled back to a state before its snapshot."""
     commits = "; ".join(map(str, entry.commits))
     text = f"the table was set back to a state before snapshot {entry.place}, and lacks its commits: {commits}"
     return evolve(entry, damage=entry.damage or text)
 
 
 def _refuse_renamed(table: Table, names: Iterable[str]) -> None:
-    """Refuse to add a column that another user has renamed.
+    """Refuse to add a column that another program has renamed, because then two columns would have its values.
 
-    Both columns would have values, and the name could not be restored. A column that was dropped is created again.
+    A column that another program has dropped may be added again.
     """
     present = {field.field_id: field.name for field in table.schema().fields}
     earlier = {(field.name, field.field_id) for schema in table.schemas().values() for field in schema.fields}
@@ -412,7 +406,7 @@ def _refuse_renamed(table: Table, names: Iterable[str]) -> None:
 
 
 def _refuse_required(table: Table, rows: Schema) -> None:
-    """Refuse rows that lack a required column: pyiceberg would print its refusal to standard output."""
+    """Refuse rows that lack a required column. pyiceberg alone would print its refusal to standard output."""
     for path, is_there in _required(table.schema().as_arrow(), rows, ()):
         name = ".".join(path)
         raise ConfigurationError(
@@ -423,7 +417,10 @@ def _refuse_required(table: Table, rows: Schema) -> None:
 
 
 def _required(table: Iterable[Field], rows: Iterable[Field], path: tuple[str, ...]) -> Iterator[tuple[Any, bool]]:
-    """Yield the path of each required field that rows may lack, and whether the rows have the field at all."""
+    """Compare the fields of ``table`` and ``rows``. Yield each required field that rows may lack.
+
+    A result is the path of the field, and whether ``rows`` have the field (with possible nulls).
+    """
     pa = pyarrow()
     given = {field.name: field for field in rows}
     for wanted in table:
@@ -435,7 +432,7 @@ def _required(table: Iterable[Field], rows: Iterable[Field], path: tuple[str, ..
 
 
 def _fields(kind: DataType) -> list[Field]:
-    """Return the fields within a type, as Iceberg names them. Map keys are never null."""
+    """Return the fields within a nested type, with Iceberg's names. Map keys, which are never null, are left out."""
     pa = pyarrow()
     if pa.types.is_map(kind):
         return [kind.item_field.with_name("value")]
@@ -445,7 +442,7 @@ def _fields(kind: DataType) -> list[Field]:
 
 
 def _widened(rows: ArrowTable) -> ArrowTable:
-    """Return the rows with integers of 8 and 16 bits widened to 32, Iceberg's smallest size. No value changes."""
+    """Widen integer columns of 8 and 16 bits to 32 bits, the smallest integer type of Iceberg."""
     schema = pyarrow().schema([field.with_type(_wider(field.type)) for field in rows.schema])
     return rows if schema == rows.schema else rows.cast(schema)
 
@@ -466,7 +463,7 @@ def _wider_field(field: Field) -> Field:
 
 
 def _refuse_null_lists(rows: ArrowTable) -> None:
-    """Refuse null lists and null maps, also within a struct: pyiceberg may write them as empty lists and maps."""
+    """Refuse rows with null lists or null maps, also within a struct, because pyiceberg may store them as empty."""
     for field in rows.schema:
         if _has_null_lists(rows.column(field.name)):
             raise ConfigurationError(
@@ -489,7 +486,7 @@ def _schema_of(table: Table) -> Schema:
 
 
 def _usual(kind: DataType) -> DataType:
-    """Return the ordinary type for a type that pyiceberg uses for large values."""
+    """Replace Arrow's large types in ``kind`` (text, bytes, lists), which pyiceberg uses, by the ordinary types."""
     pa = pyarrow()
     if pa.types.is_map(kind):
         return pa.map_(_usual(kind.key_type), _usual(kind.item_type))

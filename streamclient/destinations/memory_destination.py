@@ -1,6 +1,6 @@
-"""A destination with rows and commits in the memory of one process: the rules of destinations, and nothing else.
+"""A destination that keeps rows and commits in the memory of one process.
 
-It serves tests of code that writes to destinations, and is the shortest example of a destination.
+It serves tests of code that writes to destinations. It is also the shortest example of how to write a destination.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @define(eq=False)
 class MemoryPlace:
-    """The table that any number of handles share."""
+    """A table in memory, with its commits. Any number of ``MemoryDestination`` handles may share it."""
 
     tables: list[Table] = field(factory=list)
     entries: list[LogEntry] = field(factory=list)
@@ -32,7 +32,7 @@ class MemoryPlace:
 
 
 class MemoryDestination:
-    """A handle over a ``MemoryPlace``; see ``Destination``. Thread-safe."""
+    """A ``Destination`` over a ``MemoryPlace``, by default over a new one. Thread-safe."""
 
     def __init__(self, place: MemoryPlace | None = None, *, application: str = "default") -> None:
         self.place: MemoryPlace = place if place is not None else MemoryPlace()
@@ -41,38 +41,38 @@ class MemoryDestination:
 
     @property
     def application(self) -> str:
-        """The fleet whose commits this handle reads and writes."""
+        """The name of the fleet whose commits this handle reads and writes."""
         return self._application
 
     def probe(self) -> None:
-        """Do nothing: memory offers everything that exactly-once needs."""
+        """Do nothing, because a table in memory needs no check; see ``Destination.probe``."""
 
     def columns(self) -> Schema | None:
-        """See ``Destination.columns``."""
+        """Return the columns of the stored rows, or ``None``; see ``Destination.columns``."""
         return self.place.columns
 
     def last_commits(self, shards: Sequence[str]) -> dict[str, Commit | None]:
-        """See ``Destination.last_commits``."""
+        """Return the last commit of each of ``shards``; see ``Destination.last_commits``."""
         with self.place.lock:
             found = last_of(self.place.entries, self._application)
         return {shard: found.get(shard) for shard in shards}
 
     def commit(self, rows: Table, commits: Sequence[Commit]) -> None:
-        """See ``Destination.commit``."""
+        """Store rows and commits in one step; see ``Destination.commit``."""
         check_commits(commits, self._application)
         with self.place.lock:
             self._store(lambda: rows, self.place.tables, commits)
 
     def key_by(self, columns: Sequence[str]) -> None:
-        """See ``MergingDestination.key_by``."""
+        """Set the key columns of the rows; see ``MergingDestination.key_by``."""
         self._key = list(columns)
 
     def another(self) -> MemoryDestination:
-        """See ``MergingDestination.another``."""
+        """Return another handle over the same table; see ``MergingDestination.another``."""
         return copy(self)
 
     def merge(self, keys: Table, fold: Callable[[Table], Table], commits: Sequence[Commit]) -> None:
-        """See ``MergingDestination.merge``."""
+        """Replace rows by their keys, and store commits; see ``MergingDestination.merge``."""
         check_commits(commits, self._application)
         pa = pyarrow()
         with self.place.lock:
@@ -84,12 +84,12 @@ class MemoryDestination:
             self._store(lambda: fold(whole.filter(marks)), [whole.filter(compute().invert(marks))], commits)
 
     def rows_below(self, column: str, bound: int) -> Iterator[Table]:
-        """See ``MergingDestination.rows_below``."""
+        """Return the rows whose ``column`` is below ``bound``; see ``MergingDestination.rows_below``."""
         for table in self.rows():
             yield table.filter(compute().field(column) < bound)
 
     def _store(self, rows: Callable[[], Table], kept: Sequence[Table], commits: Sequence[Commit]) -> None:
-        """Append rows to ``kept``, if the commits ``commits`` follow the last ones."""
+        """Store ``kept`` and the result of ``rows`` as the new content, unless ``commits`` are stored already."""
         pa = pyarrow()
         found = last_of(self.place.entries, self._application)
         if is_stored({commit.shard: found.get(commit.shard) for commit in commits}, commits):
@@ -102,12 +102,12 @@ class MemoryDestination:
         self.place.entries.append(LogEntry(str(len(self.place.entries)), tuple(commits)))
 
     def log(self) -> Iterator[LogEntry]:
-        """See ``Destination.log``."""
+        """Return the entries of the log, oldest first; see ``Destination.log``."""
         with self.place.lock:
             return iter(list(self.place.entries))
 
     def rows(self, shards: Sequence[str] | None = None) -> Iterator[Table]:
-        """See ``Destination.rows``."""
+        """Return the stored rows of ``shards``; see ``Destination.rows``."""
         with self.place.lock:
             tables, columns = list(self.place.tables), self.place.columns
         for table in tables:
@@ -117,4 +117,4 @@ class MemoryDestination:
                 yield wanted
 
     def close(self) -> None:
-        """Do nothing: there is nothing to release."""
+        """Do nothing, because the handle has no connections."""

@@ -1,8 +1,8 @@
-"""A test by experiment of whether a store refuses the second of two writers that create the same object.
+"""A probe of whether a file system or object store refuses to create an object that already exists.
 
-A store that ignores the condition answers "created" to both writers, and loses acknowledged commits without any error.
-delta-rs does not notice, because it looks before it writes. The probe therefore creates a scratch object twice, by the
-same kind of request as a commit.
+Exactly-once needs this refusal: if two writers create the same log entry, only one of them may succeed. A store that
+does not refuse confirms the entry to both writers, and one of the two commits is lost without an error. delta-rs does
+not notice the loss. So the probe creates a scratch object twice, by the same kind of request as for a log entry.
 """
 
 from __future__ import annotations
@@ -27,27 +27,26 @@ from streamclient.destinations.delta.object_stores import Location
 from streamclient.errors import ConfigurationError, DependencyException, ErrorKind
 
 SCRATCH = "_streamclient_probe"
-"""The directory of the scratch objects, next to the table's files. Delta's readers and clean-up ignore names that begin
-with ``_``."""
+"""The directory of scratch objects in an object store, and the prefix of a scratch directory in a file system. Delta's
+readers and clean-up ignore names that begin with ``_``."""
 
 _AMAZON = (".amazonaws.com", ".amazonaws.com.cn")
 
 _BUSY = {HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS}
 
 _TRIES_MAX = 100
-"""The largest number of tries to make the directories. That many failures in a row do not come from probes of other
-handles."""
+"""The largest number of tries to make the scratch directory. Concurrent probes may cause a few failures in a row."""
 
 _LOST = "acknowledged commits would get lost there without an error"
 
 
 def probe_store(location: Location, seconds: float) -> None:
-    """Raise unless the store refuses to create an object that exists.
+    """Check that the store of ``location`` refuses to create an object that exists; a request may take ``seconds``.
 
-    Stores that refuse such a request by design (Amazon S3 itself, Azure, Google, HDFS) are not probed.
+    Amazon S3 itself, Azure, Google and HDFS are known to refuse, so they are not probed.
 
     Raises:
-        ConfigurationError: the store does not refuse, or cannot be probed.
+        ConfigurationError: the store creates the object twice, or cannot be probed.
         DependencyException: the store does not answer.
     """
     if location.scheme == "file":
@@ -64,8 +63,9 @@ def probe_store(location: Location, seconds: float) -> None:
 
 
 def _probe_directory(directory: Path) -> None:
-    scratch = directory / f"{SCRATCH}-{uuid.uuid4().hex}"  # a unique name: each probe removes its own directory
-    # An empty directory that stays would prevent moving a table's directory back to its path.
+    scratch = directory / f"{SCRATCH}-{uuid.uuid4().hex}"  # a unique name, so that each probe removes its own
+    # The probe also removes the parent directories that it makes. An empty directory would block the table's path if a
+    # user wanted to move the table's directory back.
     made = [folder for folder in (directory, *directory.parents) if not os.path.exists(folder)]
     source, target = scratch / "source", scratch / "target"
     _make(scratch, directory)
@@ -87,13 +87,13 @@ def _probe_directory(directory: Path) -> None:
         source.unlink(missing_ok=True)
         target.unlink(missing_ok=True)
         scratch.rmdir()
-        with suppress(OSError):  # another program has put a file into it
+        with suppress(OSError):  # another program has put a file into a directory
             for folder in made:
                 folder.rmdir()
 
 
 def _make(scratch: Path, directory: Path) -> None:
-    """Make the scratch directory; try again if another handle removes directories of the path meanwhile."""
+    """Make the scratch directory. Try again if another probe has removed one of its parent directories meanwhile."""
     for tries_left in reversed(range(_TRIES_MAX)):
         try:
             scratch.mkdir(parents=True)
@@ -115,8 +115,8 @@ def _probe_requests(location: Location, store: _S3 | _Oss, seconds: float) -> No
             )
         second, text = store.send("PUT", name, seconds)
     finally:
-        # The object may exist whatever the answers were. An object that is left does no harm; the result of the probe
-        # matters more.
+        # The object may exist even if the store reported an error. If its removal fails, the object does no harm, so
+        # only the result of the probe is reported.
         with suppress(DependencyException):
             store.send("DELETE", name, seconds)
     if second in {200, 201}:
@@ -140,15 +140,15 @@ class _Keys:
         made = cls(location.option(*access), location.option(*secret), location.option(*token))
         if not made.access or not made.secret:
             raise ConfigurationError(
-                f"{location.url} must be asked whether it refuses to create an object twice, which needs the options "
-                f"{access[0]} and {secret[0]}"
+                f"{location.url} must be probed whether it refuses to create an object twice, and the probe needs the "
+                f"options {access[0]} and {secret[0]}"
             )
         return made
 
 
 @frozen
 class _S3:
-    """A store with the interface of S3. Requests are signed with version 4."""
+    """A store with the interface of Amazon S3. Requests to it are signed by AWS Signature Version 4."""
 
     host: str
     prefix: str
@@ -185,7 +185,7 @@ class _S3:
 
 @frozen
 class _Oss:
-    """A store with the interface of OSS. Requests are signed with version 1, as delta-rs signs them."""
+    """A bucket of Alibaba Cloud OSS. Requests to it are signed by OSS Signature Version 1, as in delta-rs."""
 
     host: str
     prefix: str
@@ -249,7 +249,7 @@ def _exchange(
 def sign_s3(
     method: str, path: str, headers: Mapping[str, str], *, access: str, secret: str, region: str, at: datetime
 ) -> dict[str, str]:
-    """Return the headers, in lower case, of a request without body and query, signed by AWS Signature Version 4."""
+    """Sign a request without body and query by AWS Signature Version 4. Return all its headers, by lower-case names."""
     stamp = at.strftime("%Y%m%dT%H%M%SZ")
     empty = hashlib.sha256(b"").hexdigest()
     signed = {**headers, "x-amz-content-sha256": empty, "x-amz-date": stamp}
@@ -269,7 +269,7 @@ def sign_s3(
 
 
 def sign_oss(method: str, resource: str, headers: Mapping[str, str], access: str, secret: str) -> str:
-    """Return the ``Authorization`` header of a request by OSS Signature Version 1."""
+    """Sign a request by OSS Signature Version 1. Return the value of its ``Authorization`` header."""
     lower = {name.lower(): value.strip() for name, value in headers.items()}
     own = "".join(f"{name}:{lower[name]}\n" for name in sorted(lower) if name.startswith("x-oss-"))
     plain = "\n".join(lower.get(name, "") for name in ("content-md5", "content-type", "date"))

@@ -1,8 +1,9 @@
-"""The worker of one loop: its beginning, the batch that the loop has, and its end.
+"""The worker of one loop over changes, from its start to its end, and the batch that the loop has taken.
 
-A *consumption* holds no reference to the loop's object, so the program can drop that object. The consumption's own
-thread runs the worker, and checks regularly that batches can still be taken. If the object was dropped, its thread
-ended or its event loop closed, the worker stops and hands its leases over.
+A *consumption* holds no reference to the object that the program iterates, so Python can delete that object. The
+consumption's own thread runs the worker, and checks regularly whether the loop can still take batches. It stops the
+worker if the object was deleted, the loop's thread has ended, or the event loop is closed. The worker then hands its
+leases over.
 """
 
 from __future__ import annotations
@@ -29,24 +30,24 @@ from streamclient.worker.running import EXIT_CODE_OF_SIGTERM, EndedBySigterm, wa
 from streamclient.worker.worker import SHUTDOWN_GRACE_SECONDS
 
 LOOK_SECONDS = 0.2
-"""The interval at which the thread of a consumption checks that batches can still be taken."""
+"""The seconds between two checks of a consumption's thread whether the loop can still take batches."""
 
 USER_THREADS = 2
-"""The number of threads for the user code that a worker of a loop calls itself: retry strategies and parking stores."""
+"""The number of threads for user code other than the body of a loop: retry strategies and parking stores."""
 
 ATEXIT_SECONDS = 5.0
-"""The time, at the end of the process, in which the workers of all loops may hand over their leases."""
+"""The longest time, in seconds, that an ending process waits for the workers of all loops to hand over their leases."""
 
 
 class ConsumingWorker(Protocol):
-    """The methods of a worker that a loop needs. ``Worker`` and ``TunnelWorker`` both have them."""
+    """The methods of a worker that a loop needs; ``Worker`` and ``TunnelWorker`` have these methods."""
 
     @property
     def is_stopping(self) -> bool:
         """Whether the worker was asked to end."""
 
     def use_processors(self, make: ProcessorMaker, executor: Executor | None = None) -> None:
-        """Replace the maker of processors and, if ``executor`` is given, their threads; only before the worker runs."""
+        """Replace the maker of processors and, if given, the ``executor`` of their calls, before the worker runs."""
 
     def run(self) -> None:
         """Run the worker until it is shut down."""
@@ -55,7 +56,7 @@ class ConsumingWorker(Protocol):
         """Ask the worker to end; return whether it has ended."""
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until the worker has ended, at most ``timeout``; return whether it has."""
+        """Wait for the worker's end, at most ``timeout`` seconds if given; return whether the worker has ended."""
 
     def __enter__(self) -> Any:
         """Run the worker in a thread of its own."""
@@ -67,9 +68,9 @@ class ConsumingWorker(Protocol):
 
 
 class NotedSigterm(EndedBySigterm):
-    """A block of the main thread in which SIGTERM raises nothing: every object of this kind notes the signal instead.
+    """A ``with`` block of the main thread in which SIGTERM raises no exception, but sets ``has_come``.
 
-    Once the loops of all these objects are over, a further SIGTERM raises ``SystemExit`` again.
+    Once ``is_over`` is set for all such blocks, a further SIGTERM raises ``SystemExit``.
     """
 
     has_come = is_over = False
@@ -82,17 +83,19 @@ class NotedSigterm(EndedBySigterm):
 
 
 class LoopMark:
-    """Says whether a loop is over.
+    """A mark of one loop, which says whether the loop is over.
 
-    If it is, its statement has dropped the iterator, and none of its bodies runs any more.
+    At the end of a ``for`` statement, Python deletes the statement's iterator, which then sets ``is_over``. From then
+    on, the body of the loop never runs again.
     """
 
     is_over: bool = False
-    """Set without a lock, as a collection of garbage may set it anywhere."""
+    """Whether the loop is over. It is set without a lock, because a garbage collection may set it at any point."""
 
 
 BY_HAND = LoopMark()
-"""The mark of a caller that asks for batches without a loop. Nothing tells when that caller is done with a batch."""
+"""The mark of callers that take batches by ``next``, without a loop. Nothing shows when such a caller is done with its
+last batch, so ``is_over`` stays ``False``."""
 
 
 class Consumption:
@@ -105,14 +108,17 @@ class Consumption:
         config: ClientConfig,
         commit: Commit,
     ) -> None:
-        """``make_worker`` is called once, when the worker is first needed; ``name`` is the name of its threads."""
+        """Keep ``make_worker``, which is called once, when the worker is first needed.
+
+        The threads' names begin with ``name``.
+        """
         self.commit: Commit = commit
         self.config = config
         self.line: Line[HandedBatch] = Line[HandedBatch]()
         self.ended: threading.Event = threading.Event()
-        """Set when the worker has ended, or will never begin."""
+        """An event that is set when the worker has ended, or when it will never begin."""
         self.failure: BaseException | None = None
-        """The error with which the worker ended. It is complete when ``ended`` is set."""
+        """The error with which the worker ended; ``None`` without one. It is valid once ``ended`` is set."""
         self._name = name
         self._make_worker = make_worker
         self._receivers = LineReceivers(self.line, commit)
@@ -130,7 +136,7 @@ class Consumption:
 
     @property
     def worker(self) -> ConsumingWorker:
-        """The worker. For a tunnel, the first use of this property may ask the service for the tunnel.
+        """The worker, made by the first use of this property. For a tunnel, that may ask the service for the tunnel.
 
         Raises:
             ConfigurationError: the tunnel does not exist.
@@ -152,25 +158,26 @@ class Consumption:
 
     @property
     def is_here(self) -> bool:
-        """Whether this process made the object, so that it is not a forked child of that process."""
+        """Whether this process made the object. A forked child of that process did not."""
         return self._birthplace.is_here
 
     def require_here(self) -> None:
-        """Raise ``ForkedError`` in a child of the process that made the object."""
+        """Raise ``ForkedError`` in a forked child of the process that made the object."""
         self._birthplace.require("a loop over changes")
 
     def begin(
         self, is_alive: Callable[[], bool], sigterm: EndedBySigterm, receivers: ReceiverFactory | None = None
     ) -> None:
-        """Run the worker in a thread of its own.
+        """Run the worker in a new thread.
 
         Args:
-            is_alive: returns whether the consumer can still take batches; called in that thread several times a second.
-            sigterm: entered in the calling thread; with a ``NotedSigterm`` the signal stops the worker.
-            receivers: take the batches instead of the line.
+            is_alive: returns whether the loop can still take batches; called in the new thread several times a second.
+            sigterm: the context manager that handles SIGTERM; the calling thread enters it. With a ``NotedSigterm``,
+                the signal stops the worker.
+            receivers: makes the objects that receive the batches of each shard; by default they put batches in line.
 
         Raises:
-            StreamClientException: the object has already begun or is closed, or the system refused the thread.
+            StreamClientException: the consumption has already begun or is closed, or the system refused the thread.
         """
         self._begin_once()
         self._is_alive, self._sigterm = is_alive, sigterm.__enter__()
@@ -186,7 +193,7 @@ class Consumption:
 
         Raises:
             WorkerFailedError: the worker failed.
-            StreamClientException: the object has already begun or is closed.
+            StreamClientException: the consumption has already begun or is closed.
         """
         self._begin_once()
         self._runs_functions = True
@@ -199,7 +206,7 @@ class Consumption:
             self._has_ended(None)
 
     def stop(self) -> None:
-        """Ask the worker to stop, and let no further batch be taken; do not wait for the end."""
+        """Ask the worker to stop, and give the loop no further batch; do not wait for the worker's end."""
         with self._lock:
             self._receivers.is_stopped = True
             if self._worker is not None:
@@ -210,19 +217,19 @@ class Consumption:
         self._drain()
 
     def drop(self) -> None:
-        """Make the worker stop soon. This takes no lock, as garbage collection may call it at any point."""
+        """Make the worker stop soon. The method takes no lock, because garbage collection may call it at any point."""
         self._is_dropped = True
         self._sigterm.leave()
 
     def give_up(self) -> None:
-        """Ask the worker to stop, and give back the batch that was taken."""
+        """Ask the worker to stop, and give back the batch that the loop has taken, if any."""
         self.stop()
         self.leave()
 
     def wait(self) -> bool:
         """Wait for the worker's end, at most as long as a shutdown may take; return whether the worker has ended.
 
-        If a handler of ``run`` calls this method, it does not wait.
+        A handler of ``run`` that calls this method does not wait.
         """
         if self._runs_functions:
             return self.worker.shutdown()
@@ -230,7 +237,7 @@ class Consumption:
         return wait_awake(self.ended, limit)
 
     def wakes_when_ended(self, wake: Callable[[], object]) -> bool:
-        """Arrange that another thread calls ``wake`` at the worker's end; return ``False`` if it has already ended."""
+        """Arrange that another thread calls ``wake`` at the worker's end; return ``False`` if the worker has ended."""
         with self._lock:
             if self.ended.is_set():
                 return False
@@ -243,13 +250,13 @@ class Consumption:
             raise self.failure
 
     def defer_sigterm(self) -> None:
-        """Note a SIGTERM that comes from now on, and keep it until ``end_sigterm``."""
+        """Delay each SIGTERM from now on until ``end_sigterm``; until then, the signal raises no exception."""
         self._sigterm.defer()
 
     def end_sigterm(self, error: BaseException | None) -> None:
-        """Stop handling SIGTERM; raise ``SystemExit`` if the signal came while the loop ended without an error.
+        """Stop handling SIGTERM; raise ``SystemExit`` if a SIGTERM was delayed and ``error`` is ``None``.
 
-        The method does nothing in a thread that gets no signals.
+        In a thread other than the main thread, the method does nothing.
         """
         if threading.current_thread() is not threading.main_thread():
             return
@@ -257,7 +264,7 @@ class Consumption:
         sigterm.__exit__(None if error is None else type(error), error, None)
 
     def leave_if_over(self) -> None:
-        """Give the batch back that is out if its loop is over. Usable from any thread, after a stop."""
+        """Give back the batch that the loop has taken, if that loop is over. Usable from any thread, after ``stop``."""
         with self._lock:
             if not self._present_loop.is_over:
                 return
@@ -265,12 +272,12 @@ class Consumption:
         if delivery is not None:
             delivery.leave()
 
-    # --- the consumer's thread -----------------------------------------------------------------------------------
+    # --- the loop's thread ---------------------------------------------------------------------------------------
 
     def turn_begins(self, loop: LoopMark) -> None:
         """Record that ``loop`` asks for a batch.
 
-        While it asks, it is not over: ``leave_if_over`` takes nothing from it.
+        A loop that asks for a batch is not over, so ``leave_if_over`` takes no batch from it.
         """
         if self._present_loop is not loop:
             with self._lock:
@@ -281,9 +288,9 @@ class Consumption:
         self._begins_again = self.line.out is not None
 
     def turn(self) -> HandedBatch | None:
-        """Settle the present batch, because its body has ended.
+        """Settle the batch that the loop has taken, because the loop's body has ended.
 
-        If a new loop begins with that batch, return it instead.
+        If a new loop has to begin with that batch, return the batch, and do not settle it.
         """
         delivery, begins_again, self._begins_again = self.line.out, self._begins_again, False
         if delivery is None:
@@ -305,20 +312,23 @@ class Consumption:
         return self.line.take()
 
     def leave(self) -> None:
-        """Give back the batch that was taken, if any. Usable from any thread once no loop takes batches any more."""
+        """Give back the batch that the loop has taken, if any.
+
+        Usable from any thread once no loop takes batches any more.
+        """
         with self._lock:
             delivery, self.line.out = self.line.out, None
         if delivery is not None:
             delivery.leave()
 
-    # --- its own thread ------------------------------------------------------------------------------------------
+    # --- the consumption's own thread ---------------------------------------------------------------------------------
 
     def _begin_once(self) -> None:
         self.require_here()
         with self._lock:
             if self._is_begun or self.is_stopping:
                 raise StreamClientException(
-                    "these changes were iterated, run or closed before, and that works once; call changes() again"
+                    "these changes were already iterated, run or closed, which works only once; call changes() again"
                 )
             self._is_begun = True
             _open.add(self)
@@ -367,7 +377,10 @@ class Consumption:
             wake()
 
     def _drain(self) -> None:
-        """Empty the line. The owners take back waiting batches by themselves, but not a waiting end of a shard."""
+        """Empty the line, and finish the calls for shards' ends that wait in it.
+
+        The owner threads, not this method, take waiting batches back.
+        """
         for delivery in self.line.drain():
             delivery.refuse_end()
 
@@ -377,7 +390,7 @@ _open: set[Consumption] = set()
 
 
 def _close_open() -> None:
-    """Stop all consumptions of this process, in a few seconds at most. Leases that are not handed over then expire."""
+    """Stop all consumptions of this process, in a few seconds at most. Leases that are not handed over will expire."""
     closing = [consumption for consumption in list(_open) if consumption.is_here]
     for consumption in closing:
         consumption.give_up()
@@ -386,7 +399,7 @@ def _close_open() -> None:
         consumption.ended.wait(max(0.0, give_up_at - time.monotonic()))
 
 
-# At the end of the process all finalizers run together, after every function that was registered later than the first
-# finalizer. The finalizers of kept connections must find no worker that opens new connections.
+# The finalizer is made first, so that an ending process stops the workers before it runs any finalizer. Otherwise the
+# workers could open new connections after the finalizers have closed the kept connections.
 weakref.finalize(_close_open, _open.clear)
 atexit.register(_close_open)

@@ -1,4 +1,4 @@
-"""Changes as batches of a plain loop, or for functions; ``streamclient.changes`` makes these objects."""
+"""Loops over batches of changes in one thread, and handlers of batches or records; see ``streamclient.changes``."""
 
 from __future__ import annotations
 
@@ -22,27 +22,30 @@ Self = TypeVar("Self", bound="Loop")
 
 
 class LoopBase:
-    """The common part of loops in a thread and loops in an event loop."""
+    """The base class of loops in a thread and of loops in an event loop."""
 
     def __init__(self, consumption: Consumption) -> None:
-        """``streamclient.changes`` and ``streamclient.aio.changes`` make these objects."""
+        """Make the loop of ``consumption``. Programs call ``streamclient.changes`` or ``streamclient.aio.changes``."""
         self._consumption = consumption
         weakref.finalize(self, consumption.drop).atexit = False
 
     def require_turns(self) -> None:
-        """Refuse explicit commits for ``each``, which gives out no batches.
+        """Refuse explicit commits for ``each``, because its handler gets no batch that it could commit.
 
         Raises:
             ConfigurationError: ``commit`` is explicit.
         """
         if self._consumption.commit != "turn":
             raise ConfigurationError(
-                'commit="explicit" does not go with each, which stores positions by itself; use run or a loop'
+                'commit="explicit" does not go with each(), which stores positions itself; use run() or a loop'
             )
 
 
 class Loop(LoopBase, Iterator[Batch]):
-    """A loop in one thread, or functions for batches. ``streamclient.Changes`` adds its worker and the rules."""
+    """A loop over batches in one thread. ``run`` and ``each`` call a handler instead.
+
+    ``streamclient.Changes`` adds the worker.
+    """
 
     _thread: threading.Thread | None = None
 
@@ -61,13 +64,13 @@ class Loop(LoopBase, Iterator[Batch]):
         Raises:
             StopIteration: the object was closed, or the worker was shut down.
             WorkerFailedError: the worker failed.
-            StreamClientException: another thread has begun, or the object was used up by ``run`` or ``each``.
-            ForkedError: this is a child of the process where the object was made.
+            StreamClientException: another thread iterates this object, or ``run`` or ``each`` was called.
+            ForkedError: this process is a forked child of the process that made the object.
         """
         return self._turn(BY_HAND)
 
     def _turn(self, mark: LoopMark) -> Batch:
-        """Return the next batch for the loop with the mark ``mark``."""
+        """Return the next batch for the loop that ``mark`` belongs to."""
         consumption = self._consumption
         self._enter()
         consumption.turn_begins(mark)
@@ -84,7 +87,7 @@ class Loop(LoopBase, Iterator[Batch]):
         return delivery.batch()
 
     def run(self, handler: Callable[[Batch], None] | RecordProcessorFactory, *, concurrency: int = 32) -> None:
-        """Give the batches to a function or to processors until ``close()``. Many shards are handled at the same time.
+        """Call a function or processors for each batch until ``close()``. Many shards are handled at the same time.
 
         The method works like ``Worker.run`` in this thread. A batch is committed when its handler returns, unless
         commits are explicit. An exception of the handler concerns its shard alone: ``ClientConfig.failure_policy``
@@ -92,10 +95,10 @@ class Loop(LoopBase, Iterator[Batch]):
 
         Args:
             handler: a function that takes one batch, or any factory that ``Worker`` takes.
-            concurrency: the largest number of calls at the same time; further shards wait for their turn.
+            concurrency: the largest number of calls at the same time; further shards wait until a call has ended.
 
         Raises:
-            ConfigurationError: an argument is invalid; nothing has happened yet.
+            ConfigurationError: an argument is invalid; no worker was started.
             WorkerFailedError: the worker failed.
             StreamClientException: the object was already used or closed.
         """
@@ -109,12 +112,12 @@ class Loop(LoopBase, Iterator[Batch]):
         are done.
 
         Args:
-            handler: does the work for one record, in one of ``concurrency`` threads.
-            concurrency: the largest number of records in work at the same time, over all shards.
+            handler: a function that does the work for one record, called in one of ``concurrency`` threads.
+            concurrency: the largest number of records that are processed at the same time, over all shards.
             key: returns the key within which records stay in order; by default the primary key.
 
         Raises:
-            ConfigurationError: an argument is invalid, or commits are explicit; nothing has happened yet.
+            ConfigurationError: an argument is invalid, or commits are explicit; no worker was started.
             WorkerFailedError: the worker failed.
             StreamClientException: the object was already used or closed.
         """
@@ -126,10 +129,10 @@ class Loop(LoopBase, Iterator[Batch]):
     def close(self) -> None:
         """Stop the worker, and return when its leases are handed over.
 
-        Usable from any thread; a second call is harmless. If another thread runs the loop, the loop ends after its
-        present body. The present batch is not stored, unless it is already committed, if the caller is the loop's own
-        thread, or if ``break`` or an exception has ended the loop. The call takes at most about as long as
-        ``Worker.shutdown`` may take.
+        Usable from any thread; a second call is harmless. If another thread runs the loop, the loop ends after the
+        iteration under way. If the loop's own thread calls ``close``, or ``break`` or an exception has ended the loop,
+        the position of the present batch is not stored, unless the batch was already committed. The call takes at most
+        about as long as ``Worker.shutdown``.
         """
         self._close(None)
 
@@ -146,7 +149,7 @@ class Loop(LoopBase, Iterator[Batch]):
             self._consumption.raise_failure()
 
     def _enter(self) -> None:
-        """Begin at the first call; refuse other threads."""
+        """Start the worker at the first call; refuse further calls in other threads."""
         consumption, thread = self._consumption, threading.current_thread()
         consumption.require_here()
         if self._thread is None and not consumption.ended.is_set():
@@ -155,7 +158,7 @@ class Loop(LoopBase, Iterator[Batch]):
         elif self._thread is not None and self._thread is not thread:
             raise StreamClientException(
                 f"thread {thread.name} takes a batch, but these changes are iterated in thread {self._thread.name}; "
-                "call changes() in each thread that needs some"
+                "call changes() in each thread that takes batches"
             )
 
     def _close(self, error: BaseException | None) -> None:
@@ -176,14 +179,14 @@ class Loop(LoopBase, Iterator[Batch]):
 
 
 class LoopIterator(Iterator[Batch]):
-    """The batches for one ``for`` statement. Python drops the iterator when the statement ends, in whatever way."""
+    """The iterator of one ``for`` statement. Python deletes it when the statement ends, even by ``break`` or error."""
 
     def __init__(self, loop: Loop) -> None:
         self._loop = loop
         self._mark = LoopMark()
 
     def __next__(self) -> Batch:
-        """Return the next batch. Errors as in the ``__next__`` of the loop's object."""
+        """Return the next batch. Errors are the same as in ``Loop.__next__``."""
         return self._loop._turn(self._mark)
 
     def __del__(self) -> None:

@@ -1,7 +1,8 @@
-"""The line between threads that read and one consumer. The delivery that was ready first is taken first.
+"""The line of deliveries that wait for one loop, which takes the oldest delivery first.
 
-Laws: a delivery is claimed before it leaves the line, and it is held as ``out`` before it is claimed. So an exception
-at any point, even one that a signal raises, loses no delivery. A wait that is cancelled has taken nothing.
+A delivery is a batch, or the end of a shard. The owner thread of its stream puts it in line, and may take it back until
+the loop claims it. ``take`` stores a delivery as ``out``, claims it, and then removes it from the line. So an exception
+at any point, even one that a signal raises, loses no delivery. A wait that is cancelled has taken no delivery.
 """
 
 from __future__ import annotations
@@ -13,54 +14,54 @@ from typing import Generic, Protocol, TypeVar
 
 
 class InLine(Protocol):
-    """A delivery in the line. The consumer claims it, unless its owner takes it back first."""
+    """A delivery in the line. The loop claims it, unless the owner thread takes it back first."""
 
     @property
     def taken_at(self) -> float:
-        """The time of the claim, in monotonic seconds."""
+        """The time at which the loop claimed the delivery, in seconds of the monotonic clock."""
 
     def claim(self) -> bool:
-        """Claim the delivery for the consumer; return ``False`` if its owner has taken it back."""
+        """Claim the delivery for the loop; return ``False`` if the owner thread has taken the delivery back."""
 
 
 Waiting = TypeVar("Waiting", bound=InLine)
 
 
 class Line(Generic[Waiting]):
-    """Deliveries that wait for one consumer. Thread-safe; ``take`` and ``sleep`` are for the consumer alone."""
+    """The deliveries that wait for one loop. Thread-safe, but only the loop may call ``take`` and ``sleep``."""
 
     def __init__(self) -> None:
         self.out: Waiting | None = None
-        """The delivery that the consumer has taken; ``None`` once it is settled."""
+        """The delivery that the loop has taken and not settled yet, if any."""
         self.last_taken_at: float = 0.0
-        """The time when the last delivery was taken, in monotonic seconds."""
+        """The time at which the loop took its last delivery, in seconds of the monotonic clock."""
         self.has_ended: bool = False
         """Whether no further delivery will come."""
         self._lock = threading.Lock()
         self._waiting: deque[Waiting] = deque()
         self._wake: Callable[[], object] | None = None
-        """A function that wakes the consumer; set while the consumer sleeps."""
+        """The function that wakes the loop; ``None`` unless the loop sleeps."""
 
     def put(self, delivery: Waiting) -> None:
-        """Add a delivery at the end of the line, and wake the consumer if it sleeps."""
+        """Add a delivery at the end of the line, and wake the loop if it sleeps."""
         with self._lock:
             self._waiting.append(delivery)
         self.ring()
 
     def end(self) -> None:
-        """Record that no further delivery will come, and wake the consumer if it sleeps."""
+        """Record that no further delivery will come, and wake the loop if it sleeps."""
         self.has_ended = True
         self.ring()
 
     def ring(self) -> None:
-        """Wake the consumer if it sleeps."""
+        """Wake the loop if it sleeps."""
         with self._lock:
             wake, self._wake = self._wake, None
         if wake is not None:
             wake()
 
     def take(self) -> Waiting | None:
-        """Take the first delivery that can still be claimed; return ``None`` if none waits."""
+        """Take the first delivery that can still be claimed; return ``None`` if no such delivery waits."""
         with self._lock:
             while self._waiting:
                 first = self.out = self._waiting[0]
@@ -75,7 +76,7 @@ class Line(Generic[Waiting]):
     def sleep(self, wake: Callable[[], object]) -> bool:
         """Arrange that ``wake`` is called, in any thread, when a delivery comes or the line ends.
 
-        Return ``False``, without a later call, if a delivery already waits or the line has ended.
+        Return ``False``, and never call ``wake``, if a delivery already waits or the line has ended.
         """
         with self._lock:
             if self._waiting or self.has_ended:
@@ -84,7 +85,7 @@ class Line(Generic[Waiting]):
             return True
 
     def drop(self, delivery: Waiting) -> bool:
-        """Remove a delivery that will never be claimed; return whether it waited here."""
+        """Remove a delivery that will never be claimed; return whether the delivery was still in the line."""
         with self._lock:
             if delivery not in self._waiting:
                 return False
@@ -92,7 +93,7 @@ class Line(Generic[Waiting]):
             return True
 
     def drain(self) -> list[Waiting]:
-        """Remove and return all deliveries that wait."""
+        """Empty the line; return the deliveries that waited."""
         with self._lock:
             waiting = list(self._waiting)
             self._waiting.clear()

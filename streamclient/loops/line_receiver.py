@@ -1,4 +1,4 @@
-"""The receiver of one shard, which puts batches into the line of a loop, and the settlement of each batch."""
+"""Receivers, which put the batches of their shards into the line of a loop, and the batches in the line."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ _BatchT = TypeVar("_BatchT", Batch, AsyncBatch)
 
 
 class HandedBatch:
-    """One batch, up to its settlement. Used in the consumer's thread, except where a method says otherwise."""
+    """A batch, or the end of a shard, from its entry into the line until the loop has settled it.
+
+    Only for use in the loop's thread, except where a method says otherwise.
+    """
 
     def __init__(
         self,
@@ -35,8 +38,8 @@ class HandedBatch:
     ) -> None:
         self.call = call
         self.is_end = is_end
-        """Whether this delivery is the end of the shard. The call for the end is always finished; it is not given
-        back."""
+        """Whether this delivery is the end of the shard. The loop finishes such a delivery even if the loop's body did
+        not end, and never gives it back."""
         self._shard = shard
         self._number = shard.next_number()
         self._records = records
@@ -47,7 +50,7 @@ class HandedBatch:
         self._batch: Batch | AsyncBatch | None = None
 
     def claim(self) -> bool:
-        """Return whether the consumer has the delivery from now on. Its owner may have taken it back."""
+        """Claim the delivery for the loop; return ``False`` if the owner thread has taken the delivery back."""
         if not self.call.claim():
             return False
         self._shard.in_line = None
@@ -55,7 +58,7 @@ class HandedBatch:
 
     @property
     def taken_at(self) -> float:
-        """The time of the claim, in monotonic seconds."""
+        """The time at which the loop claimed the delivery, in seconds of the monotonic clock."""
         return self.call.started_at or 0.0
 
     @property
@@ -65,7 +68,7 @@ class HandedBatch:
         return settlement.error is None and not settlement.is_committed and not self._shard.checkpointer.is_closed
 
     def batch(self) -> Batch:
-        """Return the batch for a plain loop: the same object at each call."""
+        """Return the ``Batch`` for a ``for`` loop. Each call returns the same object."""
         if not isinstance(self._batch, Batch):
             checkpointer = self._shard.checkpointer
 
@@ -78,7 +81,7 @@ class HandedBatch:
         return self._batch
 
     def async_batch(self, bridge: LoopBridge) -> AsyncBatch:
-        """Return the batch for an ``async for`` loop: the same object at each call."""
+        """Return the ``AsyncBatch`` for an ``async for`` loop. Each call returns the same object."""
         if not isinstance(self._batch, AsyncBatch):
             begin = store_through(bridge, self._shard.checkpointer.begin_checkpoint)
 
@@ -103,7 +106,10 @@ class HandedBatch:
         )
 
     def end_turn(self) -> None:
-        """Settle the batch, because its body has ended. Commit it unless it is settled; do not wait for the answer."""
+        """Settle the batch, because the loop's body has ended.
+
+        If the loop commits batches and this batch is not committed yet, send the commit without waiting for the answer.
+        """
         self._settlement.end()
         if self._settlement.error is not None:
             self.call.finish(self._settlement.error)
@@ -113,7 +119,7 @@ class HandedBatch:
             self._shard.checkpointer.begin_checkpoint(self._position, self._answered)
 
     def leave(self) -> None:
-        """Give the batch back, because its body did not end; do nothing if the batch is settled."""
+        """Give the batch back, because the loop's body did not end. If the batch is settled, finish its call."""
         if self._settlement.error is not None:
             self.call.finish(self._settlement.error)
         elif self._settlement.is_committed or self.is_end:
@@ -122,12 +128,15 @@ class HandedBatch:
             self.call.give_back()
 
     def refuse_end(self) -> None:
-        """End the call for the shard's end, which no loop will take. Usable from any thread."""
+        """Finish this delivery's call if the delivery is the shard's end, because no loop will take the end.
+
+        Usable from any thread. If the call is already claimed, do nothing.
+        """
         if self.is_end and self.call.claim():
             self.call.finish()
 
     def _answered(self, error: Exception | None) -> None:
-        """Take the answer to the commit of a batch, in the owner thread. The loop goes on, whatever the answer is."""
+        """Process the answer to the batch's commit, in the owner thread. The loop does not wait for the answer."""
         try:
             is_left = is_left_unstored(self.call.shard_id, error)
         except Exception as failure:  # the position will never be stored
@@ -145,33 +154,36 @@ class HandedBatch:
 
 
 class LineReceiver(Receiver):
-    """Puts the batches of one shard in line, one at a time, and stores the positions of accepted batches."""
+    """The receiver of one shard. It puts batches in line, one at a time, and stores the positions of accepted batches.
+
+    A batch is accepted once the loop has finished it without an error.
+    """
 
     def __init__(self, around: LineReceivers, checkpointer: RecordProcessorCheckpointer) -> None:
         self.checkpointer = checkpointer
         self.commits_by_itself: bool = around.commits_by_itself
         self.lost_after: str | None = None
-        """The value of ``BatchBase.lost_after`` until a batch is accepted."""
+        """The value of ``BatchBase.lost_after`` for the shard's batches; ``None`` after the first accepted batch."""
         self._around = around
         self._given: InitializationInput | None = None
         self.in_line: HandedBatch | None = None
-        """The delivery that waits to be claimed."""
+        """The delivery of this shard that waits in line for the loop, if any."""
         self.unstored: str | None = None
-        """The position of an accepted batch whose commit was sent, but perhaps not stored. A later stored position
-        clears it."""
+        """The position of an accepted batch whose commit was sent, but perhaps not stored; ``None`` once a later
+        position is stored."""
         self._number = self._stored_number = 0
-        """The number of batches that were put in line, which is also the number of the last one. Beside it, the number
-        of the last stored batch."""
+        """The numbers of the last batch that was put in line and of the last stored batch. Batches are numbered from
+        1."""
 
-    # --- the owner's calls ---------------------------------------------------------------------------------------
+    # --- calls by the owner thread ------------------------------------------------------------------------------------
 
     def initialize(self, given: InitializationInput, call: HandedCall) -> None:
-        """Keep the input; no user code runs yet."""
+        """Keep ``given`` for later batches; no user code runs yet."""
         self._given, self.lost_after = given, given.lost_behind
         call.finish()
 
     def process(self, given: ProcessRecordsInput, call: HandedCall) -> None:
-        """Put one batch in line."""
+        """Put a batch with the records of ``given`` in line."""
         self._put(HandedBatch(self, call, given.records, attempt=given.attempt))
 
     def shutdown(self, given: ShutdownInput, call: HandedCall) -> None:
@@ -189,7 +201,7 @@ class LineReceiver(Receiver):
             call.finish()
 
     def closed(self) -> None:
-        """Drop the delivery that waits in line, because its position could not be stored."""
+        """Drop the delivery that waits in line, because its position can no longer be stored."""
         self._leave_line()
 
     # --- deliveries ----------------------------------------------------------------------------------------------
@@ -207,11 +219,11 @@ class LineReceiver(Receiver):
         return self._number
 
     def has_stored(self, number: int) -> bool:
-        """Return whether the delivery with this number is stored. A later stored delivery includes it."""
+        """Return whether the delivery ``number``, or a later delivery, is stored."""
         return number <= self._stored_number
 
     def stored(self, number: int) -> None:
-        """Record that a delivery is stored, and with it all earlier deliveries. Usable from any thread."""
+        """Record that the delivery ``number`` and all earlier deliveries are stored. Usable from any thread."""
         self._stored_number = max(self._stored_number, number)
         self.unstored = None
 
@@ -221,30 +233,30 @@ class LineReceiver(Receiver):
         self._around.line.put(delivery)
 
     def _leave_line(self) -> None:
-        """Drop the delivery that waits in line. Its owner has taken it back, or does so next."""
+        """Drop the delivery that waits in line. The owner thread has taken it back, or takes it back next."""
         delivery, self.in_line = self.in_line, None
         if delivery is not None and self._around.line.drop(delivery):
             delivery.refuse_end()
 
 
 def _finish(call: HandedCall, error: Exception | None) -> None:
-    """Finish the last call. The loss of a lease is not a failure of the loop."""
+    """Finish the ``shutdown`` call of a shard. A lost lease is not a failure of the call."""
     call.finish(None if isinstance(error, ShutdownException) else error)
 
 
 class LineReceivers(ReceiverFactory):
-    """Makes the receivers of all shards that share a line."""
+    """A factory of receivers for the shards whose batches wait in one line."""
 
     def __init__(self, line: Line[HandedBatch], commit: Commit) -> None:
         self.line = line
         self.commits_by_itself: bool = commit == "turn"
         self.is_stopped = False
-        """Whether no further batch is taken out of the line."""
+        """Whether the loop takes no further batch out of the line."""
 
     def make_receiver(self, checkpointer: RecordProcessorCheckpointer) -> Receiver:
-        """Make the receiver of one shard."""
+        """Make the receiver that puts the batches of one shard in line."""
         return LineReceiver(self, checkpointer)
 
     def create_processor(self) -> IRecordProcessor:
-        """Refuse: a loop takes its batches itself, so it makes no processors."""
-        raise StreamClientException("a loop over changes takes its batches by itself, so it makes no processors")
+        """Raise an error, because a loop takes its batches itself and uses no processors."""
+        raise StreamClientException("a loop over changes makes no processors, because its body gets the batches")

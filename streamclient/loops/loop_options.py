@@ -20,8 +20,8 @@ from streamclient.worker.handlers.batches import Commit
 from streamclient.worker.worker import Worker
 
 READ_THREADS, CALL_THREADS = 8, 2
-"""The default numbers of threads for reads, and for heartbeats and other calls about leases. With them a worker has
-fewer than 20 threads, however many shards it reads."""
+"""The default number of threads for reads, and the default number for heartbeats. Other calls about leases have as many
+threads as heartbeats. With these numbers a worker has fewer than 20 threads, however many shards it reads."""
 
 _TABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,254}")
 
@@ -64,10 +64,10 @@ def consumption_of_tables(
     max_records: int,
     config: ClientConfig | None,
 ) -> Consumption:
-    """Return the consumption of the tables that the options describe. They are the options of ``changes``.
+    """Return the consumption that the options of ``changes`` describe, for one or more tables.
 
     Raises:
-        ConfigurationError: an option is invalid; nothing has happened yet.
+        ConfigurationError: an option is invalid; nothing was started.
     """
     settings = settings_of_loop(commit, client, worker, config)
     tables = _tables_of(table)
@@ -85,7 +85,7 @@ def consumption_of_tables(
     ]
     name = worker or unique_name()
     consumption = Consumption(name, partial(_worker, name, settings, streams), settings, commit)
-    _ = consumption.worker  # made here, so that a wrong setting is noticed here
+    _ = consumption.worker  # made here, so that an invalid setting raises an error now
     return consumption
 
 
@@ -108,10 +108,10 @@ def _status_table(tables: Sequence[str], group: str | None, given: str | None) -
 
 
 def status_table_of_group(table: str, group: str) -> str:
-    """Return the name of the status table of a group of readers of one table.
+    """Return the default name of the status table of the application ``group``, which reads ``table``.
 
     Raises:
-        ConfigurationError: a table cannot have that name.
+        ConfigurationError: a table cannot have the resulting name.
     """
     derived = f"{table}_{group}"
     if not _TABLE_NAME.fullmatch(derived):

@@ -1,6 +1,7 @@
 """A worker's metrics and their receivers: Prometheus, OpenTelemetry, memory, or an ``IMetrics`` of your own.
 
-Importing this package does not import the two libraries. The extras ``prometheus`` and ``otel`` install them.
+Importing this package does not import the libraries of Prometheus and OpenTelemetry. The extras ``prometheus`` and
+``otel`` install these libraries.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from streamclient.base._lazy import loader
-from streamclient.metrics.labelled import labelled  # now, or the module of that name would take its place
+from streamclient.metrics.labelled import labelled  # a later import of the module would hide the function
 
 if TYPE_CHECKING:
     from streamclient.metrics.memory_metrics import Distribution, MemoryMetrics, Series
@@ -34,7 +35,7 @@ _HOMES = {
     "PrometheusMetrics": "prometheus",
     "Series": "memory_metrics",
 }
-"""The module of each public name; loaded on first use, because a worker without metrics needs no HTTP server."""
+"""The module of each public name. It is loaded on first use, because a worker without metrics needs no HTTP server."""
 
 
 __getattr__ = loader(__name__, _HOMES)

@@ -1,4 +1,4 @@
-"""The object through which this package measures: it adds common labels, and no call raises."""
+"""``labelled``: the wrapper through which this package measures. It adds common labels and suppresses errors."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ _log = logs.logger(__name__)
 
 
 class NoMetrics(IMetrics):
-    """Measures nothing. A call takes a tenth of a microsecond."""
+    """A receiver that ignores all measurements. A call takes a tenth of a microsecond."""
 
     def increment(self, metric: Metric, amount: float = 1, /, **labels: str) -> None:
-        """Ignore the call."""
+        """Ignore the measurement."""
 
     def set(self, metric: Metric, value: float, /, **labels: str) -> None:
-        """Ignore the call."""
+        """Ignore the measurement."""
 
     def observe(self, metric: Metric, seconds: float, /, **labels: str) -> None:
-        """Ignore the call."""
+        """Ignore the measurement."""
 
 
 NO_METRICS = NoMetrics()
@@ -40,7 +40,7 @@ def labelled(metrics: IMetrics | None, **labels: str) -> IMetrics:
 class _LabelledMetrics(IMetrics):
     """Metrics with common labels. Thread-safe if the wrapped metrics are.
 
-    ``SystemExit`` counts as an ordinary error, except in the main thread, where a signal may have raised it.
+    ``SystemExit`` is suppressed like other errors, except in the main thread, where a signal may have raised it.
     """
 
     def __init__(self, metrics: IMetrics, labels: dict[str, str]) -> None:

@@ -1,4 +1,4 @@
-"""Metrics kept in this process: for tests, for tools, and as the store that feeds other systems."""
+"""Metrics in memory: for tests, for tools, and as the base of the receivers for Prometheus and OpenTelemetry."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from streamclient.metrics.metric_table import METRICS, SECONDS_BUCKETS
 from streamclient.model import Metric, MetricKind
 
 _Key = tuple[str, ...]
-"""The values of the labels, in the metric's order."""
+"""The values of a series' labels, in the order of ``Metric.labels``."""
 
 
 @frozen
 class Distribution:
-    """The distribution of a histogram's values."""
+    """The values of one series of a histogram: their number, their sum, and their numbers up to each bound."""
 
     count: int = 0
     sum: float = 0.0
     buckets: tuple[int, ...] = (0,) * (len(SECONDS_BUCKETS) + 1)
-    """For each bound of ``SECONDS_BUCKETS`` the number of values at or below it. The last number counts all values."""
+    """The numbers of values at or below each bound of ``SECONDS_BUCKETS``. The last number counts all values."""
 
 
 @frozen
 class Series:
-    """One series of a metric at one moment."""
+    """The value of one series of a metric at one moment. A series is a metric with values for all its labels."""
 
     metric: Metric
     labels: Mapping[str, str]
@@ -47,7 +47,7 @@ class Series:
 
 
 class _HistogramValues:
-    """The values of a growing histogram."""
+    """The counts by bucket and the sum of one histogram series, to which values can be added."""
 
     __slots__ = ("counts", "total")
 
@@ -81,7 +81,7 @@ class MemoryMetrics(IMetrics):
         }
 
     def increment(self, metric: Metric, amount: float = 1, /, **labels: str) -> None:
-        """Add to a counter."""
+        """Add ``amount`` to a counter."""
         key = _key(metric, MetricKind.COUNTER, labels)
         if amount < 0:
             raise ConfigurationError(f"{metric.name} is a counter and cannot grow by {amount!r}")
@@ -90,13 +90,13 @@ class MemoryMetrics(IMetrics):
             series[key] = series.get(key, 0.0) + amount
 
     def set(self, metric: Metric, value: float, /, **labels: str) -> None:
-        """Replace the value of a gauge."""
+        """Set a gauge to ``value``."""
         key = _key(metric, MetricKind.GAUGE, labels)
         with self._lock:
             self._numbers[metric][key] = value
 
     def observe(self, metric: Metric, seconds: float, /, **labels: str) -> None:
-        """Add a value to a histogram."""
+        """Add ``seconds`` to a histogram."""
         key = _key(metric, MetricKind.HISTOGRAM, labels)
         with self._lock:
             series = self._tallies[metric]
@@ -106,7 +106,7 @@ class MemoryMetrics(IMetrics):
             tally.add(seconds)
 
     def forget(self, metric: Metric, /, **labels: str) -> None:
-        """Drop one series. It may be absent."""
+        """Drop the series with these labels, if it exists."""
         key = _key(metric, metric.kind, labels)
         kept = self._tallies if metric.kind is MetricKind.HISTOGRAM else self._numbers
         with self._lock:
@@ -150,7 +150,7 @@ _KNOWN = frozenset(METRICS)
 
 
 def _key(metric: Metric, kind: MetricKind, labels: Mapping[str, str]) -> _Key:
-    """Return the labels' values in the metric's order.
+    """Return the values of ``labels``, in the order of ``Metric.labels``.
 
     Raises:
         ConfigurationError: the call does not fit the metric.

@@ -16,7 +16,8 @@ from typing import Final
 from streamclient.model import Metric, MetricKind
 
 SECONDS_BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 600)
-"""The upper bounds of every histogram, from the time of a read on a local network to a call of ten minutes."""
+"""The upper bounds of the buckets of every histogram, in seconds: from a read on a local network to a call of ten
+minutes."""
 
 WORKER_LABELS: Final = ("stream", "worker")
 SHARD_LABELS: Final = (*WORKER_LABELS, "shard")
@@ -44,7 +45,7 @@ RECORDS_PROCESSED: Final = _counter(
 RECORDS_SIZE_BYTES: Final = _counter(
     "records_size_bytes",
     "By",
-    "Size of the answers that brought records which were all accepted or parked.",
+    "Size of the pages whose records were all accepted or parked.",
     per_shard=True,
 )
 BATCHES: Final = _counter("batches", "{batch}", "Calls of process_records; outcome is accepted or failed.", "outcome")
@@ -60,10 +61,12 @@ USER_CODE_FAILURES: Final = _counter(
     "Calls into user code that raised; end_not_stored is a shard whose end the processor did not checkpoint.",
     "call",
 )
-REDELIVERIES: Final = _counter("redeliveries", "{batch}", "Batches, whole or in part, delivered again in place.")
-RESTARTS: Final = _counter("restarts", "{processor}", "Processors made in place of one that failed or asked for it.")
+REDELIVERIES: Final = _counter("redeliveries", "{batch}", "Batches or parts of batches that a processor got again.")
+RESTARTS: Final = _counter("restarts", "{processor}", "Processors made after another failed or asked to be replaced.")
 RECORDS_PARKED: Final = _counter("records_parked", "{record}", "Records put into the parking store.")
-STALLS: Final = _counter("stalls", "{consumer}", "Consumers without progress whose lease or channel was let go.")
+STALLS: Final = _counter(
+    "stalls", "{consumer}", "Consumers without progress whose lease or channel the worker gave up."
+)
 
 # --- reading -------------------------------------------------------------------------------------------------------
 
@@ -78,13 +81,15 @@ READ_SECONDS: Final = _seconds("read_duration", "Length of each read of a page w
 STREAM_REQUESTS: Final = _counter(
     "stream_requests",
     "{request}",
-    "Requests to the stream, each retry by itself. Result is ok, or the kind of error: throttled, transient, "
-    "ambiguous, permanent, trimmed, other.",
+    "Requests to the stream, retries included. Result is ok, or the kind of error: throttled, transient, ambiguous, "
+    "permanent, trimmed, other.",
     "operation",
     "result",
 )
 STREAM_UNITS: Final = _counter(
-    "stream_capacity_units", "{unit}", "Capacity units that pages of records have cost, as the service says with each."
+    "stream_capacity_units",
+    "{unit}",
+    "Capacity units that pages of records have cost, as the service states with each page.",
 )
 LAG_SECONDS: Final = _gauge(
     "lag_seconds",
@@ -101,8 +106,9 @@ TIME_TO_LOSS_SECONDS: Final = _gauge(
 SUSPECTED_LOSSES: Final = _counter(
     "tunnel_suspected_losses",
     "{channel}",
-    "Channels of a tunnel that may have lost records, once for each cause: position, when it was past the retention as "
-    "the channel was opened, or gap, when reading went on from such a position with a record within the retention.",
+    "Channels of a tunnel that may have lost records, once for each cause. Cause is position if the position of a "
+    "channel was past the retention when the channel was opened, or gap if reading went on from such a position with a "
+    "record within the retention.",
     "cause",
 )
 PREFETCH_BUFFER_BYTES: Final = _gauge(
@@ -123,8 +129,8 @@ SHARDS: Final = _gauge(
 UNOWNED_SHARDS: Final = _gauge(
     "unowned_shards",
     "{shard}",
-    "Unfinished shards of the stream that no worker holds, as this worker sees it: every worker tells it of the whole "
-    "fleet, and one that cannot read the status table tells too many, so the least value is right.",
+    "Unfinished shards of the stream that no worker of the fleet holds, as this worker sees it. A worker that cannot "
+    "read the status table reports too many, so the smallest value of all workers is right.",
 )
 LEASES: Final = _gauge(
     "leases", "{lease}", "Held leases; state is running (with a consumer), waiting, or finished.", "state"
@@ -132,8 +138,8 @@ LEASES: Final = _gauge(
 LEASE_MOVES: Final = _counter(
     "lease_moves",
     "{lease}",
-    "Leases taken, handed_over on request or at a stop, given away finished, left for the next worker at a stop, "
-    "deleted with their shard, or lost, also by an operator's release.",
+    "Leases by move: taken, handed_over (on request or at a stop), given (away when finished), left (for the next "
+    "worker at a stop), deleted (with their shard), or lost (also by an operator's release).",
     "move",
 )
 LEASE_WRITES: Final = _counter(
@@ -151,11 +157,12 @@ SESSION_WRITES: Final = _counter(
     "kind",
     "outcome",
 )
-WAKES: Final = _counter("wakes", "{wake}", "Wakes sent to other workers, so that they scan at once.")
+WAKES: Final = _counter("wakes", "{wake}", "Wakes sent to other workers, so that they scan immediately.")
 CHECKPOINTS: Final = _counter(
     "checkpoints",
     "{checkpoint}",
-    "Requests of user code; kind is checkpoint or prepare, outcome is stored, lease_lost, rejected or unknown.",
+    "Requests of user code for checkpoints; kind is checkpoint or prepare, outcome is stored, lease_lost, rejected or "
+    "unknown.",
     "kind",
     "outcome",
 )
@@ -164,8 +171,8 @@ CHECKPOINT_SECONDS: Final = _seconds(
 )
 HAND_OVER_GAP_SECONDS: Final = _seconds(
     "hand_over_gap",
-    "From seeing that a lease was handed to this worker until its first batch reached user code, or a read found "
-    "nothing to deliver.",
+    "Time from the scan that showed a lease handed over to this worker, until its first batch reached user code or a "
+    "read found nothing to deliver.",
 )
 EPOCH_DRAWS: Final = _counter("epoch_draws", "{draw}", "Epochs asked for; outcome is drawn or failed.", "outcome")
 
@@ -174,7 +181,7 @@ EPOCH_DRAWS: Final = _counter("epoch_draws", "{draw}", "Epochs asked for; outcom
 STATUS_TABLE_REQUESTS: Final = _counter(
     "status_table_requests",
     "{request}",
-    "Requests to the status table, each retry by itself. Result is ok, or the kind of error: throttled, transient, "
+    "Requests to the status table, retries included. Result is ok, or the kind of error: throttled, transient, "
     "ambiguous, permanent, other.",
     "operation",
     "result",
@@ -197,13 +204,15 @@ SCAN_SECONDS: Final = _seconds(
 # --- the worker ----------------------------------------------------------------------------------------------------
 
 UNHEALTHY: Final = _gauge(
-    "unhealthy", "{worker}", "1 while the work of a running worker is unhealthy, and after it failed; else 0."
+    "unhealthy",
+    "{worker}",
+    "1 while the work of a running worker is unhealthy, and after the worker has failed; otherwise 0.",
 )
 CLOCK_SLOW_SECONDS: Final = _gauge(
     "clock_slow_seconds",
     "s",
-    "How slow this machine's clock is at least: records that were read are newer by this much; 0 if none is. A fast "
-    "clock does not show.",
+    "Seconds by which this machine's clock is slow at least, because records are newer than the clock; 0 if no record "
+    "is newer. A fast clock does not show.",
 )
 
 METRICS: Final = tuple([value for value in list(globals().values()) if isinstance(value, Metric)])

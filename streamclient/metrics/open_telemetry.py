@@ -1,4 +1,4 @@
-"""Metrics for OpenTelemetry, with the extra ``otel``."""
+"""The receiver of metrics for OpenTelemetry; it needs the extra ``otel``."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ _provider = checks.Check(
 
 @checks.explains_names
 class OpenTelemetryMetrics(MemoryMetrics):
-    """Gives every series to the readers of a meter provider; names are ``Metric.dotted_name``, units are in UCUM.
+    """Gives every series to the readers of an OpenTelemetry meter provider.
+
+    The names are ``Metric.dotted_name``, and the units are in UCUM.
 
     Counters and gauges are observable instruments that read the kept values, so they report a shard only while the
     worker holds it. Other instruments would report a series for ever. Histograms are ordinary instruments, and name no
@@ -59,7 +61,7 @@ class OpenTelemetryMetrics(MemoryMetrics):
                 meter.create_observable_gauge(callbacks=[self._reader(metric, api.Observation)], **text)
 
     def observe(self, metric: Metric, seconds: float, /, **labels: str) -> None:
-        """Add a value to a histogram."""
+        """Add ``seconds`` to a histogram."""
         super().observe(metric, seconds, **labels)
         self._histograms[metric].record(seconds, labels)
 

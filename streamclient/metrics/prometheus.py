@@ -1,4 +1,4 @@
-"""Metrics for Prometheus, with the extra ``prometheus``."""
+"""The receiver of metrics for Prometheus; it needs the extra ``prometheus``."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ _registry = checks.Check(
 class PrometheusMetrics(MemoryMetrics):
     """Keeps every series, and gives all series to a registry of ``prometheus_client`` at each scrape.
 
-    Make one object for each registry, and share it between all workers of the process: the label ``worker`` tells them
-    apart. Series of a shard that is no longer held are removed. Several processes need a port each; the multiprocess
-    mode of ``prometheus_client`` does not see these metrics.
+    Make one object for each registry, and share it between all workers of the process: the label ``worker`` tells the
+    workers apart. Series of a shard that is no longer held are removed. Each of several processes needs its own port;
+    the multiprocess mode of ``prometheus_client`` does not see these metrics.
 
     Args:
         registry: a ``prometheus_client.CollectorRegistry``; with ``None`` the default registry of the library.
@@ -58,11 +58,11 @@ class PrometheusMetrics(MemoryMetrics):
             port: the port for Prometheus; 0 picks a free port, which ``HealthServer.port`` names.
             address: an address of this machine; by default only this machine reaches it. Metrics name tables and
                 workers without asking for a password: ``0.0.0.0`` opens them to other machines.
-            worker: a worker, a tunnel worker or a daemon whose ``/live``, ``/ready`` and ``/health`` are served, too,
-                as by its ``serve_health``. Without a worker these paths are not found.
+            worker: a worker, a tunnel worker or a daemon. Its ``/live``, ``/ready`` and ``/health`` are then served,
+                too, as its ``serve_health`` does. Without ``worker`` these paths do not exist.
 
         Raises:
-            OSError: the port is taken, or may not be used.
+            OSError: the port is taken, or must not be used.
         """
         checks.optional(probed).require("worker", worker)
         return HealthServer(port, address, judges=None if worker is None else worker.judges(), metrics=self._page)
@@ -76,7 +76,7 @@ class PrometheusMetrics(MemoryMetrics):
 
 
 def separate_metrics() -> PrometheusMetrics:
-    """Return metrics with a registry of their own, which contains no other metrics.
+    """Return a ``PrometheusMetrics`` with a new registry, which contains no other metrics.
 
     Raises:
         ConfigurationError: ``prometheus_client`` is not installed.
@@ -107,7 +107,7 @@ class _Collector:
         return [self._family(metric, ()) for metric in METRICS]
 
     def collect(self) -> list[Any]:
-        """Return every metric with all its series, as they are at one moment."""
+        """Return every metric with all its series. All values belong to the same moment."""
         by_metric: dict[Metric, list[Series]] = {metric: [] for metric in METRICS}
         for series in self._snapshot():
             by_metric[series.metric].append(series)

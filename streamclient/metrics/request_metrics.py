@@ -1,4 +1,4 @@
-"""Counts of requests to the service, made where they are sent."""
+"""Counts of requests to the service, kept by the code that sends the requests."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from streamclient.metrics.labelled import NO_METRICS
 from streamclient.model import Metric
 
 OK: Final = "ok"
-"""The result of a request with a regular answer."""
+"""The value of the label ``result`` for a request with a regular answer."""
 
 UNDECODABLE: Final = "undecodable"
 
 
 def result_of(error: Exception) -> str:
-    """Return the result that a failed call counts as: the kind of its error, trimmed, undecodable, or other."""
+    """Return the result of a failed call: the kind of its error, ``trimmed``, ``undecodable`` or ``other``."""
     match error:
         case DependencyException():
             # Only the type is read, because nothing else of a user's own class is safe to call.

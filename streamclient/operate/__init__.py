@@ -1,5 +1,5 @@
-"""The operators' side of a fleet: its state, the reason why a shard does not move, and safe changes to its leases.
+"""The operators' side of a fleet: its state, the reason why a shard makes no progress, and safe changes to its leases.
 
-``explanation`` and ``plans`` decide, as pure functions over values. The other modules read the facts, write the leases,
-and make documents.
+The modules ``explanation`` and ``plans`` decide, with pure functions. The other modules read the facts, write the
+leases, and make documents.
 """

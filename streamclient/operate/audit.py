@@ -1,9 +1,10 @@
-"""The audit of operators' changes: a row in the status table for each lease that a command touches.
+"""The audit of operators' changes: a row in the status table for each lease that a command writes.
 
 Laws:
 
-* The row is written before the lease and completed after it: a command that dies in between stays visible.
-* This package adds and completes rows; it never removes them. ``streamclient.worker.lease.audit_rows`` has their form.
+* A command adds an audit row before it writes the lease, and adds the outcome to the row afterwards. So the audit also
+  shows a command that died in between.
+* This package never removes an audit row. ``streamclient.worker.lease.audit_rows`` describes the columns of these rows.
 """
 
 from __future__ import annotations
@@ -30,16 +31,17 @@ from streamclient.worker.lease.audit_rows import (
 )
 
 CHANGES_READ = 200
-"""The number of newest audit rows that are searched for the last change of each shard."""
+"""The number of newest audit rows in which ``with_changes`` looks for the last change of each shard."""
 
 AUDIT_ROWS_READ = 10_000
-"""The number of newest audit rows that are searched for the changes of one shard: two or three requests."""
+"""The number of newest audit rows in which ``read_audit`` looks for the changes of one shard. To read this number of
+rows takes two or three requests."""
 
 
 def records_for(
     writes: Iterable[LeaseWrite], *, change_id: str, at_micros: int, who: str, command: str, reason: str
 ) -> list[AuditRecord]:
-    """Return the records of one command's writes."""
+    """Return one new audit record for each of ``writes``, the lease writes of one command."""
     return [
         AuditRecord(
             at_micros=at_micros,
@@ -57,9 +59,9 @@ def records_for(
 
 
 def changed_fields(lease: Lease | None, write: LeaseWrite) -> str:
-    """Return the fields of a lease that a write changes, as JSON.
+    """Return the values that ``lease`` has in the fields that ``write`` changes, as JSON; ``null`` without a lease.
 
-    The counter, which most writes change, is left out.
+    The field ``counter`` is left out, because most writes change it.
     """
     if lease is None:
         return "null"
@@ -68,7 +70,7 @@ def changed_fields(lease: Lease | None, write: LeaseWrite) -> str:
 
 
 def plain(value: Any) -> Any:
-    """Return the value of a field of ``Lease`` as JSON can hold it."""
+    """Return ``value``, the value of a field of ``Lease``, in a form that JSON can hold."""
     if isinstance(value, frozenset):
         return sorted(value)
     if isinstance(value, tuple):
@@ -80,7 +82,7 @@ def plain(value: Any) -> Any:
 
 
 class AuditLog:
-    """The audit rows of one stream. Each call is made once."""
+    """The writer of one stream's audit rows. It does not repeat a failed call."""
 
     def __init__(self, client: OTSClient, table_name: str, stream_id: str) -> None:
         self._client = client
@@ -88,10 +90,10 @@ class AuditLog:
         self._stream_id = stream_id
 
     def intend(self, records: Sequence[AuditRecord]) -> None:
-        """Store new records.
+        """Store new audit records. The caller makes the changes that the records describe only after this call.
 
         Raises:
-            StreamClientError: a record is perhaps not stored; then nothing may be changed.
+            StreamClientError: perhaps not all records are stored. The caller must not make the changes.
         """
         condition = Condition(RowExistenceExpectation.EXPECT_NOT_EXIST)
         self._write(
@@ -99,10 +101,10 @@ class AuditLog:
         )
 
     def complete(self, records: Sequence[AuditRecord], outcomes: Mapping[str, str]) -> list[AuditRecord]:
-        """Store the outcomes by shard; return the completed records.
+        """Store the outcome of each record, from ``outcomes`` by shard id; return the records with their outcomes.
 
         Raises:
-            StreamClientError: a record is perhaps not completed.
+            StreamClientError: perhaps not all outcomes are stored.
         """
         completed = [evolve(record, outcome=outcomes.get(record.shard_id, record.outcome)) for record in records]
         condition = Condition(RowExistenceExpectation.EXPECT_EXIST)
@@ -122,9 +124,10 @@ class AuditLog:
 
 
 def read_audit(site: Site, limit: int, shard_id: str | None = None) -> list[AuditRecord]:
-    """Return at most ``limit`` changes by operators, of one shard or of all, newest first.
+    """Return at most ``limit`` changes by operators, newest first.
 
-    A row that an unknown version wrote may be about any shard, so it is among the changes of each.
+    If ``shard_id`` is ``None``, return changes of all shards, otherwise those of one shard. An audit row that an
+    unknown version wrote may concern any shard, so it is returned for every shard.
 
     Raises:
         StreamClientError: the status table could not be read.
@@ -140,7 +143,10 @@ def read_audit(site: Site, limit: int, shard_id: str | None = None) -> list[Audi
 
 
 def with_changes(site: Site, facts: FleetFacts) -> FleetFacts:
-    """Return the facts with operators' last changes, as far as the newest audit rows have them. Makes one request."""
+    """Return ``facts`` with the last change of each shard by an operator, as far as the newest audit rows have it.
+
+    This takes one request.
+    """
     if facts.trouble or facts.stream.stream_id is None:
         return facts
     changes: dict[str, OperatorChange] = {}

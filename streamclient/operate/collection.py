@@ -1,4 +1,4 @@
-"""The collection of the facts about a fleet: the reads, their order, and the handling of their failures."""
+"""The collection of facts about a fleet: which reads are made, in which order, and how failed reads are handled."""
 
 from __future__ import annotations
 
@@ -15,17 +15,20 @@ from streamclient.operate.next_records import HeadReader
 from streamclient.operate.site import Site
 
 DEFAULT_LEASE_SECONDS = 20.0
-"""The workers' default lease duration, used unless a worker publishes another one in its session row."""
+"""The lease duration, in seconds, to assume if no worker publishes its lease duration in a session row."""
 
 
 NO_SUCH_TABLE = "the table does not exist: check the name and the instance"
 
 WRONG_FOR_GOOD = frozenset({"", "misfit", "missing", "refused", "clock"})
-"""Codes of problems that last until the user solves them: a wrong name, key or clock, or a table without a stream."""
+"""Codes of problems that last until the user solves them: a wrong name, key or clock, or a table without a stream.
+
+The empty code stands for a table without a stream.
+"""
 
 
 class FleetReader:
-    """The reader of one site's facts. Between readings it remembers the heads of shards: the next unread records."""
+    """The reader of the facts about one fleet. It remembers each shard's *head*, which is its next unread record."""
 
     def __init__(
         self,
@@ -39,13 +42,13 @@ class FleetReader:
         self._wait = wait or Event().wait
         self._heads: HeadReader | None = None
 
-    # --- everything ------------------------------------------------------------------------------------------------
+    # --- all facts -------------------------------------------------------------------------------------------------
 
     def collect(self, heads: Iterable[str] | None = (), *, observe_seconds: float = 0.0) -> FleetFacts:
-        """Read stream, rows and workers, and the heads of the shards ``heads``; ``None`` means all unfinished shards.
+        """Read the stream, the lease rows, the workers, and the heads of the shards ``heads``.
 
-        With ``observe_seconds`` above 0, the rows are read a second time after that many seconds. A failed read is part
-        of the facts.
+        If ``heads`` is ``None``, read the heads of all unfinished shards. If ``observe_seconds`` is above 0, read rows
+        and workers a second time after this time. If a read fails, the returned facts name the problem.
         """
         stream = self.stream()
         if stream.stream_id is None:
@@ -61,34 +64,37 @@ class FleetReader:
         return evolve(facts, heads=self.heads(stream.stream_id, checkpoints), now_micros=self.site.clock.now_micros())
 
     def refreshed(self, facts: FleetFacts) -> FleetFacts:
-        """Return the same facts with rows and workers as they are now; raise the error of a failed read."""
+        """Read lease rows and workers again, and return ``facts`` with them. A failed read raises its error."""
         if facts.stream.stream_id is None:
             return facts
         rows, workers = self.rows(facts.stream.stream_id), self.workers(facts.stream.stream_id)
         return evolve(facts, rows=rows, workers=workers, now_micros=self.site.clock.now_micros())
 
     def lineage_of(self, facts: FleetFacts, shard_id: str) -> list[str]:
-        """Return the shard and its unfinished ancestors. The heads of all of them are needed to explain the shard."""
+        """Return ``shard_id`` and its ancestors without finished shards. An explanation needs all their heads."""
         lineage = (shard_id, *facts.tree.ancestors(shard_id))
         return [key for key in lineage if key in facts.leases and not facts.leases[key].is_finished]
 
     def with_heads(self, facts: FleetFacts, shard_ids: Iterable[str]) -> FleetFacts:
-        """Return the same facts with the heads of the shards ``shard_ids``."""
+        """Read the heads of the shards ``shard_ids``, and return ``facts`` with them."""
         if facts.stream.stream_id is None or facts.problem:
             return facts
         checkpoints = {key: facts.leases[key].checkpoint for key in shard_ids if key in facts.leases}
         return evolve(facts, heads={**facts.heads, **self.heads(facts.stream.stream_id, checkpoints)})
 
-    # --- parts -----------------------------------------------------------------------------------------------------
+    # --- one kind of facts -----------------------------------------------------------------------------------------
 
     def stream(self) -> StreamView:
-        """Read the stream with its shards and retention: three requests, one more for each page of shards."""
+        """Read the stream with its shards and retention.
+
+        If the read fails, the result has the problem.
+        """
         name = self.site.data_table
         stream_id: str | None = None
         try:
             streams = self.site.streams.list_stream(name)
             if not streams:
-                self.site.streams.describe_table(name)  # fails if the table is missing, not only its stream
+                self.site.streams.describe_table(name)  # describe_table raises an error if the table itself is missing
                 return StreamView(table_name=name, stream_id=None)
             stream_id = streams[0].stream_id
             described = self.site.streams.describe_stream(stream_id)
@@ -106,24 +112,27 @@ class FleetReader:
         )
 
     def rows(self, stream_id: str) -> Mapping[str, RowFacts]:
-        """Read all lease rows, malformed ones too."""
+        """Read all lease rows of a stream, including malformed rows."""
         return self.site.read("scanning the status table", lambda: self.site.table.leases(stream_id))
 
     def workers(self, stream_id: str) -> Mapping[str, WorkerFacts]:
-        """Read all sessions of workers; call it after ``rows``, so that no write of a dead session is missed."""
+        """Read the session rows of all workers.
+
+        Call this after ``rows``. Then the session row of an owner is at least as new as the owner's lease rows.
+        """
         return self.site.read("reading the workers", lambda: self.site.table.workers(stream_id))
 
     def heads(self, stream_id: str, checkpoints: Mapping[str, str]) -> dict[str, HeadFacts]:
-        """Return the next unread record at each checkpoint of ``checkpoints``."""
+        """Return the next unread record of each shard in ``checkpoints``, which has checkpoints by shard id."""
         return self.head_reader(stream_id).read(checkpoints)
 
     def head_reader(self, stream_id: str) -> HeadReader:
-        """Return the reader of heads, with its memory; a new one for a new stream."""
+        """Return the reader that remembers the heads of this stream. Another stream gets a new reader."""
         if self._heads is None or self._heads.stream_id != stream_id:
             self._heads = HeadReader(self.site.streams, stream_id, self._monotonic)
         return self._heads
 
-    # --- inside ----------------------------------------------------------------------------------------------------
+    # --- helpers ---------------------------------------------------------------------------------------------------
 
     def _fleet(self, stream: StreamView, stream_id: str, observe_seconds: float) -> FleetFacts:
         rows, workers = self.rows(stream_id), self.workers(stream_id)
@@ -142,7 +151,7 @@ class FleetReader:
         self._wait(seconds)
 
     def _with_former(self, facts: FleetFacts, stream_id: str) -> FleetFacts:
-        """Return the facts with the leases of the table's former stream, if there are any."""
+        """Return ``facts`` with the leases of the data table's former stream, if the status table still has them."""
         former = [
             other for other in self._stream_ids() if other != stream_id and _is_of(other, facts.stream.table_name)
         ]
@@ -184,11 +193,11 @@ class FleetReader:
 
 
 def readable(facts: FleetFacts) -> FleetFacts:
-    """Return the facts, if stream and status table could be read.
+    """Return ``facts`` if stream and status table could be read; otherwise raise an error.
 
     Raises:
-        ConfigurationError: they could not be read, and cannot be until the user solves the problem that the text names.
-        StreamClientException: they could not be read at the moment; the text says why, and what to do.
+        ConfigurationError: a read failed, and will fail until the user solves the problem that the error names.
+        StreamClientException: a read failed, but may succeed later. The error says why, and what to do.
     """
     if reason := facts.unreadable:
         is_lasting = (facts.problem_code or facts.stream.problem_code) in WRONG_FOR_GOOD
@@ -198,7 +207,10 @@ def readable(facts: FleetFacts) -> FleetFacts:
 
 
 def _published_lease_seconds(workers: Mapping[str, WorkerFacts]) -> float:
-    """Return the longest lease duration that a worker publishes. With a shorter one, living workers would seem dead."""
+    """Return the longest lease duration that a worker publishes.
+
+    With a shorter duration, some living workers would seem dead.
+    """
     published = [worker.info.lease_duration_millis for worker in workers.values() if worker.info.lease_duration_millis]
     return max(published) / 1_000 if published else DEFAULT_LEASE_SECONDS
 
@@ -206,6 +218,6 @@ def _published_lease_seconds(workers: Mapping[str, WorkerFacts]) -> float:
 def _is_of(stream_id: str, table_name: str) -> bool:
     """Return whether a stream id belongs to the table ``table_name``.
 
-    The service makes the id of the table's name and a time.
+    The service composes a stream id from the table's name and a time.
     """
     return stream_id.startswith(f"{table_name}_") and stream_id.removeprefix(f"{table_name}_").isdigit()

@@ -1,4 +1,4 @@
-"""The facts on which a verdict rests, one line each, for people. Pure."""
+"""The evidence for the verdict about a shard: facts as lines of text for people. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from streamclient.operate.plans import order_words
 
 
 def evidence(facts: FleetFacts, shard_id: str) -> list[str]:
-    """Return the facts about one shard, its owner and its place in the stream."""
+    """Return the facts about one shard, its owner, its parents and its children, as lines of text."""
     if facts.trouble:
         return [facts.trouble]
     row = facts.rows.get(shard_id)
@@ -34,7 +34,7 @@ def evidence(facts: FleetFacts, shard_id: str) -> list[str]:
 
 
 def checkpoint_kind(checkpoint: str) -> str:
-    """Return ``oldest``, ``end`` or ``iterator``."""
+    """Return the word for the kind of a checkpoint: ``oldest``, ``end`` or ``iterator``."""
     kinds = {CheckpointPosition.TRIM_HORIZON: "oldest", CheckpointPosition.SHARD_END: "end"}
     return kinds.get(checkpoint, "iterator")
 

@@ -1,12 +1,12 @@
-"""The reason why a shard moves or does not: facts in, one sentence out. Pure.
+"""The reason why a shard makes progress or does not, as one sentence that is derived from facts. Pure.
 
 Laws:
 
-* The sentence names the cause that has to end first. A shard that waits for its parent is explained by its nearest
+* The sentence names the cause that has to end first. If a shard waits for its parent, the sentence explains its nearest
   ancestor that does not wait for another shard.
-* The content of the tables comes before the words of a worker, and these come before the evidence of the shard's
-  records. An operator's pause comes before the death of an owner, because no worker would read the shard anyway.
-* Nothing is guessed: if the facts do not suffice, the sentence says so.
+* A reason that the tables show wins over a reason that a worker publishes. A worker's reason wins over a reason that
+  the shard's records show. An operator's pause wins over the death of an owner, because no worker reads a paused shard.
+* The sentence contains no guess. If the facts do not suffice, it says so.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from streamclient.operate.row_rules import ROW_RULES
 
 
 def explain(facts: FleetFacts, shard_id: str) -> Explanation:
-    """Return the verdict about one shard."""
+    """Return the verdict about one shard; judge its unfinished ancestors first."""
     ancestors = (key for key in facts.tree.ancestors(shard_id) if not _is_finished(facts, key))
     return explanations(facts, [*ancestors, shard_id])[-1]
 
 
 def explanations(facts: FleetFacts, shard_ids: Iterable[str]) -> list[Explanation]:
-    """Return the verdicts about shards, in the order given.
+    """Return the verdicts about ``shard_ids``, in the same order.
 
-    An ancestor for which several shards wait is judged once.
+    The rules are applied only once to an ancestor for which several shards wait.
     """
     wanted = list(shard_ids)
     judge, living = _Judge(), tuple(living_workers(facts))
@@ -45,10 +45,10 @@ def _is_finished(facts: FleetFacts, shard_id: str) -> bool:
 
 
 class _Judge:
-    """Applies the rules, and remembers the verdicts.
+    """A function that applies the rules to cases, and remembers the verdicts.
 
-    A shard that waits needs the verdict about the shard before it, so that shard is judged first. So a long chain of
-    waiting shards costs one verdict each, and the calls are not nested.
+    The verdict about a waiting shard needs the verdict about its ancestor. ``explanations`` calls this function for
+    ancestors first, so it judges each shard of a long chain once, and its calls are not nested.
     """
 
     def __init__(self) -> None:
@@ -56,7 +56,7 @@ class _Judge:
 
     def __call__(self, case: Case) -> Explanation:
         known = self.verdicts.get(case.shard_id)
-        # In a cycle a verdict depends on the shard that asks for it.
+        # If parents form a cycle, the verdict about a shard depends on the waiting shard that needs it.
         if known is not None and case.shard_id not in case.facts.tree.circles:
             return known
         verdict = _judged(case)

@@ -1,7 +1,7 @@
-"""The facts about a fleet at one moment: values only. ``collection`` reads them, ``explanation`` judges them.
+"""The facts about a fleet at one time, as values. ``collection`` reads the facts; ``explanation`` explains them.
 
-Times are microseconds since 1970 by the service's clock, which also stamps every cell. So the age of a heartbeat is
-known from a single reading, whatever the clock of the operator's machine says.
+Times are microseconds since 1970 by the service's clock, which also stamps every cell of a table. So a single reading
+shows the age of a heartbeat, even if the clock of the operator's machine is wrong.
 """
 
 from __future__ import annotations
@@ -22,30 +22,33 @@ from streamclient.model import Lease, Shard
 
 @frozen(kw_only=True)
 class RowFacts:
-    """One lease row as it was read."""
+    """One lease row of the status table, as it was read, with the times of its last writes."""
 
     shard_id: str
     lease: Lease | None
-    """The lease; ``None`` if the row is not a lease."""
+    """The lease in the row; ``None`` if the row cannot be read as a lease."""
     problem: str = ""
-    """The reason why the row is not a lease; empty if it is one."""
+    """The reason why the row cannot be read as a lease; empty if it can."""
     is_of_unknown_version: bool = False
-    """Whether the row was written by a version of this package that this version does not know."""
+    """Whether an unknown version of this package wrote the row, for example a newer version."""
     beat_micros: int = 0
-    """Time of the last write of the counter: by a heartbeat, a checkpoint or a change of owner."""
+    """The time at which the lease's counter was last written: by a heartbeat, a checkpoint or a change of owner."""
     checkpoint_micros: int = 0
-    """Time of the last write of the checkpoint."""
+    """The time at which the lease's checkpoint was last written."""
     owner_micros: int = 0
-    """Time of the last write of the owner: a worker took the lease, or it was handed over."""
+    """The time at which the lease's owner was last written: a worker took, released or handed over the lease."""
     stealer_micros: int = 0
-    """The time of the last write of the stealer, the worker that asks for the lease. Either it asked, or its request
-    was cleared when the lease was taken."""
+    """The time at which the stealer, the worker that asks for the lease, was last written. Either a worker asked, or a
+    worker took the lease and so cleared the request."""
     pause_micros: int = 0
-    """Time of the last write of the pause."""
+    """The time at which an operator's pause was last written to the row."""
 
     @property
     def why_unreadable(self) -> str:
-        """The reason why no command of this version can change the lease; for rows that are not leases."""
+        """The reason why the running version of this package cannot change the row.
+
+        Use it only if ``lease`` is ``None``.
+        """
         return self.problem if self.is_of_unknown_version else f"its row is malformed: {self.problem}"
 
 
@@ -53,7 +56,7 @@ class Process(Enum):
     """The state of a worker's process, as this machine sees it."""
 
     ELSEWHERE = "elsewhere"
-    """The worker runs on another machine, or does not publish where it runs."""
+    """The worker runs on another machine or in another container, or does not publish where it runs."""
     RUNNING = "running"
     STOPPED = "stopped"
     """The process exists but gets no processor time: SIGSTOP, a debugger, a frozen container."""
@@ -62,13 +65,13 @@ class Process(Enum):
 
 @frozen(kw_only=True)
 class WorkerFacts:
-    """One worker's session row as it was read."""
+    """One worker's session row in the status table, as it was read, and the state of the worker's process."""
 
     name: str
     state: str
-    """``running``, ``leaving`` or ``killed``."""
+    """The state of the session: ``running``, ``leaving`` or ``killed``."""
     nonce: str = ""
-    """A value that is new for each process that runs under this name."""
+    """A value that differs for each process that runs under this worker name."""
     beat: int = 0
     beat_micros: int = 0
     info: WorkerInfo = field(factory=WorkerInfo)
@@ -77,21 +80,21 @@ class WorkerFacts:
 
 @frozen(kw_only=True)
 class HeadFacts:
-    """The result of a read at a shard's checkpoint."""
+    """The facts about a shard's next unread record, from a read at its checkpoint."""
 
     next_record_micros: int | None = None
-    """Time of the next unread record; ``None`` if no record waits."""
+    """The time at which the next unread record was written; ``None`` if no unread record is known."""
     is_end: bool = False
     """True if the shard is closed and read to its end."""
     is_trimmed: bool = False
-    """True if the position is past the stream's retention: records are lost."""
+    """True if records at the checkpoint are lost, because they are older than the stream's retention."""
     problem: str = ""
-    """The reason why the read failed; empty if it did not."""
+    """The reason why the read failed; empty if it succeeded."""
 
 
 @frozen(kw_only=True)
 class StreamView:
-    """The data table's stream."""
+    """The data table's stream as it was read: its id, its retention, and its list of shards."""
 
     table_name: str
     stream_id: str | None
@@ -100,13 +103,13 @@ class StreamView:
     listing: Mapping[str, Shard] | None = None
     """All shards that the stream lists; ``None`` if the list could not be read."""
     problem: str = ""
-    """The reason why the stream could not be read, or not entirely; empty if all of it was read."""
+    """The reason why the stream, or a part of it, could not be read; empty if all of the stream was read."""
     problem_code: str = ""
 
 
 @frozen(kw_only=True)
 class OperatorChange:
-    """The last change of a lease by an operator."""
+    """The last change of a lease by an operator, from the audit row of the change."""
 
     at_micros: int
     who: str
@@ -116,7 +119,7 @@ class OperatorChange:
 
 @frozen(kw_only=True, slots=False)
 class FleetFacts:
-    """Everything that a verdict may rest on. Values that are derived for all shards are computed once."""
+    """All facts about a fleet from which verdicts are derived. Values about all shards are computed once, then kept."""
 
     now_micros: int
     lease_duration_seconds: float
@@ -124,36 +127,38 @@ class FleetFacts:
     stream: StreamView
     rows: Mapping[str, RowFacts] = field(factory=dict)
     earlier: Mapping[str, RowFacts] = field(factory=dict)
-    """The same rows ``observed_seconds`` earlier; empty if they were read only once."""
+    """The rows of an earlier reading, made ``observed_seconds`` before ``rows``; empty if the rows were read only
+    once."""
     observed_seconds: float = 0.0
     workers: Mapping[str, WorkerFacts] = field(factory=dict)
     earlier_workers: Mapping[str, WorkerFacts] = field(factory=dict)
     heads: Mapping[str, HeadFacts] = field(factory=dict)
-    """The result of the read at each shard's checkpoint; only of shards that were asked about. See ``head``."""
+    """The facts about the next unread record of each shard for which they were requested. Parked and skipped records
+    count as unread here, but not in the result of ``head``."""
     former_rows: Mapping[str, RowFacts] = field(factory=dict)
-    """Rows of a former stream of the same data table."""
+    """The lease rows of a former stream of the same data table."""
     former_stream_id: str | None = None
     parked: Mapping[str, int] | None = None
-    """Number of keys with parked records, by shard; ``None`` unless a parking store was named."""
+    """The number of keys with parked records, by shard; ``None`` if the operator named no parking store."""
     changes: Mapping[str, OperatorChange] = field(factory=dict)
-    """The last change by an operator, by shard, among the audit rows that were read."""
+    """The last change of each shard by an operator, among the audit rows that were read."""
     problem: str = ""
-    """The reason why the status table could not be read; empty if it was."""
+    """The reason why the status table could not be read; empty if the read succeeded."""
     problem_code: str = ""
 
     def age_seconds(self, micros: int) -> float:
-        """Return the seconds since a stamp; never negative."""
+        """Return the seconds from the time ``micros`` to the time of the facts; at least 0."""
         return max(0.0, (self.now_micros - micros) / MICROS_PER_SECOND)
 
     def lease(self, shard_id: str) -> Lease | None:
-        """Return the shard's lease; ``None`` if it has no row or its row is not a lease."""
+        """Return the shard's lease; ``None`` if the shard has no row, or if its row is not a lease."""
         row = self.rows.get(shard_id)
         return None if row is None else row.lease
 
     def head(self, shard_id: str) -> HeadFacts | None:
-        """Return the result of the read at the shard's checkpoint, if there was one.
+        """Return the facts about the shard's next unread record; ``None`` if nothing was read at its checkpoint.
 
-        Records that the owner has parked or skipped do not wait, although the checkpoint is before them.
+        Records that the owner has parked or skipped do not count as unread, although the checkpoint is before them.
         """
         found = self.heads.get(shard_id)
         return evolve(found, next_record_micros=None) if found is not None and self.is_set_aside(shard_id) else found
@@ -172,12 +177,12 @@ class FleetFacts:
         return () if trouble is None else trouble.reasons
 
     def halted_record(self, shard_id: str) -> str:
-        """Return the id of the record at which the shard stopped, as its owner publishes it; empty for none."""
+        """Return the id of the record at which the shard stopped; empty if the owner publishes no such record."""
         return next((reason.record_id for reason in self.owner_reasons(shard_id) if reason.record_id), "")
 
     @property
     def trouble(self) -> str:
-        """The reason why the facts are not complete; empty if they are."""
+        """The reason why the facts are not complete; empty if the facts are complete."""
         if self.problem:
             return f"status table {self.status_table_name} cannot be read: {self.problem}"
         if self.stream.problem:
@@ -194,22 +199,22 @@ class FleetFacts:
 
     @cached_property
     def leases(self) -> Mapping[str, Lease]:
-        """All leases by shard."""
+        """The leases of all rows that can be read as leases, by shard id."""
         return {key: row.lease for key, row in self.rows.items() if row.lease is not None}
 
     @cached_property
     def tree(self) -> ShardTree:
-        """All known shards, as rows and listing show them."""
+        """The tree of parents and children of all shards in lease rows or in the stream's list."""
         return ShardTree.of(self.leases.values(), (self.stream.listing or {}).values())
 
     @cached_property
     def gates(self) -> Gates:
-        """The gates of all shards: whether everything before a shard was processed."""
+        """The gates of all shards. A gate tells whether all ancestors of a shard were processed."""
         return Gates(self.leases, self.stream.listing)
 
     @property
     def parents(self) -> Mapping[str, frozenset[str]]:
-        """The parents of every known shard."""
+        """The parents of every known shard, by shard id."""
         return self.tree.parents
 
     @cached_property
@@ -224,7 +229,10 @@ class FleetFacts:
 
     @cached_property
     def owned(self) -> Mapping[str, list[Lease]]:
-        """The leases of every worker that owns any, handed-over ones too. Leases without an owner are under ``""``."""
+        """The leases of each owner. A handed-over lease is under its new owner.
+
+        Leases without an owner are under ``""``.
+        """
         owned: dict[str, list[Lease]] = {}
         for lease in self.leases.values():
             owned.setdefault(lease.owner, []).append(lease)
@@ -232,9 +240,9 @@ class FleetFacts:
 
     @cached_property
     def left_by(self) -> Mapping[str, frozenset[str]]:
-        """The workers that have left a shard for good, by shard, as they publish it.
+        """The workers that have left a shard for good, by shard.
 
-        They never take the shard again.
+        Each worker publishes which shards it has left. It never takes these shards again.
         """
         left: dict[str, frozenset[str]] = {}
         for name, session in self.workers.items():
@@ -244,10 +252,9 @@ class FleetFacts:
 
     @cached_property
     def beats(self) -> Mapping[str, int]:
-        """Time of the last write to any lease of an owner, by owner.
+        """The time at which each owner last wrote one of its leases.
 
-        A lease that waits for its new owner was written by the worker that handed it over, so it counts for neither
-        worker.
+        A handed-over lease does not count, because its former owner wrote it.
         """
         beats: dict[str, int] = {}
         for key, lease in self.leases.items():

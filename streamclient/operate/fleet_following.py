@@ -1,10 +1,12 @@
-"""A fleet that is followed for a page. A thread of its own reads it again and again while it is wanted.
+"""The repeated reading of one fleet for a page in a browser, by a thread that runs while a page wants the fleet.
 
 Laws:
 
-* A fleet that is not wanted is not read.
-* A reading begins at the earliest 2 seconds, or ten times the length of the reading before, after that one began.
-* After a failure the last good reading stays, with the problem and its age; the next try waits 2, 4, ... 60 seconds.
+* A fleet that no page wants is not read.
+* From the beginning of a reading to the beginning of the next reading at least 2 seconds pass, and at least ten times
+  the length of the earlier reading.
+* After a failed reading, pages still get the last good reading, with its time and the error. The pause before the next
+  try is 2, 4, ... 60 seconds.
 """
 
 from __future__ import annotations
@@ -30,43 +32,43 @@ _log = logs.logger(__name__)
 Result = TypeVar("Result")
 
 INTERVAL_SECONDS = 2.0
-"""The shortest time between the beginnings of two readings, in seconds: about as often as a person looks."""
+"""The shortest time between the beginnings of two readings, in seconds. A person does not look at a page more often."""
 
 INTERVAL_ROUNDS = 10
 """The shortest time between the beginnings of two readings, as a multiple of the last reading's length. So at most a
 tenth of the time is spent reading."""
 
 LONGEST_PAUSE_SECONDS = 60.0
-"""The longest pause after failures, in seconds. A service that is back is noticed within this time."""
+"""The longest pause after failed readings, in seconds. Within this time the console notices that the service is
+back."""
 
 JITTER = 0.25
-"""The part of a pause after failures that is left to chance, so that consoles do not come back all at once."""
+"""The share of a pause after failed readings that is random, so that many consoles do not repeat calls together."""
 
 JOIN_TIMEOUT_SECONDS = 1.0
-"""The seconds for which the end waits for a reading: a call of the service may last longer, and its thread then ends by
-itself."""
+"""The longest time, in seconds, for which ``close`` waits for the thread. A longer reading goes on after ``close``."""
 
 
 @frozen(kw_only=True)
 class FleetReading:
-    """The present knowledge of a fleet."""
+    """The results of the last reading of a fleet, and of the last good reading."""
 
     view: Overview | None = None
-    """The last good reading; ``None`` before the first."""
+    """The content of a screen, from the last good reading; ``None`` before the first good reading."""
     verdict: FleetVerdict | None = None
     """The verdict of the last reading, even if that reading failed."""
     read_micros: int | None = None
     """The time of the last good reading, by the service's clock."""
     problem: str | None = None
-    """The error of the last reading; ``None`` if it was good."""
+    """The error of the last reading; ``None`` if that reading was good."""
     round_seconds: float = 0.0
-    """The length of the last reading, in seconds, including the time to make its documents."""
+    """The length of the last reading, in seconds, without the time to make documents."""
     next_seconds: float = 0.0
-    """The time from the beginning of the last reading to the next one."""
+    """The seconds from the beginning of the last reading, or from its end if it failed, to the next reading."""
 
 
 class FleetFollower:
-    """Follows one fleet. Thread-safe; its thread begins with the first wish and lasts until ``close``."""
+    """Reads one fleet repeatedly, in a thread that runs from the first wanted reading until ``close``. Thread-safe."""
 
     def __init__(
         self,
@@ -77,10 +79,10 @@ class FleetFollower:
         monotonic: Callable[[], float] = time.monotonic,
         chance: Callable[[], float] = random.random,
     ) -> None:
-        """Store the parts; nothing is read yet.
+        """Prepare to read the fleet at ``site``; read nothing yet.
 
-        After each reading ``noted`` is called, if it was good, and then ``made``, in the thread that read. ``made`` is
-        called by ``follow``, too, for the last reading once more.
+        After a good reading, the thread that read calls ``noted``. After every reading, good or failed, it calls
+        ``made``. ``follow`` with ``stirred`` has ``made`` called once more with the last reading.
         """
         self._watch = FleetWatch(site, monotonic)
         self._site = site
@@ -97,10 +99,12 @@ class FleetFollower:
         self.reading = FleetReading()
 
     def follow(self, *, wanted: bool, stirred: bool = False) -> None:
-        """Read the fleet from now on, or no longer. With ``stirred``, call ``made`` at once.
+        """Begin to read the fleet repeatedly if it is ``wanted``; otherwise stop.
+
+        With ``stirred``, have the thread call ``made`` immediately, even if no reading is due.
 
         Raises:
-            NoThreadError: the system refused the thread; call this again.
+            NoThreadError: the system refused the thread; call this method again.
         """
         with self._changed:
             self._is_wanted, self._is_stirred = wanted, self._is_stirred or stirred
@@ -109,20 +113,20 @@ class FleetFollower:
             self._changed.notify_all()
 
     def look(self, use: Callable[[FleetReading], Result]) -> Result:
-        """Return the result of ``use`` for a reading that is not older than the interval. If necessary, read now."""
+        """Call ``use`` with the last reading, and return its result. Read the fleet first if a reading is due."""
         with self._reading:
             if self._monotonic() >= self._due:
                 self._read()
             return use(self.reading)
 
     def hasten(self) -> None:
-        """Begin the next reading at once, because something was changed."""
+        """Make the next reading due immediately, because the caller changed something."""
         with self._changed:
             self._due = float("-inf")
             self._changed.notify_all()
 
     def close(self) -> None:
-        """End the thread, or leave it to its last call."""
+        """End the thread. A thread that waits for the service ends after that call."""
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
@@ -139,7 +143,7 @@ class FleetFollower:
                     self._call(self._made)
 
     def _awaited(self) -> bool:
-        """Wait until something is to be done. Return ``False`` at the end."""
+        """Wait until the thread has something to do. Return ``False`` after ``close``."""
         with self._changed:
             while not self._is_closed:
                 left = self._due - self._monotonic()
@@ -169,13 +173,13 @@ class FleetFollower:
         pause = self._pause(ended - began)
         self.reading = evolve(self.reading, round_seconds=round(ended - began, 3), next_seconds=round(pause, 1))
         self._call(self._made)
-        # A large document takes longer to make than its rows to read, and counts as well.
+        # The time of ``made`` counts, too: making a large document takes longer than reading its rows.
         self._due = ended + pause if self._failures else began + self._pause(self._monotonic() - began)
 
     def _pause(self, seconds: float) -> float:
-        """Return the time to the next reading.
+        """Return the seconds to the next reading, after a reading that took ``seconds``.
 
-        It counts from the beginning of a good reading, but from the end of a failed one.
+        The seconds count from the beginning of a good reading, but from the end of a failed reading.
         """
         if not self._failures:
             return max(INTERVAL_SECONDS, INTERVAL_ROUNDS * seconds)
@@ -183,7 +187,7 @@ class FleetFollower:
         return longest * (1 - JITTER * self._chance())
 
     def _call(self, made: Callable[[FleetReading], object]) -> None:
-        """Call ``made``. If it fails, the thread goes on."""
+        """Call ``made``. If the call fails, log its error, and go on."""
         try:
             made(self.reading)
         except Exception:

@@ -1,7 +1,7 @@
-"""The state of a fleet at one time, kept in files: a snapshot, and the lag of its readers by groups of shards.
+"""The state of a fleet at one time, kept in two files: a snapshot, and a report of lag and loss by groups of shards.
 
-Each time has two files in one directory: ``NAME-TIME.snapshot.json``, which ``leases diff`` reads, and
-``NAME-TIME.report.json``. A file appears whole or not at all.
+The files are ``NAME-TIME.snapshot.json``, which ``leases diff`` reads, and ``NAME-TIME.report.json``. A file appears
+only when it is complete.
 """
 
 from __future__ import annotations
@@ -27,12 +27,13 @@ from streamclient.operate.snapshots import snapshot_text
 REPORT_FORMAT = "streamclient-report-1"
 
 REPORTS_KEPT = 100
-"""Number of reports of a stream that stay in a directory by default: with one every ten minutes, most of a day."""
+"""The default number of reports that a directory keeps for each fleet. With one report every ten minutes, they span
+most of a day."""
 
 
 @frozen
 class ShardGroup:
-    """The shards of a stream that are in one situation; at least one."""
+    """The shards of a stream that are in one situation; at least one shard."""
 
     table_name: str
     lines: tuple[ShardLine, ...]
@@ -44,7 +45,7 @@ class ShardGroup:
 
     @property
     def furthest_behind(self) -> ShardLine | None:
-        """The shard with the longest lag, among those whose lag is known."""
+        """The shard with the longest known lag; ``None`` if no lag is known."""
         known = [line for line in self.lines if line.lag_seconds is not None]
         return max(known, key=lambda line: line.lag_seconds or 0.0, default=None)
 
@@ -55,7 +56,7 @@ class ShardGroup:
         return min(known, key=lambda line: line.seconds_to_loss or 0.0, default=None)
 
     def __str__(self) -> str:
-        """Return one line for a log."""
+        """Return the group as one line for a log, with its longest lag and its shortest time to loss."""
         noun = "shard" if len(self.lines) == 1 else "shards"
         parts = [f"{self.table_name}: {len(self.lines)} {noun} {self.situation.name}"]
         if (late := self.furthest_behind) is not None and late.lag_seconds is not None:
@@ -72,9 +73,10 @@ class ShardGroup:
 def shard_groups(view: Overview) -> list[ShardGroup]:
     """Group the unfinished shards by situation.
 
-    Groups that do not move come first, the nearest to loss before the others.
+    Groups whose shards make no progress come first. Among the others, a group that is nearer to loss comes first.
     """
-    lines = sorted(view.shards, key=lambda line: line.explanation.situation.name)  # stable: nearest to loss first
+    # The shards are sorted by time to loss. A stable sort keeps this order within each situation.
+    lines = sorted(view.shards, key=lambda line: line.explanation.situation.name)
     groups = [
         ShardGroup(view.facts.stream.table_name, tuple(group))
         for _, group in groupby(lines, key=lambda line: line.explanation.situation.name)
@@ -83,7 +85,7 @@ def shard_groups(view: Overview) -> list[ShardGroup]:
 
 
 def fleet_report(view: Overview) -> Document:
-    """Return the document that ``top --json`` prints, with the groups."""
+    """Return the document that ``top --json`` prints, with the groups of shards added."""
     return {
         "format": REPORT_FORMAT,
         **overview_document(view),
@@ -105,11 +107,11 @@ def _group_document(group: ShardGroup) -> Document:
 
 
 class ReportDirectory:
-    """A directory with the newest snapshots and reports of each name; workers may share it.
+    """A directory with the newest snapshots and reports of each fleet. Several workers may write to it.
 
     Args:
         path: the directory; it is created if it does not exist.
-        kept: number of times whose files stay, for each name.
+        kept: the number of newest times whose files are kept for each fleet.
 
     Raises:
         ConfigurationError: ``path`` is not a directory, or cannot be created.
@@ -124,9 +126,9 @@ class ReportDirectory:
             raise ConfigurationError(f"{self._path} cannot be a directory of reports: {error}") from error
 
     def save(self, name: str, view: Overview, at_micros: int) -> Path:
-        """Write snapshot and report of a fleet, remove old ones, and return the path of the report.
+        """Write snapshot and report of the fleet ``name``, remove old files, and return the path of the report.
 
-        Files are named by the minute: a second report within a minute replaces the first.
+        A file's name has the minute of its time, so a second report within a minute replaces the first.
 
         Raises:
             OSError: a file cannot be written.
@@ -147,7 +149,7 @@ class ReportDirectory:
             unfinished.unlink(missing_ok=True)
 
     def _forget(self, name: str) -> None:
-        """Remove the files of old times, with those that a killed process left unfinished."""
+        """Remove the older files of the fleet ``name``, including unfinished files that a killed process left."""
         pattern = re.compile(rf"{re.escape(quote(name, safe=''))}-(\d{{8}}T\d{{4}}Z)\.(snapshot|report)\.json(\.\w+)?")
         times = {path: match[1] for path in self._path.iterdir() if (match := pattern.fullmatch(path.name))}
         kept = sorted(set(times.values()))[-self._kept :]

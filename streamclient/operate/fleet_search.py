@@ -1,4 +1,4 @@
-"""The fleets of an instance: which tables are status tables, and of which data tables. Nothing is written."""
+"""The search for the fleets of an instance: which tables are status tables, and which data table each one serves."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from streamclient.worker.lease.lease_rows import STATUS_TABLE
 
 
 def find_fleets(client: OTSClient) -> list[tuple[str, str]]:
-    """Return the data table and the status table of every fleet of an instance, by name.
+    """Return the data table and the status table of every fleet of an instance, sorted by name.
 
-    A status table has the key columns of a status table. The first of them is the id of a stream. The service makes the
-    id of the data table's name and a number, and it must be the id of the table's present stream. Makes one request for
-    each table, and two for each stream of a status table.
+    A table is a status table if it has the key columns of one. The first key column holds the id of a stream, which the
+    service composes from the data table's name and a number. A fleet is returned only if its stream is the present
+    stream of that data table. The search makes one request for each table, and two for each stream of a status table.
 
     Raises:
         StreamClientError: a call failed.

@@ -1,4 +1,4 @@
-"""A fleet that is read repeatedly with few requests, for one screen after another or for the console."""
+"""The repeated reading of a fleet with few requests, for the screens of ``top`` and for the console."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from streamclient.operate.site import Site
 from streamclient.operate.verdict import FleetVerdict, verdict
 
 STREAM_SECONDS = 30.0
-"""The seconds between two listings of the shards. The list changes when partitions split, which is rare while a person
-watches."""
+"""The seconds between two requests for the list of shards. The list changes when partitions of the table split or
+merge, which is rare while a person watches."""
 
 HEADS_PER_REFRESH = 20
-"""The number of shards whose next unread record is looked up per refresh, in turn. Each costs one small read, and a
-second one if the shard's checkpoint is the oldest record."""
+"""The largest number of shards whose next unread record one refresh reads; the shards take turns. Each shard takes one
+small read, or two if its checkpoint is the oldest record."""
 
 
 class FleetWatch:
-    """The reader of the facts for one screen after another, with few requests. For one thread."""
+    """The reader of a fleet, which returns a new screen at each call of ``next``. For one thread."""
 
     def __init__(self, site: Site, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._collector = FleetReader(site, monotonic=monotonic)
@@ -35,7 +35,7 @@ class FleetWatch:
         """The verdict of the last reading, even if that reading failed; ``None`` before the first reading."""
 
     def next(self) -> Overview:
-        """Return the next screen.
+        """Read the fleet, and return the next screen.
 
         Raises:
             StreamClientError: a read failed; the next call tries again.
@@ -51,7 +51,7 @@ class FleetWatch:
         return view
 
     def _read(self, before: FleetFacts | None) -> FleetFacts:
-        """Return the facts. A read that failed is among them."""
+        """Return the facts as they are now, with the problem of a read that failed."""
         if before is None or self._monotonic() - self._listed_at > STREAM_SECONDS:
             facts = self._collector.collect()
             if not facts.unreadable:

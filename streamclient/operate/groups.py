@@ -1,4 +1,4 @@
-"""A fleet with very many shards: counts by worker and lag, and the shards that do not move. Pure."""
+"""The document about a fleet with very many shards: counts by worker and lag, and the shards that stand still. Pure."""
 
 from __future__ import annotations
 
@@ -12,15 +12,14 @@ from streamclient.operate.overview import Overview, ShardLine, overview_document
 from streamclient.operate.verdict import FleetVerdict, Trouble
 
 LAG_BOUNDS_SECONDS = (1.0, 10.0, 60.0, 600.0, 3_600.0)
-"""The longest lag of each class but the last two. The first classes are read at once, and within a poll or two; the
-others are late by orders of size."""
+"""The longest lag in seconds of each class in ``LAG_CLASSES``. The last two classes have no bound."""
 
 LAG_CLASSES = ("up to 1 s", "up to 10 s", "up to 1 min", "up to 10 min", "up to 1 h", "over 1 h", "unknown")
-"""The words for the classes of lag. A shard's lag is unknown until its turn comes to be looked up."""
+"""The words for the classes of lag. A shard's lag is unknown until its next unread record was looked up."""
 
 NOT_MOVING_SHOWN = 25
-"""The largest number of shards that are named among those that do not move. People would not read more, and the verdict
-counts them all."""
+"""The largest number of shards without progress that a document lists. People would not read more, and the verdict has
+the number of all of them."""
 
 WELL = "well"
 """The health of a worker that has no trouble."""
@@ -30,34 +29,34 @@ class WorkerGroup(TypedDict):
     """The unfinished shards of one worker, counted by their lag."""
 
     id: str
-    """The worker; empty for shards without an owner."""
+    """The worker's name; empty for the shards without an owner."""
     health: str
-    """The health as ``top`` shows it: ``well``, the worker's trouble, ``unknown`` or ``no session row``; empty for no
-    worker."""
+    """The health as ``top`` shows it: ``well``, the worker's trouble, ``unknown`` or ``no session row``. Empty for the
+    shards without an owner."""
     counts: list[int]
-    """Number of shards in each class of ``lag_classes``, in that order."""
+    """The number of shards in each class of ``lag_classes``, in the order of the classes."""
     shards: int
-    """Number of unfinished shards."""
+    """The number of unfinished shards in this group."""
     moving: int
-    """Number of shards that move."""
+    """The number of unfinished shards in this group that make progress."""
 
 
 class Groups(TypedDict):
-    """The shards of a fleet in figures, in place of a list of them."""
+    """Counts of a fleet's shards, which replace the list of shards in a document."""
 
     lag_classes: list[str]
-    """The words for the classes of lag, from the shortest to the longest. The last word is for unknown lags."""
+    """The words for the classes of lag, from the shortest lag to the longest. The last word is for unknown lags."""
     workers: list[WorkerGroup]
-    """All workers by name; after them the shards without an owner, if there are any."""
+    """One group for each worker, by name; then one group for the shards without an owner, if there are any."""
     not_moving: list[Document]
-    """The shards that do not move, nearest to loss first, at most ``NOT_MOVING_SHOWN``. They are as in ``top --json``,
-    each with its shard also as ``id``."""
+    """At most ``NOT_MOVING_SHOWN`` shards that make no progress, nearest to loss first. Each has the form that
+    ``top --json`` prints, with the shard's id also as ``id``."""
     not_moving_more: int
-    """Number of further shards that do not move."""
+    """The number of shards without progress that ``not_moving`` leaves out."""
 
 
 def groups(view: Overview) -> Groups:
-    """Return the shards of a screen in groups."""
+    """Return counts of the unfinished shards by worker, and the shards that make no progress."""
     workers = [_group(worker["worker"], health(worker), view) for worker in view.workers]
     if "" in view.lines_of:
         workers.append(_group("", "", view))
@@ -94,8 +93,8 @@ def lag_counts(lines: Sequence[ShardLine]) -> list[int]:
 def groups_document(view: Overview) -> Document:
     """Return the document that ``top --json --groups`` prints: the screen with ``groups`` in place of ``shards``.
 
-    Its size does not grow with the number of shards. The verdict keeps the worst troubles, and of each the shards that
-    are nearest to loss; its words have the whole numbers. The lists of shards in sessions are left out.
+    The document's size does not grow with the number of shards. The verdict has only the worst troubles, each with only
+    the shards nearest to loss; its sentences still count all shards. The lists of shards in sessions are empty.
     """
     document = overview_document(view, has_shards=False)
     document["verdict"] = _short_verdict(view.verdict)
@@ -127,15 +126,15 @@ def _without_shards(worker: Document) -> Document:
 
 
 def health(worker: Document) -> str:
-    """Return in words the health of a worker, as ``worker_document`` tells it."""
+    """Return the health of a worker in words; ``worker`` is the result of ``worker_document``."""
     session = worker["session"]
     if session is None:
         return "no session row"
     if worker["life"] != "living" or stands_still(session):
-        return "unknown"  # what it said last may be over, or worse
+        return "unknown"  # the last published trouble may be outdated
     return session["trouble"] or WELL
 
 
 def stands_still(session: Document) -> bool:
-    """Return whether this machine knows that the worker's process gets no processor time, or is gone."""
+    """Return whether this machine knows that the session's process gets no processor time, or no longer exists."""
     return session["process"] in (Process.STOPPED.value, Process.GONE.value)

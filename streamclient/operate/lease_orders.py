@@ -1,6 +1,6 @@
-"""The orders about leases that commands and the console give: typed arguments in, an ``Order`` out.
+"""The orders about leases that commands and the console give: functions that make an ``Order`` of typed arguments.
 
-A command and the console give the same order: ``OrderExecutor`` plans the order, carries it out, and writes the audit.
+``OrderExecutor`` plans an order, carries it out, and writes the audit.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from streamclient.records import StreamRecord
 from streamclient.worker.parking.parked_frames import record_id
 
 LONGEST_RETENTION_HOURS = 168
-"""The longest time for which the service keeps records. If a stream does not tell its own retention, an order stands
-for this time; after it, none of the order's records can come any more."""
+"""The longest retention of any stream, in hours. An order about records is valid for the retention of its stream, or
+for this time if the retention is unknown. After that, the stream no longer has the records."""
 
 OPTIONS = (
     "--to",
@@ -39,15 +39,15 @@ OPTIONS = (
     "--for",
     "--pause",
 )
-"""The options with a value that the audit shows, in the order in which it shows them. Options of the connection, which
-may hold secrets, are not among them."""
+"""The options with a value that the audit shows, in this order. Options of the connection are not among them, because
+they may hold secrets."""
 
 FLAGS = ("--all", "--with-descendants", "--yes", "--force")
 """The options without a value that the audit shows. They come after ``OPTIONS`` in the shown command."""
 
 
 def command_text(action: str, shards: Sequence[str], options: Mapping[str, object | None]) -> str:
-    """Return a command as an operator types it after ``streamclient leases``, for the audit and for copying.
+    """Return the text that an operator types after ``streamclient leases``, for the audit and for copying.
 
     Args:
         action: the name of the action.
@@ -64,26 +64,26 @@ def command_text(action: str, shards: Sequence[str], options: Mapping[str, objec
 
 
 def typed_command(order: Order) -> str:
-    """Return the command line that gives an order, for copying. It lacks only the options of the connection."""
+    """Return the command line that gives an order, for copying. Only the options of the connection are missing."""
     reason = f" --reason {shlex.quote(order.reason)}" if order.reason else ""
     return f"streamclient leases {order.command}{reason}"
 
 
 def new_change_id() -> str:
-    """Return an id for the audit rows of one command."""
+    """Return a new id, which the audit rows of one command will share."""
     return uuid.uuid4().hex[:8]
 
 
 @frozen(kw_only=True)
 class LeaseSelection:
-    """The shards of an order: named ones, all of a worker, or all.
+    """The shards of an order: named shards, all shards of a worker, or all shards.
 
     Raises:
-        ConfigurationError: none of the three is given, or more than one.
+        ConfigurationError: not exactly one of ``shards``, ``worker`` and ``every`` is given.
     """
 
     shards: tuple[str, ...] = ()
-    """Whole ids."""
+    """The full ids of the named shards; empty if ``worker`` or ``every`` chooses the shards."""
     worker: str | None = None
     every: bool = False
 
@@ -93,11 +93,14 @@ class LeaseSelection:
 
     @property
     def options(self) -> Mapping[str, object | None]:
-        """The selection as options of a command."""
+        """The selection in the form of the options ``--worker`` and ``--all``."""
         return {"--worker": self.worker, "--all": self.every}
 
     def selected(self, facts: FleetFacts, is_wanted: Callable[[Lease], bool]) -> list[str]:
-        """Return the named shards. Without names, return the worker's or all shards for which ``is_wanted`` holds.
+        """Return the ids of the selected shards.
+
+        If no shard is named, return those shards of the worker, or of the whole fleet, whose lease satisfies
+        ``is_wanted``.
 
         Raises:
             ConfigurationError: the worker owns no lease.
@@ -120,10 +123,10 @@ class LeaseSelection:
 
 
 def require_pause(reason: str, lasting: str | None) -> None:
-    """Check the reason of a pause, and its duration as typed.
+    """Check the reason of a pause, and its duration ``lasting`` as typed.
 
     Raises:
-        ConfigurationError: the reason is empty, or the duration is not one.
+        ConfigurationError: the reason is empty, or ``lasting`` is not a duration.
     """
     if not reason:
         raise ConfigurationError("--reason is needed: it tells other operators why the shard is paused")
@@ -132,17 +135,17 @@ def require_pause(reason: str, lasting: str | None) -> None:
 
 
 def pause_order(site: Site, selection: LeaseSelection, *, by: str, reason: str, lasting: str | None = None) -> Order:
-    """Return the order to hold shards without reading them.
+    """Return the order to pause shards: their owners keep the leases, but do not read.
 
     Args:
-        site: the fleet, by whose clock the pause ends.
-        selection: the shards; of a worker's or of all shards, the unfinished ones.
-        by: the operator, whom the row names.
+        site: the fleet. The pause ends by the clock of its service.
+        selection: the shards. If it does not name them, only unfinished shards are paused.
+        by: the operator, whom the lease row names.
         reason: the reason, which other operators read.
         lasting: a duration as typed, ``15m`` for example; ``None`` to pause until an operator resumes.
 
     Raises:
-        ConfigurationError: the reason is empty, or the duration is not one.
+        ConfigurationError: the reason is empty, or ``lasting`` is not a duration.
     """
     require_pause(reason, lasting)
     until = None
@@ -159,7 +162,7 @@ def pause_order(site: Site, selection: LeaseSelection, *, by: str, reason: str, 
 
 
 def resume_order(selection: LeaseSelection, *, reason: str = "") -> Order:
-    """Return the order to end pauses. If the selection is a worker's or all shards, it means those that are paused."""
+    """Return the order to end pauses. If ``selection`` names no shards, the order concerns only paused shards."""
 
     def prepare(facts: FleetFacts) -> Planner:
         shard_ids = selection.selected(facts, lambda lease: lease.pause is not None)
@@ -187,9 +190,10 @@ def release_order(shard_id: str, *, vouched: bool = False, pause: str | None = N
 
     Args:
         shard_id: the shard.
-        vouched: the operator confirms that the owner's process is gone; see ``plan_release``.
-        pause: the longest time to wait for a running owner's pause, as typed, for the audit. The caller gives it to
-            ``OrderExecutor.carry_out`` in seconds; ``None`` if a running owner is not paused.
+        vouched: whether the operator confirms that the owner's process is gone; see ``plan_release``.
+        pause: the longest time, as typed, to wait until a running owner has paused; ``None`` to refuse the order if the
+            owner runs. This function uses it only for the audit. The caller also passes it to
+            ``OrderExecutor.carry_out``, in seconds.
         reason: the reason, for the audit.
     """
 
@@ -205,30 +209,31 @@ def release_order(shard_id: str, *, vouched: bool = False, pause: str | None = N
 
 @frozen(kw_only=True)
 class RecordChoice:
-    """The records of a shard that an order takes out, and where they go.
+    """The records that an order takes out of a shard, and the store that parks them.
 
     Raises:
-        ConfigurationError: ``count`` is not a number of records that an order can name.
+        ConfigurationError: ``count`` is larger than the number of records that an order can name.
     """
 
     shard_id: str
     record: str | None = None
-    """The id of one record. Without it and without ``count``, the record is the one at which the shard stopped."""
+    """The id of one record. If neither ``record`` nor ``count`` is given, the order takes out the record at which the
+    shard stopped."""
     count: int | None = None
-    """The number of records that follow, in place of ``record``."""
+    """The number of next records to take out. If it is given, ``record`` is not used."""
     parking_table: str | None = None
     parking_directory: str | None = None
-    """The directory of the store. Without table and directory the records are dropped."""
+    """The directory of the store. Without table and directory, the records are dropped."""
 
     def __attrs_post_init__(self) -> None:
         if self.count is not None and self.count > order_plans.MOST_RECORDS_ORDERED:
             raise ConfigurationError(
-                f"--records {self.count} is above {order_plans.MOST_RECORDS_ORDERED}, the most in a row"
+                f"--records {self.count} is above {order_plans.MOST_RECORDS_ORDERED}, the most that a lease row names"
             )
 
     @property
     def is_skip(self) -> bool:
-        """Whether the records are dropped."""
+        """Whether the records are dropped instead of parked."""
         return self.parking_table is None and self.parking_directory is None
 
 
@@ -237,9 +242,9 @@ def park_order(site: Site, choice: RecordChoice, *, by: str, reason: str = "", y
 
     Args:
         site: the fleet; the records are looked up in its stream.
-        choice: the records.
-        by: the operator, whom the row names.
-        reason: the reason, for the row and the audit.
+        choice: the records, and the store for them.
+        by: the operator, whom the lease row names.
+        reason: the reason, for the lease row and the audit.
         yes: whether the audit shows ``--yes``, without which the command is a dry run.
     """
     directory = choice.parking_directory
@@ -274,7 +279,7 @@ def park_order(site: Site, choice: RecordChoice, *, by: str, reason: str = "", y
 
 
 def _records_named(site: Site, facts: FleetFacts, choice: RecordChoice) -> Sequence[StreamRecord] | str:
-    """Return the records that the order names, or why it names none."""
+    """Return the records that ``choice`` names, or the reason why it names no record."""
     lease, halted = facts.lease(choice.shard_id), facts.halted_record(choice.shard_id)
     if lease is None or lease.is_finished:
         return "it has no records to take out"
@@ -287,7 +292,7 @@ def _records_named(site: Site, facts: FleetFacts, choice: RecordChoice) -> Seque
 
 
 def noting(planner: Planner, *notes: str) -> Planner:
-    """Return the planner whose plans have further notes."""
+    """Return ``planner`` with ``notes`` added to each of its plans."""
 
     def plan(facts: FleetFacts, still: Collection[str]) -> ChangePlan:
         return planner(facts, still).with_notes(*notes)

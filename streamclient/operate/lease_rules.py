@@ -1,4 +1,4 @@
-"""Rules about an unfinished lease: the cause of its wait, the worker that should act, its owner's words. Pure."""
+"""Rules about an unfinished lease: each looks for one obstacle, such as a parent, a pause or a dead owner. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from streamclient.operate.row_rules import in_circle
 from streamclient.operate.situations import Situation
 
 LeaseRule = Callable[[Case, RowFacts, Lease], Explanation | None]
-"""A rule: returns a verdict, or ``None`` if it has nothing to say."""
+"""A rule: it returns a verdict, or ``None`` if it does not apply to the lease."""
 
 
 def _waits_for_parent(case: Case, row: RowFacts, lease: Lease) -> Explanation | None:
@@ -35,7 +35,7 @@ def _waits_for_parent(case: Case, row: RowFacts, lease: Lease) -> Explanation | 
 
 
 def _blocking(case: Case, ancestor: str) -> str | None:
-    """Return the nearest unfinished shard at or above ``ancestor`` that is not being explained already."""
+    """Return the first of ``ancestor`` and its ancestors that is unfinished and does not wait for this verdict."""
     seen = {case.shard_id, *case.above}
     for shard_id in chain([ancestor], case.facts.tree.ancestors(ancestor)):
         lease = case.facts.lease(shard_id)
@@ -84,9 +84,9 @@ def _takers(case: Case) -> Sequence[str]:
 
 
 def _unless_left(case: Case, takers: Sequence[str]) -> str:
-    """Return the proviso that ``takers`` may have left the shard.
+    """Return words which say that the living workers ``takers`` may have left the shard.
 
-    It is needed if their rows lack room to name all such shards.
+    The words are empty unless the session row of each of these workers lacks room to name all shards that it left.
     """
     sessions = (case.facts.workers.get(name) for name in takers)
     if not all(session is not None and session.info.left_unnamed for session in sessions):
@@ -148,7 +148,7 @@ def _owner_gone(case: Case, row: RowFacts, lease: Lease) -> Explanation | None:
 
 
 def _is_cut_off(case: Case, session: WorkerFacts, state: Liveness) -> bool:
-    """Return whether an owner writes nothing although its process runs, and no other worker takes its shards."""
+    """Return whether an owner's process runs without a heartbeat, and no other worker can take its shards now."""
     if session.process is not Process.RUNNING or session.state == "killed":
         return False
     return state is Liveness.SILENT or (state is Liveness.DEAD and not case.living)
@@ -253,8 +253,8 @@ SITUATIONS: Mapping[Cause, Situation] = {
     Cause.PARENT: situations.WAITS_FOR_PARENT,
     Cause.FINISHED: situations.FINISHED,
 }
-"""The situation of each cause that a worker names, except causes that only follow from another one. If a worker names
-several causes, the first in this order decides, because it has to end first."""
+"""The situation for each cause that a worker names, except causes that only follow from another cause. If a worker
+names several causes, the cause that comes first here decides, because it has to end first."""
 
 KINDS: Mapping[str, Situation] = {
     ReasonKind.USER_CODE.value: situations.USER_CODE_RUNS,
@@ -263,11 +263,14 @@ KINDS: Mapping[str, Situation] = {
     ReasonKind.READING.value: situations.READING_FAILS,
     ReasonKind.CHECKPOINT.value: situations.WAITS_FOR_TABLE,
 }
-"""The situation by the kind of the reason alone, for a worker of another version that names no cause known here."""
+"""The situation for each kind of reason. It is used for workers of another version, which name unknown causes."""
 
 
 def situation_of(trouble: ShardTrouble) -> Situation:
-    """Return the situation that a worker names. Its words are never searched: they quote users' exceptions."""
+    """Return the situation for ``trouble``: by its causes or, if all causes are unknown, by its kind.
+
+    The trouble's sentence is not searched for words, because it quotes exceptions of user code.
+    """
     causes = {reason.cause for reason in trouble.reasons}
     named = (situation for cause, situation in SITUATIONS.items() if cause in causes)
     return next(named, KINDS.get(trouble.kind, situations.OWNER_SAYS))

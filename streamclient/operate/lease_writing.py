@@ -1,4 +1,4 @@
-"""Sending an operator's conditional writes, and finding out whether they were applied. For one thread."""
+"""The writes of an operator's orders to the status table, and the outcome of each write. For one thread."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from streamclient.operate.watching import still_there
 from streamclient.worker.lease.audit_rows import DONE
 
 TRIES_AT_MOST = 6
-"""The largest number of times that a write is planned on a fresh row. A paused owner renews every few seconds, and each
-renewal makes one write fail; more failures in a row have another cause."""
+"""The largest number of tries of one write, each planned on a fresh reading of the row. A paused owner renews its lease
+every few seconds, and a renewal can make one try fail. More failed tries have another cause."""
 
 
 class StatusTableWriter:
-    """The writer of one site's status table."""
+    """The writer of one fleet's status table, for the orders of operators."""
 
     def __init__(self, site: Site, collector: FleetReader) -> None:
         self._site = site
@@ -31,10 +31,10 @@ class StatusTableWriter:
     def write(
         self, facts: FleetFacts, planner: Planner, still: Mapping[str, Lease], changes: Sequence[PlannedWrite]
     ) -> dict[str, str]:
-        """Make the changes, rank by rank; return the outcome of each, by shard.
+        """Make the changes, lowest rank first; return the outcome of each change, by shard.
 
-        Each write is planned anew on a fresh row until it is accepted or refused. After a rank that is not entirely
-        done, no further rank is written.
+        Each write is planned anew on a fresh row until the write succeeds, its plan refuses it, or it has failed
+        ``TRIES_AT_MOST`` times. If a write does not succeed, no write of a higher rank is made.
         """
         outcomes = {change.shard_id: "not changed" for change in changes}
         for rank in sorted({change.rank for change in changes}):
@@ -57,7 +57,7 @@ class StatusTableWriter:
             writes = {change.shard_id: change.write for change in planned.changes if change.shard_id in left}
             refused = {refusal.shard_id: refusal.reason for refusal in planned.refusals if refusal.shard_id in left}
             outcomes.update((key, f"not changed: {reason}") for key, reason in refused.items())
-            # A row that the plan no longer changes is as it should be.
+            # If the plan no longer changes a row, the row has the wanted content.
             outcomes.update((key, DONE) for key in left - writes.keys() - refused.keys())
             outcomes.update(self.send([writes[key] for key in sorted(writes)]))
             left = {key for key in writes if outcomes[key] != DONE}
@@ -67,7 +67,7 @@ class StatusTableWriter:
         return facts
 
     def put_pauses(self, facts: FleetFacts, pauses: Mapping[str, Pause | None]) -> FleetFacts:
-        """Set or end pauses, by shard. A change of the lease's owner does not matter. Return the facts afterwards."""
+        """Set the pause of each shard in ``pauses``, or end it for ``None``; return facts that are read afterwards."""
         left = dict(pauses)
         for _ in range(TRIES_AT_MOST):
             leases = [lease for key in sorted(left) if (lease := facts.lease(key)) is not None]
@@ -79,7 +79,7 @@ class StatusTableWriter:
         return facts
 
     def send(self, writes: Sequence[LeaseWrite]) -> dict[str, str]:
-        """Send each write once; return the outcomes by shard. The row of a doubtful write is read back."""
+        """Send each write once; return the outcomes by shard. If an answer is lost, the row shows the outcome."""
         if not writes:
             return {}
         outcomes = {}

@@ -1,4 +1,4 @@
-"""The life of workers, what they cost, and the time until records are deleted. Pure."""
+"""Values derived from facts: whether workers live, their cost, and the lag and time to loss of shards. Pure."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from streamclient.model import Lease, Pause
 from streamclient.operate.facts import FleetFacts
 
 SILENT_SHARE = 0.5
-"""The share of the lease duration after which a worker without a heartbeat is silent. Heartbeats come every third of
-it."""
+"""The share of the lease duration after which a worker without a heartbeat is silent. A living worker gives a heartbeat
+every third of the lease duration."""
 
 
 class Liveness(Enum):
-    """The life of a worker, as the status table shows it."""
+    """The states of a worker, as far as the status table shows them."""
 
     LIVING = "living"
     SILENT = "silent"
     """A heartbeat is missing, but the worker's leases have not expired."""
     DEAD = "dead"
     UNSEEN = "unseen"
-    """The table has no row that the worker wrote."""
+    """The status table has no row that the worker wrote."""
 
 
 def life(facts: FleetFacts, worker: str) -> Liveness:
-    """Return whether a worker lives.
+    """Return whether ``worker`` lives, by the age of its last heartbeat.
 
-    Its session shows that; without a session, the heartbeats of its leases show it.
+    The heartbeat of its session row counts; if the worker has no session row, the heartbeats of its leases count.
     """
     session = facts.workers.get(worker)
     if session is not None and session.state == "killed":
@@ -43,7 +43,7 @@ def life(facts: FleetFacts, worker: str) -> Liveness:
 
 
 def last_beat_micros(facts: FleetFacts, worker: str) -> int:
-    """Return when a worker last wrote its session or, without a session, any of its leases; 0 if never."""
+    """Return the time of a worker's last write to its session row or, without one, to its leases; 0 if unknown."""
     session = facts.workers.get(worker)
     return facts.beats.get(worker, 0) if session is None else session.beat_micros
 
@@ -56,15 +56,15 @@ def living_workers(facts: FleetFacts) -> list[str]:
 
 
 def fleet_cost(facts: FleetFacts) -> Cost | None:
-    """Return the cost in an hour of the living workers that state theirs; ``None`` if none does."""
+    """Return the cost per hour of all living workers that publish their cost; ``None`` if no worker does."""
     told = (facts.workers[name].info.cost for name in living_workers(facts) if name in facts.workers)
     return together_an_hour(cost for cost in told if cost is not None)
 
 
 def is_lease_silent(facts: FleetFacts, lease: Lease) -> bool:
-    """Return whether the owner missed a heartbeat of this lease, or of its session.
+    """Return whether the owner of ``lease`` has missed a heartbeat of the lease or of its session.
 
-    An owner that lives may have given this lease up.
+    An owner may live and yet not renew a lease that it has given up.
     """
     row = facts.rows.get(lease.lease_key)
     age = 0.0 if row is None else facts.age_seconds(row.beat_micros)
@@ -72,15 +72,15 @@ def is_lease_silent(facts: FleetFacts, lease: Lease) -> bool:
 
 
 def is_pause_on(pause: Pause | None, now_micros: int) -> bool:
-    """Return whether there is a pause that has not run out."""
+    """Return whether ``pause`` is a pause that has not run out."""
     return pause is not None and (pause.until_micros is None or pause.until_micros > now_micros)
 
 
 def unread_micros(facts: FleetFacts, shard_id: str) -> int | None:
-    """Return the time of a shard's next unread record, or an earlier time; ``None`` if neither is known.
+    """Return the time of a shard's next unread record; ``None`` if no record waits or the time is unknown.
 
-    While the record cannot be read, the newest record before the checkpoint gives the earlier time. Python workers
-    store its time with the checkpoint; Java workers do not, and only the service knows what an iterator means.
+    If the next record cannot be read, return the earlier time of the newest record before the checkpoint. Python
+    workers store this time with the checkpoint; Java workers do not.
     """
     head, lease = facts.head(shard_id), facts.lease(shard_id)
     if head is None or head.is_trimmed:
@@ -91,18 +91,18 @@ def unread_micros(facts: FleetFacts, shard_id: str) -> int | None:
 
 
 def is_lag_bound(facts: FleetFacts, shard_id: str) -> bool:
-    """Return whether lag and time to loss are only bounds.
+    """Return whether the known lag and time to loss of a shard are only bounds.
 
-    If so, the lag may be shorter, and the time to loss longer.
+    Then the true lag may be shorter, and the true time to loss may be longer.
     """
     head = facts.head(shard_id)
     return head is not None and bool(head.problem) and unread_micros(facts, shard_id) is not None
 
 
 def lag_seconds(facts: FleetFacts, shard_id: str) -> float | None:
-    """Return the age of the next unread record: 0 if no record waits, ``None`` if its age is not known.
+    """Return the age of the next unread record in seconds: 0 if no record waits, ``None`` if the age is not known.
 
-    See ``is_lag_bound``.
+    The age may be an upper bound; see ``is_lag_bound``.
     """
     head, micros = facts.head(shard_id), unread_micros(facts, shard_id)
     if micros is not None:
@@ -111,9 +111,9 @@ def lag_seconds(facts: FleetFacts, shard_id: str) -> float | None:
 
 
 def seconds_to_loss(facts: FleetFacts, shard_id: str) -> float | None:
-    """Return the seconds until the next unread record is deleted; 0 if it is lost already. See ``is_lag_bound``.
+    """Return the seconds until the next unread record is deleted; 0 if it is lost already.
 
-    ``None`` if no unread record is known, or if the stream's retention is not.
+    ``None`` if no unread record or no retention is known. The time may be a lower bound; see ``is_lag_bound``.
     """
     head, micros = facts.head(shard_id), unread_micros(facts, shard_id)
     if head is None or not facts.stream.expiration_hours:
@@ -128,6 +128,6 @@ def seconds_to_loss(facts: FleetFacts, shard_id: str) -> float | None:
 def parked_records(facts: FleetFacts) -> dict[str, int]:
     """Return the number of records that each worker has parked since it started.
 
-    Workers that parked none are left out.
+    Workers that parked no record are left out.
     """
     return {name: facts.workers[name].info.parked for name in sorted(facts.workers) if facts.workers[name].info.parked}

@@ -1,4 +1,4 @@
-"""The processes of workers on this machine, for workers that publish where they run."""
+"""The state of a worker's process, if it runs on this machine and the worker publishes its process id."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from streamclient.operate.facts import Process
 
 
 def process_of(info: WorkerInfo) -> Process:
-    """Return the state of the worker's process. It is ``ELSEWHERE`` unless its id is counted in the same space as ours.
+    """Return the state of a worker's process; ``ELSEWHERE`` if this program cannot see the process.
 
-    The name of the host does not decide that: containers share it, and each counts its processes from 1.
+    It can see a process with which it shares the space of process ids. The host name does not show this: containers may
+    have the same host name, and each container numbers its processes from 1.
     """
     if not info.pid or not info.space or info.space != process_space():
         return Process.ELSEWHERE

@@ -1,4 +1,7 @@
-"""The next unread record of a shard: one small read at its checkpoint, remembered until the checkpoint moves."""
+"""The head of a shard, which is its next unread record. A small read at the shard's checkpoint returns it.
+
+``HeadReader`` remembers each head until the shard's checkpoint moves.
+"""
 
 from __future__ import annotations
 
@@ -21,18 +24,17 @@ from streamclient.worker.parking.parked_frames import record_id as id_of
 from streamclient.worker.parking.parked_frames import sequence_of
 
 MOST_EMPTY_PAGES = 5
-"""The largest number of consecutive pages without records that are followed. The service may answer a stretch without
-records in several pages."""
+"""The largest number of consecutive pages without records that a read follows. The service may return several pages
+without records before the next record."""
 
 RECORDS_PER_SEARCH = 100
 MOST_PAGES_SEARCHED = 20
-"""The number of records of a page in a search for one record, and the largest number of its pages. The search begins at
-the record's own time, a microsecond; few records of a shard have the same time, and the service may begin a little
-earlier."""
+"""The largest number of pages that a search for one record reads, each with ``RECORDS_PER_SEARCH`` records. A search
+begins at the record's own time in microseconds, or a little earlier, and few records of a shard have the same time."""
 
 PARALLEL_READS = 8
-"""The number of simultaneous reads: quick for a fleet of a thousand shards, and a small load beside that of its
-workers."""
+"""The largest number of parallel reads. With it, a thousand heads are read quickly, and the load on the service is
+small beside the load of the fleet."""
 
 QUIET_SECONDS = 5.0
 """The seconds for which a shard that had no unread record is assumed to have none."""
@@ -40,7 +42,7 @@ QUIET_SECONDS = 5.0
 
 @frozen
 class ShardHead:
-    """The first record at a position, if there is one."""
+    """The result of a read at a position: the first record, or ``None`` without a record."""
 
     record: StreamRecord | None
     is_end: bool = False
@@ -48,10 +50,10 @@ class ShardHead:
 
 
 def read_head(streams: StreamApi, stream_id: str, shard_id: str, checkpoint: str) -> ShardHead:
-    """Read one record at a checkpoint: one to three requests, a few more in a stretch without records.
+    """Read the first record at a checkpoint. Takes one or two requests, and one more for each page without records.
 
     Raises:
-        TrimmedDataException: the position is past the stream's retention.
+        TrimmedDataException: the stream's retention has removed records at the checkpoint.
     """
     if checkpoint == CheckpointPosition.SHARD_END:
         return ShardHead(None, is_end=True)
@@ -72,10 +74,10 @@ def read_head(streams: StreamApi, stream_id: str, shard_id: str, checkpoint: str
 def read_next(
     streams: StreamApi, stream_id: str, shard_id: str, checkpoint: str, count: int, *, first_id: str = ""
 ) -> list[StreamRecord]:
-    """Read the next ``count`` records at a checkpoint, or from the record ``first_id`` on; fewer if there are fewer.
+    """Read at most ``count`` records, beginning at the record ``first_id`` or, without it, at the checkpoint.
 
     Raises:
-        TrimmedDataException: the position is past the stream's retention.
+        TrimmedDataException: the stream's retention has removed records at this position.
     """
     if checkpoint == CheckpointPosition.SHARD_END:
         return []
@@ -97,10 +99,10 @@ def read_next(
 
 
 def find_record(streams: StreamApi, stream_id: str, shard_id: str, record_id: str) -> StreamRecord | None:
-    """Return the record with an id; ``None`` if the shard does not have it. Reads from the record's time on.
+    """Return the record with the id ``record_id``, or ``None`` if the shard does not have it.
 
     Raises:
-        ValueError: the text is not the id of a record.
+        ValueError: ``record_id`` is not the id of a record.
     """
     wanted = sequence_of(record_id)
     text = streams.get_shard_iterator(stream_id, shard_id, wanted.timestamp_micros)
@@ -123,7 +125,7 @@ class _Remembered:
 
 
 class HeadReader:
-    """The reader of one stream's heads, which it remembers. One thread calls it; the reads run in parallel."""
+    """The reader of the heads of one stream's shards, which it remembers. For one thread; its reads run in parallel."""
 
     def __init__(self, streams: StreamApi, stream_id: str, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._streams = streams
@@ -132,24 +134,25 @@ class HeadReader:
         self._remembered: dict[str, _Remembered] = {}
 
     def known(self, shard_id: str, checkpoint: str) -> HeadFacts | None:
-        """Return the head if it is known without a read.
+        """Return the shard's head if it is known without a read; ``None`` if not.
 
-        An unread record stays the next one until the checkpoint moves.
+        While the checkpoint stays the same, the next unread record stays the same, too.
         """
         memory = self._remembered.get(shard_id)
         if memory is None or memory.checkpoint != checkpoint:
             return None
-        # An end is looked up again: a page that was cut looks like one. A failed read rests for the same time.
+        # All other heads are read again after a pause: for example the end of a shard, which an incomplete page can
+        # seem to show.
         is_finished = checkpoint == CheckpointPosition.SHARD_END
         is_lasting = memory.facts.next_record_micros is not None or memory.facts.is_trimmed or is_finished
         return memory.facts if is_lasting or self._monotonic() - memory.read_at < QUIET_SECONDS else None
 
     def forget_all_but(self, shard_ids: Container[str]) -> None:
-        """Forget all shards but ``shard_ids``, because a reader may live as long as its worker."""
+        """Forget the remembered heads of all shards not in ``shard_ids``, so that the memory of heads does not grow."""
         self._remembered = {key: memory for key, memory in self._remembered.items() if key in shard_ids}
 
     def read(self, checkpoints: Mapping[str, str]) -> dict[str, HeadFacts]:
-        """Return the heads of shards at ``checkpoints``. Heads that are not known are read in parallel."""
+        """Return the head of each shard in ``checkpoints``. Heads that are not known are read in parallel."""
         heads = {key: head for key, text in checkpoints.items() if (head := self.known(key, text)) is not None}
         missing = [(key, text) for key, text in checkpoints.items() if key not in heads]
         if missing:
@@ -186,7 +189,7 @@ class HeadReader:
 
 
 def change_document(shard_id: str, record: StreamRecord) -> Mapping[str, Any]:
-    """Return a change as a document for JSON, with bytes as ``{"base64": text}``."""
+    """Return a record as a document for JSON. Values of bytes have the form ``{"base64": text}``."""
     sequence = record.sequence_info
     document = {
         "shard": shard_id,

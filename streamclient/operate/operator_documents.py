@@ -1,6 +1,7 @@
-"""The documents that commands print with ``--json``: plain dictionaries, whose members the documentation names. Pure.
+"""The documents that commands print with ``--json``: dictionaries whose members the documentation lists. Pure.
 
-Members are only ever added. Times are microseconds since 1970, durations are seconds; an unknown value is ``null``.
+No later version removes a member. Times are microseconds since 1970, durations are seconds. An unknown value is
+``null``.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def fleet_document(facts: FleetFacts) -> Document:
 
 
 def lease_document(facts: FleetFacts, explanation: Explanation) -> Document:
-    """Return one lease with the verdict about its shard."""
+    """Return the lease row of a shard, with the verdict about the shard, as a JSON object."""
     row = facts.rows.get(explanation.shard_id)
     return {
         **row_document(explanation.shard_id, row),
@@ -77,7 +78,7 @@ def row_document(shard_id: str, row: RowFacts | None) -> Document:
 
 
 def lease_columns(lease: Lease) -> Document:
-    """Return the columns of a lease."""
+    """Return the columns of a lease row as members of a document."""
     pending = None
     if lease.pending is not None:
         pending = {**asdict(lease.pending), "state": lease.pending.state.hex()}
@@ -97,7 +98,7 @@ def lease_columns(lease: Lease) -> Document:
 
 
 def worker_document(facts: FleetFacts, name: str) -> Document:
-    """Return one worker, with its session row if it has one."""
+    """Return a worker's state, its numbers of leases and its session row, if it has one, as a JSON object."""
     worker = facts.workers.get(name)
     owned = facts.owned.get(name, [])
     return {
@@ -110,7 +111,7 @@ def worker_document(facts: FleetFacts, name: str) -> Document:
 
 
 def session_document(facts: FleetFacts, worker: WorkerFacts) -> Document:
-    """Return a worker's session row."""
+    """Return the content of a worker's session row as members of a document."""
     info = worker.info
     return {
         "state": worker.state,
@@ -133,7 +134,7 @@ def session_document(facts: FleetFacts, worker: WorkerFacts) -> Document:
 
 
 def explanation_document(facts: FleetFacts, explanation: Explanation) -> Document:
-    """Return a verdict and its evidence."""
+    """Return the verdict about a shard, with its cause, the advice and the evidence, as a JSON object."""
     return {
         "shard": explanation.shard_id,
         "situation": explanation.situation.name,
@@ -146,7 +147,7 @@ def explanation_document(facts: FleetFacts, explanation: Explanation) -> Documen
 
 
 def audit_document(record: AuditRecord) -> Document:
-    """Return one audit row."""
+    """Return one audit row as a JSON object. The columns before and after the change are parsed."""
     return {
         "change": record.change_id,
         "at_micros": record.at_micros,
@@ -161,7 +162,7 @@ def audit_document(record: AuditRecord) -> Document:
 
 
 def report_document(command: str, report: OrderReport) -> Document:
-    """Return the report of a command that changes something: what it did, or would do."""
+    """Return the report of a command that changes leases: the changes that it made, or would make."""
     return {
         "command": command,
         "status": report.status.value,
@@ -172,7 +173,7 @@ def report_document(command: str, report: OrderReport) -> Document:
 
 
 def plan_document(plan: ChangePlan, outcomes: Any = None) -> Document:
-    """Return the writes of a plan, with the columns that they change."""
+    """Return the writes of a plan with the columns that they change, and the plan's refusals."""
     changes = []
     for change in plan.changes:
         write = change.write
@@ -196,7 +197,7 @@ def plan_document(plan: ChangePlan, outcomes: Any = None) -> Document:
 
 
 def shard_document(shard: Shard) -> Document:
-    """Return one shard as the stream lists it."""
+    """Return the id of a shard and the sorted ids of its parents, as the stream lists them, as a JSON object."""
     return {"shard": shard.shard_id, "parents": sorted(shard.parent_shard_ids)}
 
 
@@ -208,7 +209,7 @@ def _parsed(text: str) -> Any:
 
 
 def explanations_document(facts: FleetFacts, told: FleetVerdict, explanations: Sequence[Explanation]) -> Document:
-    """Return the verdict about the fleet, and the explanations of several shards."""
+    """Return the verdict about a fleet, with the given explanations of its shards, as a JSON object."""
     return {
         **fleet_document(facts),
         "verdict": told,

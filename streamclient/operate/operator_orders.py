@@ -2,11 +2,11 @@
 
 Laws:
 
-* Nothing is written before the whole plan is allowed. After that every write is conditional.
-* The audit rows are stored before the first effect, a pause included, and completed after the last.
-* Shards that were paused for a command are resumed when the command ends, however it ends. If its process dies, the
-  pause ends by itself ``ABANDONED_SECONDS`` after the command's own limit.
-* A command that was agreed to by its digest is refused if its plan has changed meanwhile.
+* Nothing is written before the whole plan is allowed. Every write is conditional.
+* The audit rows are stored before the first write to a lease, a pause included, and completed after the last write.
+* A command resumes the shards that it paused, even if it fails. If the command's process dies, its pauses end by
+  themselves, about ``ABANDONED_SECONDS`` after the time for which the command would have waited for owners.
+* An operator may agree to a plan by its digest. If the plan has changed since then, the command writes nothing.
 """
 
 from __future__ import annotations
@@ -36,65 +36,68 @@ from streamclient.operate.watching import RowWatcher, may_be_read, still_there
 from streamclient.worker.lease.audit_rows import DONE, AuditRecord
 
 ABANDONED_SECONDS = 900.0
-"""The time from a command's own limit to the end of its pause, if the command's process dies. It is long enough for
-slow answers and clocks that differ, and short enough that no operator has to end the pause by hand."""
+"""The seconds for which a command's pauses last beyond the time that the command waits for owners. They matter only if
+the command's process dies. They suffice for slow answers and for clocks that differ, and are few enough that no
+operator has to end the pauses by hand."""
 
 DIGEST_CHARACTERS = 16
-"""The number of characters of a plan's digest: 64 bits, far more than the plans that one operator looks at."""
+"""The number of hexadecimal digits in the digest of a plan. Its 64 bits suffice to tell the plans of one operator
+apart."""
 
 _OWNERS_OWN = frozenset({"counter", "pause_taken"})
-"""Fields that the owner of a lease writes while an operator looks at a plan; they change nothing of its meaning."""
+"""The fields of a lease that its owner may write without changing an operator's plan."""
 
 _DRAWN = frozenset({"request_id", "at_micros", "until_micros"})
-"""The fields that are new in each plan of a command: ids, and times counted from now. The command has the durations."""
+"""The fields that differ in each plan of the same command: ids and times. The digest leaves them out. It covers the
+command's text, which has the durations."""
 
 
 class PlanChangedError(StreamClientException):
-    """The plan of a command is no longer the one that was agreed to; nothing was written."""
+    """The error for a plan that is no longer the plan to which the operator agreed. Nothing was written."""
 
 
 class OrderStatus(Enum):
-    """The end of a command."""
+    """The way in which a command ended."""
 
     PLANNED = "planned"
     """A dry run: nothing was written."""
     DONE = "done"
     UNCHANGED = "unchanged"
-    """There was nothing to do."""
+    """Nothing had to be changed."""
     REFUSED = "refused"
     """The command is not allowed; nothing was written."""
     GIVEN_UP = "given-up"
     """An owner did not acknowledge a pause in time. No position and no owner was changed."""
     FAILED = "failed"
-    """Some writes were not accepted; the outcomes name them."""
+    """Some writes were not accepted; the outcomes say which."""
 
 
 @frozen(kw_only=True)
 class Order:
-    """A command."""
+    """A command of an operator about leases, ready to be planned."""
 
     command: str
-    """The command as typed, for the audit."""
+    """The text of the command as the operator types it. The audit stores this text."""
     prepare: Callable[[FleetFacts], Planner]
-    """The function that looks positions up and makes the planner. It is called again after a pause, because the owner
-    has moved on. Raises ``ConfigurationError`` if the command makes no sense for these facts."""
+    """The function that looks positions up and makes the planner. It is called again once the owner has paused, because
+    the owner may have read on. Raises ``ConfigurationError`` if the command makes no sense for the facts."""
     reason: str = ""
     change_id: str
-    """The id that its audit rows share."""
+    """The id that the command's audit rows share."""
     wakes_all: bool = False
-    """True if every worker should look at the rows at once, not only the workers that are concerned."""
+    """True if every worker should read the lease rows immediately, not only the workers whose leases change."""
 
 
 @frozen(kw_only=True)
 class OrderReport:
-    """The outcome of a command."""
+    """The outcome of a command: its status, its plan, and the outcome of each write."""
 
     status: OrderStatus
     plan: ChangePlan
     change_id: str = ""
-    """The id that its audit rows share; empty if nothing was to be written."""
+    """The id that the command's audit rows share; empty if the command has no audit rows."""
     outcomes: Mapping[str, str] = field(factory=dict)
-    """The outcome by shard: ``done``, or what went wrong."""
+    """The outcome by shard: ``done``, or the reason why the write failed."""
     notes: tuple[str, ...] = ()
 
 
@@ -107,7 +110,7 @@ class _Work:
     planner: Planner
     records: Sequence[AuditRecord]
     still: Mapping[str, Lease]
-    """Leases whose counters were seen to stand still, which proves that their owners are dead."""
+    """The leases whose counters did not change while they were watched. So their owners are dead."""
 
     def report(self, status: OrderStatus, outcomes: Mapping[str, str], *notes: str) -> OrderReport:
         return OrderReport(
@@ -116,7 +119,7 @@ class _Work:
 
 
 class OrderExecutor:
-    """The executor of commands at one site, for one thread."""
+    """The executor of one operator's commands about the leases of one fleet. For one thread."""
 
     def __init__(
         self,
@@ -139,13 +142,13 @@ class OrderExecutor:
     ) -> OrderReport:
         """Plan the command and, without ``dry_run``, write its changes.
 
-        With ``pause_seconds`` running owners are paused first, and waited for at most that long. With ``agreed``, the
-        ``order_digest`` of an earlier dry run, the changes are written only if the plan is still the same.
+        With ``pause_seconds``, pause running owners first, and wait for them for at most this time. With ``agreed``,
+        the ``order_digest`` of an earlier dry run, write the changes only if the plan is still the same.
 
         Raises:
-            PlanChangedError: the plan is not the one that was agreed to; nothing was changed.
-            StreamClientError: a read failed, the audit could not be written, or the command makes no sense here;
-                nothing was changed.
+            PlanChangedError: the plan's digest is not ``agreed``; nothing was changed.
+            StreamClientError: a read failed, the audit could not be written, or the command makes no sense for the
+                fleet. Nothing was changed, unless a read failed after the first write.
         """
         facts = self._facts()
         planner = order.prepare(facts)
@@ -184,7 +187,7 @@ class OrderExecutor:
         return facts
 
     def _watched(self, facts: FleetFacts, planner: Planner) -> tuple[FleetFacts, Mapping[str, Lease]]:
-        """Watch owners that seem dead; return the facts after that, and the leases that stood still."""
+        """Watch the leases of owners that seem dead; return later facts, and the leases that did not change."""
         unobserved = [
             refusal.shard_id for refusal in planner(facts, ()).refusals if refusal.hindrance is Hindrance.UNOBSERVED
         ]
@@ -204,7 +207,7 @@ class OrderExecutor:
         try:
             late, outcomes = self._change_quietly(work, facts, to_pause, dict.fromkeys(before, pause), seconds)
         except BaseException as error:
-            # No other code would ever complete these audit rows. The lease rows show what was written, if anything.
+            # No other code would ever complete these audit rows. The lease rows show which writes were made.
             outcome = {record.shard_id: f"ended early: {type(error).__name__}: {error}" for record in work.records}
             self._complete_audit(work.records, outcome)
             raise
@@ -217,8 +220,8 @@ class OrderExecutor:
     ) -> tuple[Sequence[str], Mapping[str, str]]:
         """Pause, wait until no worker reads, and write. Return the shards that are still read, and the outcomes.
 
-        One of the two results is empty. A worker that takes a lease meanwhile finds the pause in its row, and the
-        command waits for that worker, too.
+        One of the two results is empty. If a worker takes a lease meanwhile, it finds the pause in the lease row, and
+        the command waits for that worker, too.
         """
         facts = self._writer.put_pauses(facts, pauses)
         self._wake_owners(facts, to_pause)
@@ -279,7 +282,7 @@ class OrderExecutor:
         return work.report(OrderStatus.DONE if is_done else OrderStatus.FAILED, outcomes, *notes)
 
     def _complete_audit(self, records: Sequence[AuditRecord], outcomes: Mapping[str, str]) -> tuple[str, ...]:
-        """Complete the audit rows. If that fails, return a note, because the changes stand nevertheless."""
+        """Complete the audit rows. If that fails, return a note instead of an error: the changes are made already."""
         try:
             self._audit.complete(records, outcomes)
         except StreamClientError as error:
@@ -295,10 +298,10 @@ class OrderExecutor:
 
 
 def order_digest(order: Order, plan: ChangePlan) -> str:
-    """Return a short text that two plans of a command share if and only if they would write the same.
+    """Return the digest of a plan. Two plans of a command have the same digest if they would make the same changes.
 
-    It is made of the command, and of shard, kind, and fields before and after of each write. Counters and
-    acknowledgements, which owners write all the time, do not count, nor do the ids and times of the new orders.
+    The digest covers the command, and of each write the shard, the kind, and the fields before and after. It leaves out
+    counters and acknowledgements, which owners write all the time, and the ids and times of new orders.
     """
     writes = [_write_digested(change.write) for change in sorted(plan.changes, key=lambda change: change.shard_id)]
     text = json.dumps([order.command, order.reason, writes], ensure_ascii=False, sort_keys=True)
@@ -317,7 +320,7 @@ def _write_digested(write: LeaseWrite) -> list[Any]:
 
 
 def _timeless(value: Any) -> Any:
-    """Return a field without the ids and times that a command draws anew with each plan."""
+    """Return the value of a field without the ids and times that are new in each plan of a command."""
     if isinstance(value, list):
         return [_timeless(each) for each in value]
     return {name: each for name, each in value.items() if name not in _DRAWN} if isinstance(value, dict) else value
@@ -329,7 +332,10 @@ def _first_paused(facts: FleetFacts, shard_ids: Sequence[str]) -> tuple[str, ...
 
 
 def _to_be_taken(facts: FleetFacts, plan: ChangePlan, still: Collection[str]) -> list[str]:
-    """Return leases that are handed over or have no owner. Workers may read their shards by the time of the write."""
+    """Return the shards of the plan whose lease a worker may take before the write.
+
+    Such a lease is handed over or has no owner.
+    """
     if not living_workers(facts):
         return []
     leases = {change.shard_id: change.write.seen for change in plan.changes}
@@ -337,5 +343,5 @@ def _to_be_taken(facts: FleetFacts, plan: ChangePlan, still: Collection[str]) ->
 
 
 def _concerned(write: LeaseWrite) -> tuple[str, ...]:
-    """Return the workers that should look at the row at once: its owner, and the future owner."""
+    """Return the workers that should read the lease row immediately after the write: the owner and the next owner."""
     return (write.seen.owner, "" if write.result is None else write.result.stealer)

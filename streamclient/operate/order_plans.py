@@ -1,6 +1,7 @@
-"""Orders to take records out of a shard: the names of the records, the obstacles, the plan, and the withdrawal.
+"""Orders to take records out of a shard: the choice of the records, the plan of an order, and its withdrawal.
 
-An order moves no checkpoint, and nothing has to be paused for it or for its withdrawal: its owner obeys while it reads.
+An order does not move the checkpoint. The shard's owner obeys an order while it goes on reading, so no
+pause is needed.
 """
 
 from __future__ import annotations
@@ -24,15 +25,15 @@ from streamclient.worker.parking.parked_frames import key_text, sequence_of
 from streamclient.worker.parking.parked_frames import record_id as id_of
 
 MOST_RECORDS_ORDERED = 200
-"""The largest number of records that the orders of a row name. Every worker reads the row with each scan: this number
-of ids is 12 KiB, and a shard with more bad records has another fault."""
+"""The largest number of records that all orders in a lease row name together. Their ids take 12 KiB, which every worker
+reads with each scan. A shard with more bad records has another fault."""
 
 
 def named_record(streams: StreamApi, lease: Lease, record_id: str) -> StreamRecord | str:
-    """Return the record of a shard with an id, or why it cannot be taken out.
+    """Return the record with the id ``record_id``, or the reason why it cannot be taken out.
 
     Raises:
-        ConfigurationError: the text is not the id of a record.
+        ConfigurationError: ``record_id`` is not the id of a record.
     """
     try:
         record = find_record(streams, lease.stream_id, lease.lease_key, record_id)
@@ -43,16 +44,17 @@ def named_record(streams: StreamApi, lease: Lease, record_id: str) -> StreamReco
     try:
         following = read_head(streams, lease.stream_id, lease.lease_key, lease.checkpoint).record
     except TrimmedDataException:
-        return record  # the checkpoint is before all records that are left
+        return record  # the checkpoint is before all records that the stream still has
     if following is None or following.sequence_info > record.sequence_info:
         return f"record {record_id} was passed: the checkpoint is after it"
     return record
 
 
 def next_records(streams: StreamApi, lease: Lease, count: int, halted: str) -> Sequence[StreamRecord] | str:
-    """Return the next ``count`` records of a shard, or why there are not that many.
+    """Return the next ``count`` records of a shard, or the reason why they cannot be taken out.
 
-    They begin at the record at which the shard stopped, else at the checkpoint.
+    The records begin at ``halted``, the record at which the shard stopped. If ``halted`` is empty, they begin at the
+    checkpoint.
     """
     if halted and isinstance(problem := named_record(streams, lease, halted), str):
         return problem
@@ -67,7 +69,7 @@ def next_records(streams: StreamApi, lease: Lease, count: int, halted: str) -> S
 
 
 def record_note(record: StreamRecord) -> str:
-    """Return one record in words: id, key, kind of change, time."""
+    """Return a sentence that names a record by its id, type, key and time."""
     written = utc_text(record.sequence_info.timestamp_micros)
     return f"record {id_of(record)}: {record.record_type.value} of {key_text(record.primary_key)}, written {written}"
 
@@ -75,16 +77,17 @@ def record_note(record: StreamRecord) -> str:
 def plan_record_order(
     facts: FleetFacts, stood_still: Collection[str], *, shard_id: str, order: RecordOrder, problem: str
 ) -> ChangePlan:
-    """Plan to order the owner of a shard, present or later, to take records out. The checkpoint stays.
+    """Plan to add ``order`` to a shard's lease, so that its owner takes the order's records out.
 
-    ``problem`` is the reason why the records cannot be taken out, from the stream or the shard's owner; empty if they
-    can.
+    Every later owner obeys the order, too. The change leaves the checkpoint as it is.
+
+    ``problem`` is the reason why the records cannot be taken out; it is empty if they can.
     """
     lease = lease_of(facts, shard_id)
     if isinstance(lease, Refusal):
         return ChangePlan(refusals=(lease,))
     if any(standing.request_id == order.request_id for standing in lease.orders):
-        return ChangePlan()  # it is in the row
+        return ChangePlan()  # the lease row already has the order
     named = sum(len(standing.record_ids) for standing in lease.orders)
     same = [
         each for each in lease.orders if each.is_skip == order.is_skip and {*order.record_ids} <= {*each.record_ids}
@@ -112,7 +115,7 @@ def plan_record_order(
 
 
 def _deaf_to_orders(facts: FleetFacts, lease: Lease) -> str:
-    """Return why the workers that may read the shard would ignore an order; empty if one of them obeys."""
+    """Return why the owner, or every living worker, would ignore an order; empty if the order will be obeyed."""
     living = living_workers(facts)
     obeying = [name for name in living if name in facts.workers and facts.workers[name].info.obeys_orders]
     hand_over = f"move the shard to one that does: {', '.join(obeying)}" if obeying else "start one that does"
@@ -131,7 +134,7 @@ def _deaf_to_orders(facts: FleetFacts, lease: Lease) -> str:
 
 
 def _order_notes(facts: FleetFacts, lease: Lease, order: RecordOrder) -> tuple[str, ...]:
-    """Return what the operator should know: who obeys, and when."""
+    """Return notes for the operator: which workers obey the order, which do not, and when."""
     notes = []
     if is_pause_on(lease.pause, facts.now_micros):
         notes.append(f"it is paused by {lease.pause.by if lease.pause else ''}: the order is obeyed once it is resumed")
@@ -150,13 +153,13 @@ def _order_notes(facts: FleetFacts, lease: Lease, order: RecordOrder) -> tuple[s
 
 
 def chosen_order(lease: Lease, order_id: str) -> RecordOrder | None:
-    """Return the lease's standing order ``order_id``, or without an id its only order; ``None`` if no order fits."""
+    """Return the lease's order ``order_id``, or its only order if ``order_id`` is empty; ``None`` if no order fits."""
     named = [order for order in lease.orders if order_id in ("", order.request_id)]
     return named[0] if len(named) == 1 else None
 
 
 def ends_noted(records: Iterable[AuditRecord]) -> dict[str, str]:
-    """Return the ends of orders in words, by id, as workers noted them. ``records`` begin with the newest."""
+    """Return how orders ended, in words by order id, as workers noted it in ``records``, which are newest first."""
     found: dict[str, str] = {}
     for record in records:
         if _is_end(record):
@@ -166,7 +169,7 @@ def ends_noted(records: Iterable[AuditRecord]) -> dict[str, str]:
 
 
 def orders_over(records: Sequence[AuditRecord]) -> dict[str, str]:
-    """Return in words the orders that ended or were withdrawn, by id. The newest come first, as in ``records``."""
+    """Return how orders ended or were withdrawn, in words by order id. ``records`` and result are newest first."""
     ends, found = ends_noted(records), dict[str, str]()
     for record in records:
         if _is_end(record):
@@ -183,7 +186,7 @@ def _is_end(record: AuditRecord) -> bool:
 
 
 def _ids_in(columns: str) -> set[str]:
-    """Return the ids of the orders in the columns of an audit row, which any version may have written."""
+    """Return the ids of the orders in an audit row's ``columns``; empty if these have no orders in a known form."""
     try:
         return {order["request_id"] for order in json.loads(columns)["orders"]}
     except (ValueError, TypeError, KeyError):
@@ -193,7 +196,7 @@ def _ids_in(columns: str) -> set[str]:
 def records_passed(streams: StreamApi, lease: Lease, order: RecordOrder) -> int | None:
     """Return the number of an order's records that are before the checkpoint.
 
-    ``None`` if that cannot be known any more.
+    ``None`` if the records at the checkpoint are past the stream's retention.
     """
     if lease.is_finished:
         return len(order.record_ids)
@@ -215,14 +218,14 @@ def plan_withdrawal(
     over: Mapping[str, str],
     passed: int | None = None,
 ) -> ChangePlan:
-    """Plan to remove an order from the row of a shard. Records that the order took out stay taken out.
+    """Plan to remove an order from the lease row of a shard. Records that the order took out stay taken out.
 
     Args:
         facts: the fleet.
-        stood_still: not used; every plan has it.
+        stood_still: not used; every planner has this parameter.
         shard_id: the shard.
-        order_id: the id of the order; empty for the only one.
-        over: the ends of orders in words, by id, as the audit has them.
+        order_id: the id of the order; empty for the only order of the shard.
+        over: the ends of orders in words, by order id, as the audit has them.
         passed: the number of the order's records that are before the checkpoint, if that is known.
     """
     lease = lease_of(facts, shard_id)
@@ -242,7 +245,7 @@ def _named_order(order: RecordOrder) -> str:
 
 
 def _no_such_order(lease: Lease, order_id: str, over: Mapping[str, str]) -> str:
-    """Return why no order can be withdrawn."""
+    """Return why the order ``order_id`` cannot be withdrawn: it is over or unknown, or the choice is not clear."""
     standing = f"its orders: {', '.join(map(_named_order, lease.orders))}" if lease.orders else ""
     if not order_id and lease.orders:
         return f"it has {len(lease.orders)} orders, name one with --order ID; {standing}"
@@ -259,7 +262,7 @@ def _no_such_order(lease: Lease, order_id: str, over: Mapping[str, str]) -> str:
 def _withdrawal_notes(
     facts: FleetFacts, lease: Lease, order: RecordOrder, over: Mapping[str, str], passed: int | None
 ) -> tuple[str, ...]:
-    """Return the effects of the order that stay, and the time until which its owner obeys."""
+    """Return notes for the operator: which effects of the order stay, and how long the owner still obeys it."""
     taken_out, notes = "skipped" if order.is_skip else "parked", []
     if order.request_id in over:
         notes.append(f"order {order.request_id} has ended already: {over[order.request_id]}")

@@ -1,4 +1,4 @@
-"""A fleet on one screen, as ``streamclient top`` shows it. Pure."""
+"""The content of one screen about a fleet, as ``streamclient top`` shows it. Pure."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FOREVER = float("inf")
 
 @frozen(kw_only=True)
 class ShardLine:
-    """One shard that is not finished."""
+    """The line of the screen about one unfinished shard."""
 
     shard_id: str
     owner: str
@@ -32,12 +32,13 @@ class ShardLine:
     """True if lag and time to loss are only bounds, because the next unread record could not be read."""
     seconds_to_loss: float | None
     records_per_second: float | None
-    """Records per second between two refreshes; ``None`` before the second, and if the owner stores no progress."""
+    """The records read per second since the previous screen. ``None`` on the first screen, or if the lease row stores
+    no progress."""
 
 
 @frozen(kw_only=True, slots=False)
 class Overview:
-    """One screen. Values that are derived for all shards are computed once."""
+    """The content of one screen about a fleet. Values about all shards are computed once, then kept."""
 
     facts: FleetFacts
     shards: tuple[ShardLine, ...]
@@ -55,22 +56,22 @@ class Overview:
 
     @property
     def moving(self) -> int:
-        """Number of shards that move."""
+        """The number of unfinished shards that make progress."""
         return sum(line.explanation.situation.moves for line in self.shards)
 
     @property
     def longest_lag_seconds(self) -> float | None:
-        """Longest known lag of a shard; ``None`` if no lag is known."""
+        """The longest known lag of a shard, in seconds; ``None`` if no lag is known."""
         return max((line.lag_seconds for line in self.shards if line.lag_seconds is not None), default=None)
 
     @property
     def records_per_second(self) -> float | None:
-        """Sum of the known rates of all shards; ``None`` if no rate is known."""
+        """The sum of the known rates of all shards; ``None`` if no rate is known."""
         return _sum_of_known(self.shards)
 
     @property
     def cost(self) -> Cost | None:
-        """The fleet's cost in an hour; ``None`` if no worker states its cost."""
+        """The fleet's cost per hour; ``None`` if no worker publishes its cost."""
         return fleet_cost(self.facts)
 
     def rate_of(self, worker: str) -> float | None:
@@ -79,15 +80,16 @@ class Overview:
 
     @cached_property
     def workers(self) -> list[Document]:
-        """All workers by name, with or without a session."""
+        """The documents of all workers, by name, with or without a session."""
         names = sorted({*self.facts.beats, *self.facts.workers})
         return [{**worker_document(self.facts, name), "records_per_second": self.rate_of(name)} for name in names]
 
 
 def overview(facts: FleetFacts, before: FleetFacts | None = None, told: FleetVerdict | None = None) -> Overview:
-    """Return the screen for ``facts``. Rates need ``before``, the facts of the previous screen.
+    """Return the screen for ``facts``.
 
-    ``told`` is the verdict.
+    ``before`` has the facts of the previous screen, without which no rates are known. ``told`` is the verdict
+    of the previous screen.
     """
     known = sorted({*facts.rows, *(facts.stream.listing or {})})
     rates = {} if before is None else _rates(before, facts)
@@ -154,7 +156,7 @@ def overview_document(view: Overview, *, has_shards: bool = True) -> Document:
 
 
 def shard_line_document(line: ShardLine) -> Document:
-    """Return one shard as the document of a screen has it."""
+    """Return one line of a screen, with a shard, its owner and the verdict, as a JSON object."""
     return {
         "shard": line.shard_id,
         "owner": line.owner,
@@ -169,7 +171,7 @@ def shard_line_document(line: ShardLine) -> Document:
 
 
 def headline(view: Overview) -> str:
-    """Return the totals in one line."""
+    """Return the totals of a screen as one line of text."""
     workers = counted(len(view.workers), "worker")
     shards = "1 shard moves" if len(view.shards) == 1 else f"{len(view.shards)} shards move"
     parts = [workers, f"{view.moving} of {shards}", f"{view.finished} finished"]
@@ -182,10 +184,10 @@ def headline(view: Overview) -> str:
 
 
 def cost_line(view: Overview) -> str:
-    """Return the fleet's cost as text; empty if no worker states its cost."""
+    """Return the fleet's cost per hour as text; empty if no worker publishes its cost."""
     return "" if view.cost is None else f"costs an hour: {view.cost}"
 
 
 def rate(value: float | None) -> str:
-    """Return a rate as text. An unknown rate is ``-``, which is not the same as 0."""
+    """Return a rate as text. For ``None``, an unknown rate, the text is ``-``."""
     return "-" if value is None else f"{value:.0f}"

@@ -1,12 +1,12 @@
-"""The writes of an operator's command, and what forbids them. Pure: facts in, a plan out.
+"""The plan of an operator's command: its writes, and the reasons that forbid them. Pure.
 
 Laws:
 
-* A plan is made of conditional writes on rows as they were read. A row that changes in between makes its write fail.
-* A position may be changed, and a lease released, only while certainly no worker reads the shard: it has no owner; its
-  owner has acknowledged a pause that lasts; or its owner is dead, by the fleet's verdict or because the lease's counter
-  was watched and stood still for a whole lease duration.
-* Order is kept: a shard whose descendants have begun is read again only together with them.
+* Each write of a plan is conditional: it fails if its row has changed since the row was read.
+* A plan changes a position or releases a lease only if certainly no worker reads the shard. Either the shard has no
+  owner; or its owner has acknowledged a pause that lasts; or its owner is dead. An owner is dead if its session was
+  killed, or if the lease's counter was watched for a lease duration and did not change.
+* A plan keeps the order of records: a shard whose descendants have begun is read again only together with them.
 * A plan with a refusal is not carried out, not even in part.
 """
 
@@ -25,39 +25,40 @@ from streamclient.operate.facts import FleetFacts
 from streamclient.operate.liveness import Liveness, is_lease_silent, is_pause_on, life, living_workers
 
 PAUSE_RESERVE_SECONDS = 60.0
-"""The time that must be left of a pause for it to protect a change. The pause ends by the owner's clock, and the change
-must be written."""
+"""The shortest time, in seconds, for which a pause must still last to protect a change. It covers the write, and the
+difference between the clocks of the operator and the owner."""
 
 
 class Hindrance(Enum):
-    """The reason why a change is refused, by what the operator can do about it."""
+    """The kinds of refusals, by the step that would make the change possible."""
 
     FINAL = "final"
     OWNER_RUNS = "owner-runs"
-    """A pause that the owner acknowledges would help."""
+    """The change becomes possible once the owner has acknowledged a pause."""
     UNOBSERVED = "unobserved"
-    """The owner may be dead: watching the lease's counter for a lease duration would show that."""
+    """The owner may be dead. Watching the lease's counter for a lease duration would show that."""
 
 
 @frozen(kw_only=True)
 class PlannedWrite:
-    """One row to be written."""
+    """One planned write of a lease row, with its effect and its place among the writes."""
 
     write: LeaseWrite
     effect: str
     """The effect of the write, in words for the operator."""
     rank: int = 0
-    """The position of the write in the order. It is made when all writes of lower rank are in the table."""
+    """The place of the write in the sequence of writes. A write is sent only after all writes of lower rank
+    succeeded."""
 
     @property
     def shard_id(self) -> str:
-        """The shard whose row is written."""
+        """The id of the shard whose lease row is written."""
         return self.write.lease_key
 
 
 @frozen(kw_only=True)
 class Refusal:
-    """One row that may not be written."""
+    """The reason why a plan must not write one lease row."""
 
     shard_id: str
     reason: str
@@ -71,15 +72,16 @@ class ChangePlan:
     changes: tuple[PlannedWrite, ...] = ()
     refusals: tuple[Refusal, ...] = ()
     notes: tuple[str, ...] = ()
-    """Sentences that the operator should read beforehand."""
+    """Sentences that the operator should read before the plan is carried out."""
 
     def with_notes(self, *notes: str) -> ChangePlan:
-        """Return the same plan with further notes."""
+        """Return this plan with ``notes`` added."""
         return evolve(self, notes=(*self.notes, *notes))
 
 
 Planner = Callable[[FleetFacts, Collection[str]], ChangePlan]
-"""A function of the facts, and of the shards whose counters stood still for a lease duration, that returns a plan."""
+"""A function that returns a plan. Its arguments are the facts, and the shards whose owners proved dead: the counters of
+their leases were watched for a lease duration and did not change."""
 
 
 @frozen(kw_only=True)
@@ -103,7 +105,11 @@ def plan_rewind(
     target: Target,
     with_descendants: bool = False,
 ) -> ChangePlan:
-    """Plan to read a shard again from an earlier position. Its descendants are read again from their beginnings."""
+    """Plan to read a shard again from an earlier position.
+
+    If descendants of the shard have been read already, they must be read again, too, from their beginnings. Without
+    ``with_descendants`` the plan is then a refusal.
+    """
     lease = lease_of(facts, shard_id)
     if isinstance(lease, Refusal):
         return ChangePlan(refusals=(lease,))
@@ -123,7 +129,7 @@ def plan_rewind(
 
 
 def plan_skip(facts: FleetFacts, stood_still: Collection[str], *, shard_id: str, target: Target) -> ChangePlan:
-    """Plan to go on at a later position. The records before it are never delivered."""
+    """Plan to continue a shard at a later position. Its unread records before that position are never delivered."""
     lease = lease_of(facts, shard_id)
     if isinstance(lease, Refusal):
         return ChangePlan(refusals=(lease,))
@@ -140,7 +146,7 @@ def plan_skip(facts: FleetFacts, stood_still: Collection[str], *, shard_id: str,
 
 
 def plan_reset(facts: FleetFacts, stood_still: Collection[str], *, targets: Mapping[str, Target]) -> ChangePlan:
-    """Plan to read every shard again from its target."""
+    """Plan to read every shard in ``targets`` again from its target position."""
     positions = {key: target for key, target in targets.items() if key in facts.leases}
     malformed = [
         Refusal(shard_id=key, reason=row.why_unreadable) for key, row in sorted(facts.rows.items()) if row.lease is None
@@ -150,7 +156,7 @@ def plan_reset(facts: FleetFacts, stood_still: Collection[str], *, targets: Mapp
 
 
 def _moves(facts: FleetFacts, stood_still: Collection[str], positions: Mapping[str, Target]) -> ChangePlan:
-    """Plan the new positions, ancestors first. From the first write on, descendants wait for their ancestors."""
+    """Plan the new positions, ancestors first, so that descendants wait for their ancestors from the first write on."""
     parents = facts.parents
     changes: list[PlannedWrite] = []
     refusals = []
@@ -158,9 +164,9 @@ def _moves(facts: FleetFacts, stood_still: Collection[str], positions: Mapping[s
     moved: set[str] = set()
 
     def may_begin(key: str) -> bool:
-        """Return whether a worker may begin ``key`` now, although one of its parents is to be moved.
+        """Return whether a worker may begin the shard ``key`` now, although the plan moves one of its parents.
 
-        If so, the row of ``key`` is written, too, even if its position is already right.
+        The row of such a shard is written, too, even if its position is already right.
         """
         is_below = not moved.isdisjoint(parents.get(key, ()))
         return is_below and facts.gates.of(facts.leases[key]).is_open
@@ -187,7 +193,8 @@ def _descendants_with_rows(facts: FleetFacts, shard_id: str) -> list[str]:
 def _has_begun(facts: FleetFacts, lease: Lease) -> bool:
     """Return whether records of the shard may have been delivered, with or without a checkpoint.
 
-    They were not if its parents are unfinished, or if no worker has touched its row since it was created.
+    They were certainly not delivered if the shard has no checkpoint, and either its parents are unfinished, or no
+    worker has written its row since the row was created.
     """
     is_at_start = lease.checkpoint == CheckpointPosition.TRIM_HORIZON and lease.progress is None
     is_untouched = is_at_start and not lease.owner and not lease.counter
@@ -200,9 +207,9 @@ def _has_begun(facts: FleetFacts, lease: Lease) -> bool:
 def plan_release(
     facts: FleetFacts, stood_still: Collection[str], *, shard_id: str, vouched: bool = False
 ) -> ChangePlan:
-    """Plan to take a lease from its owner. The worker whose turn it is takes it next.
+    """Plan to take a lease from its owner, so that another worker may take it.
 
-    With ``vouched`` the operator confirms the owner's death. Then one missed heartbeat is enough.
+    With ``vouched`` the operator confirms the owner's death, and one missed heartbeat suffices as proof.
     """
     lease = lease_of(facts, shard_id)
     if isinstance(lease, Refusal):
@@ -227,7 +234,7 @@ def plan_release(
 
 
 def plan_move(facts: FleetFacts, stood_still: Collection[str], *, shard_id: str, receiver: str) -> ChangePlan:
-    """Plan to hand a lease to ``receiver``. A living owner is asked to do it; without one, the write itself does it."""
+    """Plan to hand a lease to ``receiver``: ask a living owner for it, or make ``receiver`` the owner directly."""
     lease = lease_of(facts, shard_id)
     if isinstance(lease, Refusal):
         return ChangePlan(refusals=(lease,))
@@ -254,7 +261,7 @@ def plan_move(facts: FleetFacts, stood_still: Collection[str], *, shard_id: str,
 
 
 def owner_hindrance(facts: FleetFacts, lease: Lease, stood_still: Collection[str]) -> Refusal | None:
-    """Return why a worker may be reading the shard, or may begin to; ``None`` if certainly no worker does."""
+    """Return a refusal if a lease's owner may be reading the shard; ``None`` if certainly no worker reads it."""
     if not lease.owner or lease.is_handed_over or lease.lease_key in stood_still:
         return None
     session = facts.workers.get(lease.owner)
@@ -276,10 +283,7 @@ def owner_hindrance(facts: FleetFacts, lease: Lease, stood_still: Collection[str
 
 
 def pause_lasts(pause: Pause | None, now_micros: int) -> bool:
-    """Return whether a pause protects a change.
-
-    It must exist, and must not end before the change is certainly written.
-    """
+    """Return whether ``pause`` lasts long enough to protect a change until the change is written."""
     if pause is None:
         return False
     return pause.until_micros is None or _seconds_left(pause.until_micros, now_micros) > PAUSE_RESERVE_SECONDS
@@ -306,7 +310,7 @@ def _pause_hindrance(facts: FleetFacts, lease: Lease, pause: Pause) -> Refusal |
 def plan_pause(
     facts: FleetFacts, stood_still: Collection[str], *, shard_ids: Sequence[str], pause: Pause
 ) -> ChangePlan:
-    """Plan to order the owners of the shards, present and later ones, to hold the leases without reading."""
+    """Plan to pause the shards ``shard_ids``: their present and later owners hold the leases and do not read."""
     changes, refusals = [], []
     for shard_id in shard_ids:
         lease = lease_of(facts, shard_id)
@@ -348,9 +352,9 @@ def plan_resume(facts: FleetFacts, stood_still: Collection[str], *, shard_ids: S
 def plan_accept_end(
     facts: FleetFacts, stood_still: Collection[str], *, shard_id: str, order: Pause, ends_here: bool
 ) -> ChangePlan:
-    """Plan to order the owner of a shard, present or later, to believe the service that the shard has ended.
+    """Plan to order a shard's present or next owner to accept the shard's end, although the shard has no child.
 
-    ``ends_here`` is true if the service says that the shard is closed and ends after its checkpoint.
+    ``ends_here`` is true if the service says that the shard is closed and has an end after its checkpoint.
     """
     lease = lease_of(facts, shard_id)
     if isinstance(lease, Refusal):
@@ -371,11 +375,11 @@ def plan_accept_end(
     return ChangePlan(changes=(PlannedWrite(write=rule.set_pause(lease, order), effect=effect),), notes=(note,))
 
 
-# --- tools ---------------------------------------------------------------------------------------------------------
+# --- helpers -------------------------------------------------------------------------------------------------------
 
 
 def lease_of(facts: FleetFacts, shard_id: str) -> Lease | Refusal:
-    """Return the lease of a shard, or why a command cannot change it."""
+    """Return the lease of a shard, or the refusal that says why no command can change it."""
     row = facts.rows.get(shard_id)
     if row is None:
         reason = f"it has no lease row; known shards: {', '.join(sorted(facts.rows)[:5]) or 'none'}"
@@ -386,7 +390,7 @@ def lease_of(facts: FleetFacts, shard_id: str) -> Lease | Refusal:
 
 
 def order_words(order: RecordOrder) -> str:
-    """Return in words what an order about records says."""
+    """Return the effect of an order in words, for example ``2 records dropped and never delivered``."""
     records = _several(order.record_ids, "record")
     if order.is_skip:
         return f"{records} dropped and never delivered"

@@ -1,4 +1,4 @@
-"""The verdict about a shard whose owner lives and names no obstacle. The shard's records decide. Pure."""
+"""The rule for a shard whose owner lives and names no obstacle: its records and its checkpoint decide. Pure."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from streamclient.operate.cases import Case, Explanation
 from streamclient.operate.facts import RowFacts
 
 UNNAMED = ", whose session row has no room to name all shards that stand still: its log does"
-"""The words for a worker whose session row may not name the obstacle because it has no room."""
+"""The words for a worker whose session row may have no room to name the obstacle of this shard."""
 
 SET_ASIDE = "; the records after its checkpoint are parked or skipped"
-"""The words for a shard that is read to its end, as its owner says, although its checkpoint is before it."""
+"""The words for a shard whose owner has parked or skipped every record after the checkpoint."""
 
 
 def judge_by_records(case: Case, row: RowFacts, lease: Lease) -> Explanation:
-    """Return the verdict by the next unread record and the checkpoint."""
+    """Return the verdict about a shard by its next unread record and the age of its checkpoint."""
     since = case.facts.age_seconds(row.checkpoint_micros)
     is_moving = _has_moved(case, lease) or since <= case.facts.lease_duration_seconds
     head = case.head

@@ -1,4 +1,4 @@
-"""Rules about service, stream and row, which come before anything that an owner could do. Pure."""
+"""Rules about the service, the stream and the lease row. They are applied before all rules about owners. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from streamclient.operate.cases import Case, Explanation, names_of
 from streamclient.operate.situations import Situation
 
 Rule = Callable[[Case], Explanation | None]
-"""A rule: returns a verdict, or ``None`` if it has nothing to say. Together they cover each row that is not a lease."""
+"""A rule: it returns a verdict, or ``None`` if it does not apply. At least one rule applies to a row without a
+lease."""
 
 
 def _service(case: Case) -> Explanation | None:
@@ -85,7 +86,7 @@ def _absent(case: Case) -> Explanation:
 
 
 def in_circle(case: Case, circle: Sequence[str]) -> Explanation:
-    """Return the verdict about a shard that is its own ancestor."""
+    """Return the verdict about a shard that is its own ancestor; ``circle`` has all shards of the cycle."""
     text = f"is never read: the stream lists {', '.join(circle)} as each other's parents"
     return case.verdict(situations.PARENT_CIRCLE, text)
 

@@ -1,4 +1,4 @@
-"""The time of the service, whose clock stamps every cell and record. Its answers carry the time in a header."""
+"""The service's clock, which stamps every cell and record. Each answer of the service has the time in a header."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ DATE_HEADER = "x-ots-date"
 
 
 class ServiceClock:
-    """The machine's clock, corrected by every answer of the service. Thread-safe.
+    """The clock of this machine, corrected by every answer of the service. Thread-safe.
 
-    An answer says when it was written. So this clock is late by the time that the answer took on its way, and by up to
-    a second if the header has no fractions. A stamp that was read is a lower bound of the clock, too.
+    An answer has the time at which the service wrote it. So this clock is late by the time that the last answer took to
+    arrive. It is never earlier than the newest stamp that was read from a row.
     """
 
     def __init__(self, wall_micros: Callable[[], int] = now_micros) -> None:
@@ -29,21 +29,21 @@ class ServiceClock:
         self._newest_micros = 0
 
     def now_micros(self) -> int:
-        """Return the time in microseconds since 1970. Before the first answer, only this machine's clock gives it."""
+        """Return the time in microseconds since 1970; before the first answer, by this machine's clock alone."""
         with self._lock:
             return max(self._wall_micros() + self._offset_micros, self._newest_micros)
 
     @property
     def offset_seconds(self) -> float:
-        """The seconds by which the service's clock is ahead of this machine's; negative if this machine's is ahead.
+        """The seconds by which the service's clock is ahead of this machine's clock; 0 before the first answer.
 
-        0 before the first answer.
+        Negative if this machine's clock is ahead.
         """
         with self._lock:
             return self._offset_micros / MICROS_PER_SECOND
 
     def note_date(self, text: str) -> None:
-        """Set the clock by the date of an answer that has just arrived; ignore a text that is not a date."""
+        """Set the clock by ``text``, the date of an answer that has just arrived. Ignore a text that is not a date."""
         try:
             date = datetime.strptime(text, "%Y-%m-%dT%H:%M:%S.%fZ").replace(tzinfo=timezone.utc)
         except ValueError:
@@ -52,29 +52,29 @@ class ServiceClock:
             self._offset_micros = micros_of(date) - self._wall_micros()
 
     def note_stamp(self, micros: int) -> None:
-        """If the clock is before ``micros``, a stamp of the service, set it to that time.
+        """Set the clock to ``micros``, a stamp of the service, if the clock shows an earlier time.
 
-        The present is not before a stamp.
+        The service's time cannot be before one of its stamps.
         """
         with self._lock:
             self._newest_micros = max(self._newest_micros, micros)
 
     def watching(self, client: OTSClient) -> OTSClient:
-        """Return a client like ``client``, on the same connections, whose answers set this clock."""
+        """Return a copy of ``client`` that uses the same connections, and sets this clock by each answer."""
         own = copy(client)
         own.connection = _WatchedConnection(client.connection, self)
         return own
 
 
 class _WatchedConnection:
-    """The SDK's connection, which shows the date of each answer to the clock."""
+    """A wrapper of the SDK's connection, which gives the date of each answer to the clock."""
 
     def __init__(self, connection: Any, clock: ServiceClock) -> None:
         self._connection = connection
         self._clock = clock
 
     def send_receive(self, *request: Any) -> Any:
-        """Send as the SDK does: (url, headers, body) in, (status, reason, headers, body) out."""
+        """Send ``request``, which is (url, headers, body), as the SDK does; return (status, reason, headers, body)."""
         answer = self._connection.send_receive(*request)
         for name, value in answer[2].items():
             if name.lower() == DATE_HEADER:

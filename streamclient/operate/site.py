@@ -1,4 +1,4 @@
-"""The tables of one fleet, which commands read and write over the network. Thread-safe."""
+"""The access of commands and of the console to the tables of one fleet. Thread-safe."""
 
 from __future__ import annotations
 
@@ -28,8 +28,7 @@ _log = logs.logger(__name__)
 Answer = TypeVar("Answer")
 
 READ_RETRY = ReadRetry(retries=4, total_millis=3_000)
-"""The retries for commands that a person waits for. A command waits until a short outage is over, and reports a long
-one."""
+"""The retries of reads for which a person waits. They outlast a short outage of the service, and report a long one."""
 
 REFUSED_CODES = frozenset({NO_PERMISSION, "OTSAuthFailed", "OTSSTSTokenExpired", "OTSInvalidSTSToken"})
 
@@ -49,7 +48,7 @@ def problem_code(error: Exception) -> str:
 
 
 class Site:
-    """A data table, its stream, its status table, and the service's clock."""
+    """The access to one fleet: its data table, the table's stream, its status table, and the service's clock."""
 
     def __init__(
         self, client: OTSClient, data_table: str, status_table: str, *, lease_seconds: float | None = None
@@ -67,42 +66,44 @@ class Site:
 
     @cached_property
     def stream_id(self) -> str:
-        """Id of the data table's stream.
+        """The id of the data table's stream.
 
         Raises:
             ConfigurationError: the table has no stream.
         """
         streams = self.streams.list_stream(self.data_table)
         if not streams:
-            raise ConfigurationError(f"data table {self.data_table!r} has no stream: check the name, or enable it")
+            raise ConfigurationError(
+                f"data table {self.data_table!r} has no stream: check the name, or enable the stream"
+            )
         return streams[0].stream_id
 
     def manager(self, stream_id: str) -> LeaseManager:
-        """Return the lease manager of a stream. Its conditional writes are the same as a worker's."""
+        """Return the lease manager of a stream. It makes the same conditional writes as a worker's lease manager."""
         if stream_id not in self._managers:
             self._managers[stream_id] = LeaseManager(self.client, self.status_table, stream_id)
         return self._managers[stream_id]
 
     def write(self, writes: Sequence[LeaseWrite]) -> Sequence[WriteAnswer]:
-        """Send conditional writes, each once; return one answer per write."""
+        """Send conditional writes of lease rows, each once; return one answer for each write."""
         return self.manager(self.stream_id).write_many(writes)
 
     def wake(self, names: Iterable[str]) -> None:
-        """Wake workers, which then look at the rows at once.
+        """Wake the workers ``names``, so that they read the lease rows immediately.
 
-        A worker that has no session, or cannot be reached, looks at the rows at its next scan.
+        A worker that has no session row, or whose row cannot be written, reads the lease rows at its next scan.
         """
         wanted = sorted(set(names) - {""})
         if wanted:
             try:
                 self.manager(self.stream_id).wake(wanted)
             except StreamClientError as error:
-                _log.info("workers %s may not have been woken, they look by themselves: %s", ", ".join(wanted), error)
+                _log.info("waking workers %s failed; they look at their next scan: %s", ", ".join(wanted), error)
 
     def problem_of_status_table(self, error: Exception) -> tuple[str, str]:
-        """Return why the status table cannot be read, and the code of that problem.
+        """Return why the status table cannot be read, and the code of this problem; ``error`` is the read's error.
 
-        If the table cannot hold leases at all, the words are those that a worker has for it.
+        If the table cannot hold leases, the text is the same as in the error that a worker would raise.
         """
         try:
             STATUS_TABLE.check(self.status_table, self.client.describe_table(self.status_table))
@@ -116,10 +117,10 @@ class Site:
         return text, code
 
     def problem_of(self, error: Exception) -> tuple[str, str]:
-        """Return an error's text, and its code: ``clock``, or as ``problem_code`` gives it.
+        """Return an error's text, and its code: ``clock``, or the result of ``problem_code``.
 
-        With a clock that is wrong by more than the service accepts, this machine's calls all fail, with texts that
-        name other causes.
+        The code is ``clock`` if this machine's clock is wrong by more than the service accepts. All calls fail then,
+        with texts that name other causes.
         """
         ahead_seconds = self.clock.offset_seconds
         if abs(ahead_seconds) > MOST_SKEW_SECONDS:
@@ -128,7 +129,10 @@ class Site:
         return text_of(error), problem_code(error)
 
     def read(self, name: str, call: Callable[[], Answer]) -> Answer:
-        """Return a read's answer after a few tries; raise errors of this package only."""
+        """Return the result of the read ``call``; repeat it after failures, and raise only errors of this package.
+
+        ``name`` says in logs and errors which read it is.
+        """
 
         def attempt() -> Answer:
             try:

@@ -1,4 +1,4 @@
-"""The state of a fleet in a file, and the differences of two states in words. Pure, except for reading the file."""
+"""Snapshots, which keep the state of a fleet in a file, and the differences between two snapshots."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ FORMAT = f"streamclient-snapshot-{SNAPSHOT_FORMAT.version}"
 
 @frozen
 class SnapshotDifference:
-    """One difference between two snapshots."""
+    """One difference between two snapshots: its subject, its kind, and a text for people."""
 
     subject: str
-    """``shard ID``, ``worker NAME`` or ``stream``."""
+    """The subject of the difference: ``shard ID``, ``worker NAME`` or ``stream``."""
     kind: str
-    """A stable name, which programs may compare."""
+    """The name of the kind of difference. It never changes, so programs may compare it."""
     text: str
 
     def __str__(self) -> str:
@@ -39,7 +39,7 @@ class SnapshotDifference:
 
 
 def snapshot_of(facts: FleetFacts) -> Document:
-    """Return everything in the status table, and the stream's shards."""
+    """Return the snapshot of a fleet: its lease rows and workers, and the shards that the stream lists."""
     listing = facts.stream.listing or {}
     return {
         FORMAT_MEMBER: FORMAT,
@@ -54,7 +54,7 @@ def snapshot_of(facts: FleetFacts) -> Document:
 
 
 def snapshot_text(facts: FleetFacts) -> str:
-    """Return the snapshot as the text of a file."""
+    """Return the snapshot of a fleet as JSON text for a file."""
     return json.dumps(snapshot_of(facts), ensure_ascii=False, indent=2) + "\n"
 
 
@@ -62,7 +62,7 @@ def load_snapshot(path: Path) -> Document:
     """Return the snapshot in a file.
 
     Raises:
-        ConfigurationError: the file cannot be read, is not a snapshot, or is of a version that is not known.
+        ConfigurationError: the file cannot be read, is not a snapshot, or has an unknown version.
     """
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
@@ -75,7 +75,7 @@ def load_snapshot(path: Path) -> Document:
 
 
 def differences(before: Document, after: Document) -> list[SnapshotDifference]:
-    """Return the differences of stream, shards and workers, in this order. Heartbeats do not count."""
+    """Return the differences between two snapshots in stream, leases and workers. Heartbeats are not compared."""
     changes = list(_stream_differences(before, after))
     changes += _shard_differences(_by(before["leases"], "shard"), _by(after["leases"], "shard"))
     changes += _worker_differences(_by(before["workers"], "worker"), _by(after["workers"], "worker"))

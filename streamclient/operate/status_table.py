@@ -1,4 +1,4 @@
-"""The rows of the status table, read with the stamps that the service put on their cells. Nothing is written."""
+"""The reading of a status table, with the stamps that the service put on its cells."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from streamclient.worker.lease.own_columns import PAUSE
 from streamclient.worker.lease.worker_directory import BEAT, WORKER_STATUS_TYPE, parse_worker
 
 MOST_STREAMS = 200
-"""The largest number of streams that are looked for in one status table. A table is meant for one application, so it
-has few streams."""
+"""The largest number of stream ids that ``stream_ids`` returns. A status table serves one application, so it has few
+streams."""
 
 
 class StatusTableReader:
-    """The reader of one status table. Each call is made once. Thread-safe."""
+    """The reader of one status table. It does not repeat a failed call. Thread-safe."""
 
     def __init__(self, client: OTSClient, name: str, clock: ServiceClock) -> None:
         self._client = client
@@ -43,18 +43,21 @@ class StatusTableReader:
         self._clock = clock
 
     def leases(self, stream_id: str) -> dict[str, RowFacts]:
-        """Return all lease rows of a stream by shard, malformed ones too. They may be from different moments."""
+        """Return all lease rows of a stream by shard, including malformed rows.
+
+        The rows are not a consistent snapshot: some may be read earlier than others.
+        """
         rows = self.scan(stream_id, LEASE_STATUS_TYPE)
         parsed = [self._row_facts(row) for row in rows]
         return {row.shard_id: row for row in parsed}
 
     def workers(self, stream_id: str) -> dict[str, WorkerFacts]:
-        """Return all sessions of workers of a stream by name; rows that are not sessions are left out."""
+        """Return the session rows of a stream's workers, by worker name. Malformed rows are left out."""
         parsed = [self._worker_facts(row) for row in self.scan(stream_id, WORKER_STATUS_TYPE)]
         return {worker.name: worker for worker in parsed if worker is not None}
 
     def stream_ids(self) -> list[str]:
-        """Return the streams that have rows of any kind in the table. Makes one request for each."""
+        """Return the ids of the streams that have rows of any kind in the table. Makes one request for each stream."""
         ids: list[str] = []
         start: Any = [(STREAM_ID, INF_MIN), (STATUS_TYPE, INF_MIN), (STATUS_VALUE, INF_MIN)]
         end = [(STREAM_ID, INF_MAX), (STATUS_TYPE, INF_MAX), (STATUS_VALUE, INF_MAX)]
@@ -75,9 +78,9 @@ class StatusTableReader:
         limit: int | None = None,
         newest: bool = False,
     ) -> list[Any]:
-        """Return at most ``limit`` rows of one kind with keys from ``since`` on, as the SDK gives them.
+        """Return at most ``limit`` rows of one kind with keys from ``since`` on, in the SDK's form.
 
-        They are in the order of their keys; ``newest`` reverses it.
+        The rows are sorted by their keys, with ``newest`` in descending order.
         """
 
         def key(value: object) -> Any:
@@ -123,5 +126,5 @@ class StatusTableReader:
 
 
 def stamps_of(row: Any) -> dict[str, int]:
-    """Return when each cell of a row was written, in microseconds, by column name."""
+    """Return the time of the last write of each cell of a row, in microseconds since 1970, by column name."""
     return {name: millis * MICROS_PER_MILLI for name, _, millis, *_ in row.attribute_columns or ()}

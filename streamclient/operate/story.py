@@ -1,8 +1,8 @@
-"""The story of a stream for a picture: what a reader sees of shards and leases over time, as bands and spans.
+"""The story of a stream for a picture: shards over time as bands, and their owners as spans. Pure.
 
-It is pure: every look is given, with its time. The service lists shards with their parents, without key ranges and
-without times. So the time of a shard is the time of the look that showed the shard first, and its range is guessed from
-the parents.
+The caller passes each reading of the stream with its time. The service lists shards with their parents, but without key
+ranges and times. So a shard is assumed to have opened at the time of the first reading that showed it, and its key
+range is guessed from its parents.
 """
 
 from __future__ import annotations
@@ -18,31 +18,35 @@ from streamclient.base.times import MICROS_PER_SECOND
 from streamclient.model import Lease, Shard
 
 KEEP_MICROS = 24 * 3_600 * MICROS_PER_SECOND
-"""The time, in microseconds, for which a book remembers a shard that left the stream. The longest period that a page
-shows is the retention, which is a day by default."""
+"""The time, in microseconds, for which a story book remembers a shard that left the stream. A page shows at most the
+retention, which is a day by default."""
 
 Ranges = Mapping[str, tuple[float, float]]
-"""The keys of shards by id: from and to, as shares of the key space."""
+"""The key range of each shard, by its id: from and to, as shares of the key space from 0 to 1."""
 
 
 class Band(TypedDict):
-    """One shard, from its opening to its closing. Its keys are ``low`` to ``high``, as shares of the key space."""
+    """One shard in the picture, from its opening to its closing.
+
+    The shard's keys reach from ``low`` to ``high``, as shares of the key space from 0 to 1.
+    """
 
     shard: str
     parents: list[str]
     low: float
     high: float
     is_range_known: bool
-    """False if the range was guessed from the parents."""
+    """False if the key range was guessed from the parents."""
     opened_micros: int | None
-    """``None`` if the shard was there at the first look."""
+    """The time at which the shard was opened; ``None`` if the first reading already showed the shard."""
     closed_micros: int | None
-    """``None`` if the shard is open, or was closed before the first look; its children tell which."""
+    """The time at which the shard was closed. ``None`` if it is open, or was closed before the first reading. In the
+    second case, the shard has children."""
     owner: str
     read_to_micros: int | None
-    """The time of the next unread record, or the end of the band if everything is read; ``None`` if it is unknown."""
+    """The time of the next unread record, or the end of the band if every record is read; ``None`` if unknown."""
     situation: str
-    """The situation, by a word that ``explain`` uses; empty if no lease is known."""
+    """The situation of the shard, in the words of ``explain``; empty if no lease is known."""
     moves: bool
     """False if the shard stands still until an operator acts."""
 
@@ -57,12 +61,12 @@ class OwnerSpan(TypedDict):
 
 
 class Story(TypedDict):
-    """Everything that a picture of a stream shows, from one time to another, in microseconds since 1970."""
+    """The content of a picture of a stream between two times. Times are microseconds since 1970."""
 
     from_micros: int
     now_micros: int
     loss_micros: int | None
-    """The time before which retention has removed the records; ``None`` if it is not known."""
+    """The time before which retention has removed all records; ``None`` if the time is not known."""
     bands: list[Band]
     spans: list[OwnerSpan]
 
@@ -78,11 +82,12 @@ class _SeenShard:
     read_to: int | None = None
     is_reading_known: bool = False
     owners: list[tuple[str, int, int | None]] = field(factory=list)
-    """Each owner, with the time of the look that showed it first, and of the look that showed it no longer."""
+    """Each owner, with the times of two readings: the first one that showed this owner, and the first one that did not
+    show it any more. The second time is ``None`` for the present owner."""
 
 
 class StoryBook:
-    """Collects looks at one stream. Not thread-safe."""
+    """Collects readings of one stream, and makes a story of them. Not thread-safe."""
 
     def __init__(self) -> None:
         self._shards: dict[str, _SeenShard] = {}
@@ -101,11 +106,18 @@ class StoryBook:
         next_records: Mapping[str, int] | None = None,
         unknown: Collection[str] = (),
     ) -> None:
-        """Add a look at the list of shards and at their lease rows. It must not be older than the look before.
+        """Add a reading of the list of shards and of their lease rows. It must not be older than the reading before.
 
-        A caller who knows them gives ``ranges``, ``opened`` and ``closed``, the times in microseconds since 1970.
-        ``next_records`` has the time of the oldest unread record of each shard with unread records. Without it, it is
-        unknown how far the shards are read. With it, that is unknown only of the shards in ``unknown``.
+        Args:
+            listing: the shards that the stream lists.
+            rows: the leases, by shard.
+            now_micros: the time of the reading. All times are microseconds since 1970.
+            ranges: known key ranges, by shard; the ranges of other shards are guessed.
+            opened: known times of opening, by shard.
+            closed: known times of closing, by shard.
+            next_records: the time of the oldest unread record of each shard that has one. Without this argument, it is
+                unknown how far any shard is read.
+            unknown: the shards of which it is unknown how far they are read, even if ``next_records`` is given.
         """
         self._known.update(ranges or {})
         shards = {shard.shard_id: shard for shard in listing}
@@ -125,14 +137,14 @@ class StoryBook:
         self._forget(now_micros - KEEP_MICROS)
 
     def _close(self, listed: Iterable[str], now_micros: int, closed: Mapping[str, int]) -> None:
-        """Note which shards have children or a time of closing, and which have left the list."""
+        """Mark shards as closed if they have children or a time of closing, and as left if the list lacks them."""
         parents = {parent: seen.opened for seen in self._shards.values() for parent in seen.parents}
         for name, seen in self._shards.items():
             if not seen.is_closed and (name in parents or name in closed):
                 seen.is_closed, seen.closed = True, closed.get(name, parents.get(name))
             if seen.left is None and name not in listed:
                 seen.left = now_micros
-                if not seen.is_closed:  # its children, if it had any, left between two looks
+                if not seen.is_closed:  # its children may have come and left between two readings
                     seen.is_closed, seen.closed = True, now_micros
 
     def _forget(self, before_micros: int) -> None:
@@ -140,7 +152,7 @@ class StoryBook:
             del self._shards[name]
 
     def story(self, from_micros: int, now_micros: int, loss_micros: int | None = None) -> Story:
-        """Return the story between two times. Shards that were closed before ``from_micros`` are left out."""
+        """Return the story from ``from_micros`` to ``now_micros``, without shards that were closed earlier."""
         ranges = key_ranges({name: seen.parents for name, seen in self._shards.items()}, self._known)
         shown = {name: seen for name, seen in self._shards.items() if _is_between(seen, from_micros, now_micros)}
         return Story(
@@ -173,9 +185,9 @@ class StoryBook:
         )
 
     def _situation(self, seen: _SeenShard) -> str:
-        """Return the word for the situation that the row alone shows.
+        """Return the word for the situation that the lease row alone shows.
 
-        The row does not show why an owner stands still.
+        The row does not show why an owner makes no progress.
         """
         lease = seen.lease
         if lease is None:
@@ -204,9 +216,9 @@ def _change_hands(seen: _SeenShard, owner: str, now_micros: int) -> None:
 
 
 def _is_between(seen: _SeenShard, from_micros: int, now_micros: int) -> bool:
-    """Return whether a shard was open at some time between the two.
+    """Return whether a shard was open at some time from ``from_micros`` to ``now_micros``.
 
-    A shard that was closed before the first look was not.
+    Return ``False`` for a shard that was closed before the first reading.
     """
     ended = (seen.closed if seen.closed is not None else from_micros) if seen.is_closed else now_micros
     return ended > from_micros and (seen.opened is None or seen.opened <= now_micros)
@@ -222,11 +234,12 @@ def _read_to(seen: _SeenShard, now_micros: int) -> int | None:
 
 
 def key_ranges(parents: Mapping[str, tuple[str, ...]], known: Ranges | None = None) -> dict[str, tuple[float, float]]:
-    """Return the keys of every shard: the keys in ``known``, and guesses for the other shards.
+    """Return the key range of every shard: the range in ``known``, or a guess.
 
-    Shards without listed parents share the key space evenly in the order of ids. The children of one parent share its
-    keys in the same way. A merged shard has the keys of its parents, or of the first one if they are not neighbours.
-    Open shards never overlap if nothing is known; shards that are each other's parents have no keys.
+    ``parents`` has the parents of each shard. Shards without listed parents share the key space evenly, in the order of
+    their ids. The children of one parent share its keys in the same way. A merged shard has the keys of its parents, or
+    of the first parent if the parents are not neighbours. If all ranges are guesses, open shards never overlap. Shards
+    that are each other's parents have the empty range.
     """
     known = known or {}
     children: dict[str, list[str]] = {name: [] for name in parents}

@@ -1,4 +1,4 @@
-"""Positions that an operator names: looked up, and compared with a shard's checkpoint by direction and distance."""
+"""The positions that an operator names, and their direction and distance from a shard's checkpoint."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ from streamclient.tablestore.stream_api import StreamApi
 ITERATOR_PREFIX = "iterator:"
 
 COUNT_AT_MOST = 100_000
-"""The number of records after which counting ends. The result is then a lower bound."""
+"""The largest number of records to count. If there are more, this number is a lower bound."""
 
 COUNT_SECONDS = 10.0
-"""The seconds after which counting ends, because a person waits for the answer."""
+"""The seconds after which counting ends, because an operator waits for the result."""
 
 RECORDS_PER_READ = 1_000
 
 
 class TargetDirection(Enum):
-    """The direction from a checkpoint to a target."""
+    """The direction from a checkpoint to the target position of a command."""
 
     BACK = "back"
     SAME = "same"
     FORTH = "forth"
-    """The records between checkpoint and target would never be delivered."""
+    """The target is after the checkpoint: the records between them would never be delivered."""
 
 
 @frozen
@@ -45,7 +45,7 @@ class Distance:
 
     records: int
     is_more: bool = False
-    """True if counting ended early: there are ``records`` or more."""
+    """True if counting ended early; the distance is then ``records`` or more."""
 
     def __str__(self) -> str:
         noun = "record" if self.records == 1 and not self.is_more else "records"
@@ -53,7 +53,7 @@ class Distance:
 
 
 class TargetReader:
-    """A reader of positions in one stream. Thread-safe; it never writes."""
+    """A reader that looks positions up in one stream. Thread-safe; it never writes."""
 
     def __init__(self, streams: StreamApi, stream_id: str, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._streams = streams
@@ -61,11 +61,11 @@ class TargetReader:
         self._monotonic = monotonic
 
     def resolve(self, shard_id: str, text: str, now_micros: int) -> Target:
-        """Return the position that ``oldest``, ``latest``, ``end``, ``iterator:...`` or a time names.
+        """Return the position that ``text`` names: ``oldest``, ``latest``, ``end``, ``iterator:...`` or a time.
 
         Raises:
             ConfigurationError: the text is invalid, or the iterator belongs to another shard or is past retention.
-            DependencyException: the service refused.
+            DependencyException: the service refused a call.
         """
         if text == "oldest":
             return Target(checkpoint=CheckpointPosition.TRIM_HORIZON, text="the oldest record that is kept")
@@ -76,12 +76,13 @@ class TargetReader:
         micros = now_micros if text == "latest" else parse_moment(text, now_micros)
         name = f"the first record after {utc_text(micros)}"
         iterator = self._streams.get_shard_iterator(self._stream_id, shard_id, micros)
-        # An iterator in a child's row tells workers that its parent was finished once.
+        # At the beginning, keep TRIM_HORIZON: workers take an iterator in a child's row as proof that its parent was
+        # finished.
         is_beginning = self.direction(shard_id, CheckpointPosition.TRIM_HORIZON, iterator) is TargetDirection.SAME
         return Target(checkpoint=CheckpointPosition.TRIM_HORIZON if is_beginning else iterator, text=name)
 
     def direction(self, shard_id: str, checkpoint: str, target: str) -> TargetDirection:
-        """Return whether ``target`` is before or after ``checkpoint``, by the next record at each."""
+        """Return the direction from ``checkpoint`` to ``target``, by comparing the next record at each position."""
         at_target = self._next(shard_id, target)
         try:
             at_checkpoint = self._next(shard_id, checkpoint)
@@ -94,9 +95,9 @@ class TargetReader:
         return TargetDirection.FORTH if at_checkpoint < at_target else TargetDirection.BACK
 
     def distance(self, shard_id: str, checkpoint: str, target: str) -> Distance:
-        """Count the records between a checkpoint and a target after it.
+        """Count the records between a checkpoint and a target after it, by reading all of them.
 
-        Reads them all, up to ``COUNT_AT_MOST`` records or ``COUNT_SECONDS``.
+        Stop after ``COUNT_AT_MOST`` records or ``COUNT_SECONDS``.
         """
         at_target = self._next(shard_id, target)
         count, deadline = 0, self._monotonic() + COUNT_SECONDS
@@ -115,10 +116,10 @@ class TargetReader:
         return Distance(count, is_more=True)
 
     def ends(self, shard_id: str, checkpoint: str) -> bool:
-        """Return whether the service says that the shard is closed and ends after a checkpoint.
+        """Return whether the service says that the shard is closed and has an end after ``checkpoint``.
 
-        Reads to the end, up to ``COUNT_AT_MOST`` records or ``COUNT_SECONDS``. If the end is not reached by then, the
-        answer is ``False``.
+        Read from the checkpoint on. Return ``False`` also if the end is not reached within ``COUNT_AT_MOST`` records
+        and ``COUNT_SECONDS``.
         """
         if checkpoint == CheckpointPosition.SHARD_END:
             return True
@@ -153,7 +154,7 @@ class TargetReader:
 
 
 def _named_in(iterator: str) -> tuple[str, str] | None:
-    """Return stream and shard in an iterator of the form that the service is known to give, else ``None``."""
+    """Return the stream and the shard that an iterator names; ``None`` if the iterator does not have the known form."""
     try:
         data = base64.b64decode(iterator, validate=True)
         stream_end = 1 + data[0]

@@ -1,10 +1,11 @@
-"""The verdict about a fleet: whether all is well, and its troubles, worst first. Pure.
+"""The verdict about a fleet: whether the fleet is well, and its troubles, worst first. Pure.
 
 Laws:
 
-* A trouble names the shards that have to move first. Shards that only wait for them are counted, not named.
-* Shards with one cause are one trouble: the same situation, and the same words without numbers and quotes.
-* A fleet is well if every shard moves, none is near the loss of records, and no worker is unwell.
+* A trouble names the shards that have to make progress first. Shards that wait for these are counted, not named.
+* Shards with the same cause form one trouble. They have the same situation, and the same words apart from numbers and
+  quoted parts.
+* A fleet is well if every shard makes progress, no shard is near the loss of records, and no worker is unwell.
 """
 
 from __future__ import annotations
@@ -26,58 +27,59 @@ from streamclient.operate.liveness import Liveness, last_beat_micros, life, park
 from streamclient.operate.situations import Situation
 
 NEAR_LOSS_SHARE = 0.25
-"""A shard is near loss once less than this share of the retention is left for its next unread record: 6 hours of a
-day, so that an operator who sleeps can still act."""
+"""A shard is near loss if less than this share of the retention is left for its next unread record. The share is 6
+hours of a day, so that an operator who sleeps can still act."""
 
 MOST_SHARDS_OF_COMMAND = 5
-"""The largest number of shards that a trouble's command names. With more of them, the line would be unreadable."""
+"""The largest number of shards that a trouble's command names. A line with more shards would be unreadable."""
 
 Kind = Literal["lost", "stuck", "waits", "worker", "parked", "unreadable"]
 
 
 class Urgency(IntEnum):
-    """The urgency of a trouble: how soon it needs a person. The first is the worst."""
+    """The urgency of a trouble: how soon it needs a person. The most urgent one comes first."""
 
     LOSS = 0
-    """Records are lost, or will be soon; or nothing of the fleet could be read."""
+    """Records are lost or will be soon, or the fleet could not be read."""
     STUCK = 1
-    """It does not end by itself."""
+    """The trouble does not end without an action of an operator."""
     FAILING = 2
-    """A worker tries again by itself. The trouble ends when its cause is mended."""
+    """A worker repeats a failing call. The trouble ends when its cause is mended."""
     SLOW = 3
-    """A call is under way, or a lease runs out."""
+    """A call takes long, or a lease is about to expire."""
     TOLD = 4
-    """The state is wanted, or ends by itself."""
+    """An operator or program wanted this state, or the state ends without an action of an operator."""
 
 
 class Trouble(TypedDict):
-    """One trouble of a fleet. Times are microseconds since 1970 by the service's clock; ``None`` is not known."""
+    """One trouble of a fleet. Times are microseconds since 1970 by the service's clock; unknown values are ``None``."""
 
     kind: Kind
     urgency: str
-    """The name of the ``Urgency``, in small letters."""
+    """The name of the ``Urgency`` in lower case."""
     fleet: str
-    """The data table."""
+    """The name of the fleet's data table."""
     shard: str | None
-    """The shard that is nearest to loss."""
+    """The shard of this trouble that is nearest to loss; ``None`` if the trouble concerns no shard."""
     shards: list[str]
-    """All shards that have to move first, the nearest to loss first."""
+    """All shards that have to make progress first, sorted by their time to loss."""
     worker: str | None
-    """The worker, if all of the trouble is one worker's."""
+    """The name of the worker, if the trouble concerns exactly one worker; otherwise ``None``."""
     situation: str
     first_line: str
     advice: str
     command: str
-    """A command line that ends the trouble, if there is one. The advice says when it is right."""
+    """A command line that ends the trouble; empty if there is no such command. The advice says when it is right."""
     since_micros: int | None
-    """The time of the last stored checkpoint, or of the next unread record if that is later. For a worker it is the
-    time of its last heartbeat."""
+    """The time at which the trouble began. For most shards it is the time of the last checkpoint or, if later, of the
+    next unread record. In some situations it is the time of the pause, of the last change of owner, or of the last
+    heartbeat."""
     since_is_seen: bool
-    """True if ``since_micros`` is the first reading that showed the trouble, which may be older."""
+    """True if ``since_micros`` is the time of the first reading that showed the trouble. The trouble may be older."""
     waiting_shards: int
-    """Number of further shards that wait for these."""
+    """The number of further shards that wait for ``shards``."""
     records_waiting: int | None
-    """``None``: the service does not tell it."""
+    """Always ``None``, because the service does not tell how many records wait."""
     seconds_to_loss: float | None
 
 
@@ -87,11 +89,11 @@ class FleetVerdict(TypedDict):
     is_well: bool
     sentence: str
     troubles: list[Trouble]
-    """The troubles, worst first. A fleet that is well may have some, too."""
+    """The troubles, worst first. A fleet that is well may have troubles that need no person."""
     last_trouble: Trouble | None
-    """The worst trouble of the reading before all became well; ``None`` if no earlier reading had one."""
+    """The worst trouble of the last reading that had a trouble, if the fleet is well now; otherwise ``None``."""
     complete_since_micros: int
-    """The time of the first reading. Troubles that were over before it are not known."""
+    """The time of the first reading. Troubles that ended before this time are not known."""
 
 
 URGENCIES: dict[Situation, Urgency] = {
@@ -122,7 +124,7 @@ URGENCIES: dict[Situation, Urgency] = {
     situations.NO_ROW: Urgency.TOLD,
     situations.OWNER_DEAD: Urgency.TOLD,
 }
-"""The urgency of situations in which a shard does not move. The others do not end by themselves."""
+"""The urgency of situations in which a shard makes no progress. The urgency of other such situations is ``STUCK``."""
 
 _BY_PAUSE = frozenset({situations.PAUSED, situations.PAUSE_PENDING, situations.PAUSE_IGNORED})
 _BY_BEAT = frozenset(
@@ -137,19 +139,19 @@ _BY_BEAT = frozenset(
 _BY_OWNER = frozenset({situations.NO_WORKER, situations.FREE, situations.NOT_PICKED_UP})
 
 _KINDS: dict[Urgency, Kind] = {Urgency.LOSS: "lost", Urgency.STUCK: "stuck", Urgency.FAILING: "stuck"}
-"""The kind of a trouble of shards, by its urgency. For any other urgency it is ``waits``."""
+"""The kind of a trouble of shards, by its urgency. For any other urgency the kind is ``waits``."""
 
 _FOLLOWING = frozenset({Cause.NEXT_TRY, Cause.PRESENT_TRY, Cause.STRATEGY_ASKED})
-"""Causes that only say how a failure goes on."""
+"""The causes that only say when and how a failed call is repeated."""
 
 
 def verdict(facts: FleetFacts, explanations: Iterable[Explanation], before: FleetVerdict | None = None) -> FleetVerdict:
     """Return the verdict about a fleet, given the explanation of each of its shards.
 
     Args:
-        facts: the facts that the explanations rest on.
+        facts: the facts from which the explanations were made.
         explanations: the explanations of all shards, in any order; finished shards do not count.
-        before: the verdict of the reading before, for a reader that reads again and again.
+        before: the verdict of the last reading, for a caller that reads the fleet repeatedly.
     """
     shards = [each for each in explanations if not each.situation.is_finished]
     troubles = [_unreadable(facts)] if facts.unreadable else [*_of_shards(facts, shards), *_of_workers(facts, shards)]
@@ -168,7 +170,7 @@ def verdict(facts: FleetFacts, explanations: Iterable[Explanation], before: Flee
 
 
 def trouble_lines(told: FleetVerdict, now_micros: int) -> list[str]:
-    """Return the verdict for people: its sentence, and each trouble with its age and remedy; one text for each line."""
+    """Return the verdict as lines of text for people: its sentence, and each trouble with its age and its remedy."""
     lines = [told["sentence"]]
     for number, trouble in enumerate(told["troubles"]):
         if number or told["is_well"]:
@@ -194,7 +196,7 @@ def _details(trouble: Trouble, now_micros: int) -> Iterator[str]:
         yield f"command: {trouble['command']}"
 
 
-# --- inside --------------------------------------------------------------------------------------------------------
+# --- helpers -------------------------------------------------------------------------------------------------------
 
 
 def _sentence(facts: FleetFacts, troubles: Sequence[Trouble], shards: int, *, is_well: bool) -> str:
@@ -213,7 +215,7 @@ def _last(before: FleetVerdict) -> Trouble | None:
 
 
 def _seen(trouble: Trouble, before: FleetVerdict, now_micros: int) -> Trouble:
-    """Return the trouble with the time since which it is seen, unless the tables tell when it began."""
+    """Return the trouble with the time of the first reading that showed it, unless the tables show when it began."""
     if trouble["since_micros"] is not None:
         return trouble
     name = (trouble["situation"], trouble["shard"], trouble["worker"])
@@ -231,7 +233,7 @@ def _unreadable(facts: FleetFacts) -> Trouble:
 
 
 def _trouble(facts: FleetFacts, kind: Kind, urgency: Urgency, situation: Situation, first_line: str) -> Trouble:
-    """Return a trouble without shards."""
+    """Return a trouble that names no shards."""
     return {
         "kind": kind,
         "urgency": urgency.name.lower(),
@@ -256,21 +258,22 @@ def _trouble(facts: FleetFacts, kind: Kind, urgency: Urgency, situation: Situati
 
 @frozen
 class _Troubled:
-    """A shard in trouble that does not wait for another one."""
+    """A shard in trouble that does not wait for another shard."""
 
     explanation: Explanation
     owner: str
     cause: str
-    """The explanation's cause, without causes that only say how a failure goes on."""
+    """The cause in words. Causes that only say how a failed call is repeated (``_FOLLOWING``) are left out."""
     urgency: Urgency
     seconds_to_loss: float | None
 
     @property
     def group(self) -> tuple[str, Urgency, str]:
-        """The value that shards of one trouble have in common."""
+        """The value that all shards of one trouble have in common: situation, urgency, and words of the cause."""
         found = self.explanation
         words = common_words(self.cause.replace(found.shard_id, "#"))
-        # A cause that names its worker is that worker's own: numbers tell workers apart.
+        # A cause that names a worker is a trouble of this worker only. ``words`` lack the numbers by which names
+        # differ.
         owner = self.owner if self.owner and self.owner in self.cause else ""
         return f"{found.situation.name} {owner}", self.urgency, words
 
@@ -292,7 +295,7 @@ def _of_shards(facts: FleetFacts, explanations: Sequence[Explanation]) -> list[T
 
 def _roots(facts: FleetFacts, explanations: Sequence[Explanation]) -> Iterator[_Troubled]:
     """Yield the shards in trouble, without the shards that wait for another shard in trouble."""
-    # By rows alone shards may be each other's parents: then each waits for the other, and each is a trouble.
+    # Lease rows may name shards as each other's parents. Such shards wait for each other, and each is a trouble.
     last = {each.shard_id for each in explanations if not each.situation.moves and each.root == each.shard_id}
     for each in explanations:
         if each.root != each.shard_id and each.root in last:
@@ -344,7 +347,7 @@ def _first_line(group: Sequence[_Troubled]) -> str:
 
 
 def _since_micros(facts: FleetFacts, troubled: _Troubled) -> int | None:
-    """Return since when a shard has been in its situation, as far as the tables tell."""
+    """Return the time since which a shard has been in its situation, if the tables show this time."""
     shard_id, situation = troubled.explanation.shard_id, troubled.explanation.situation
     row, head = facts.rows.get(shard_id), facts.head(shard_id)
     if row is None or row.lease is None:
@@ -362,7 +365,7 @@ def _since_micros(facts: FleetFacts, troubled: _Troubled) -> int | None:
 
 
 def _command(facts: FleetFacts, situation: Situation, shards: Sequence[str], worker: str) -> str:
-    """Return the command that ends a situation; empty if none does, or if it would have too many shards."""
+    """Return the command that ends a situation; empty if no command does, or if it would name too many shards."""
     session = facts.workers.get(worker)
     if situation is situations.OWNER_FROZEN and session is not None:
         return f"kill -CONT {session.info.pid}"
@@ -379,7 +382,7 @@ def _command(facts: FleetFacts, situation: Situation, shards: Sequence[str], wor
 
 
 def _of_workers(facts: FleetFacts, explanations: Sequence[Explanation]) -> Iterator[Trouble]:
-    """Yield the troubles of workers that are not already told as troubles of their shards."""
+    """Yield the troubles of workers whose shards have no trouble, and the trouble that records are parked."""
     leases = ((each, facts.lease(each.shard_id)) for each in explanations if not each.situation.moves)
     told = {lease.owner for _, lease in leases if lease is not None}
     for name, session in sorted(facts.workers.items()):
@@ -405,9 +408,10 @@ def _of_parked(facts: FleetFacts) -> Iterator[Trouble]:
 
 
 def parked_line(facts: FleetFacts) -> str:
-    """Return in words how much is parked.
+    """Return a sentence about parked records; empty if no record is parked.
 
-    The store tells it if it was named, otherwise the workers; empty if nothing is.
+    If the operator named a parking store, the sentence counts the keys with parked records in this store. Otherwise it
+    counts the records that workers have parked.
     """
     if facts.parked is not None:
         keys = sum(facts.parked.values())

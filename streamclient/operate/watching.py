@@ -1,4 +1,4 @@
-"""Waiting until owners are known to be dead, or have stopped reading. For one thread."""
+"""The watching of lease rows until owners are known to be dead, or have stopped reading. For one thread."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from streamclient.operate.facts import FleetFacts
 from streamclient.operate.liveness import Liveness, life
 
 POLLS_PER_LEASE = 40
-"""Number of reads of the rows within one lease duration."""
+"""The number of times that lease rows are read within one lease duration."""
 
 
 class RowWatcher:
-    """A watcher of the rows: it reads them again and again, for a bounded time."""
+    """A watcher of lease rows, which reads them repeatedly for a bounded time."""
 
     def __init__(
         self,
@@ -30,14 +30,14 @@ class RowWatcher:
         self._wait = wait or Event().wait
 
     def now(self) -> float:
-        """Return the seconds of the clock that bounds each wait."""
+        """Return the time in seconds, by the clock that bounds each wait."""
         return self._monotonic()
 
     def standing_still(self, facts: FleetFacts, shard_ids: Iterable[str]) -> Mapping[str, Lease]:
-        """Return leases whose counter and owner stay the same for over a lease duration, by this machine's clock.
+        """Watch leases; return those whose counter and owner stay the same for longer than a lease duration.
 
-        The time runs from the return of the first read to the start of the last one, so that it errs towards "not
-        dead". The watch ends early when all leases have moved.
+        The time is measured by this machine's clock, from the return of the first read to the start of the last read.
+        So slow reads cannot make a living owner seem dead. The watch ends early when all leases have changed.
         """
         facts = self._collector.refreshed(facts)
         still = {key: facts.leases[key] for key in shard_ids if key in facts.leases}
@@ -69,7 +69,7 @@ class RowWatcher:
 
 
 def still_there(facts: FleetFacts, leases: Mapping[str, Lease]) -> dict[str, Lease]:
-    """Return the leases whose owner and counter are unchanged in ``facts``."""
+    """Return those of ``leases`` whose owner and counter have not changed in ``facts``."""
     present = {key: facts.lease(key) for key in leases}
     return {
         key: lease

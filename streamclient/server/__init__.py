@@ -1,9 +1,9 @@
 """The local Tablestore: a real HTTP server that the official SDKs use unmodified.
 
-From Python, ``with LocalTablestore() as local: client = local.client()``; for other languages, the command
+In Python, use ``with LocalTablestore() as local: client = local.client()``. For other languages, run the command
 ``streamclient server``.
 
-The parts that need an HTTP server are loaded when they are first used, so that the command line answers quickly.
+The package imports larger modules, such as the HTTP server, at first use, so that the command line starts quickly.
 """
 
 from typing import TYPE_CHECKING

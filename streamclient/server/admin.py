@@ -1,7 +1,7 @@
-"""The admin surface: ``Control`` as JSON over HTTP, on the port of the service, below ``/_admin/``.
+"""The admin surface: the methods of ``Control`` as JSON over HTTP, on the server's port, below ``/_admin/``.
 
-Every call carries ``Authorization: Bearer <access key secret>``. A web page in a browser on the same machine can reach
-the port, but must not control the server.
+Every call must carry ``Authorization: Bearer <access key secret>``, because a web page in a browser on the same machine
+can reach the port, but must not control the server.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ Arguments = Mapping[str, Any]
 
 @frozen
 class AdminReply:
-    """A JSON answer of the admin surface."""
+    """The HTTP status and the JSON body with which the admin surface answers a request."""
 
     status: int
     body: bytes
 
 
 class Admin:
-    """Handles admin requests for one server. Errors are ``{"error": text}`` with a status; nothing is raised."""
+    """The handler of admin requests for one server. A failed request gets an error status and ``{"error": text}``."""
 
     def __init__(self, control: Control, secret: str) -> None:
         self._control = control
@@ -59,7 +59,11 @@ class Admin:
     def handle(
         self, method: str, path: str, query: Mapping[str, str], headers: Mapping[str, str], body: bytes
     ) -> AdminReply:
-        """Answer one request. Arguments come as a JSON object in the body, or in the query of GET and DELETE."""
+        """Execute one admin request and return the reply. A failure becomes an error reply, never an exception.
+
+        The arguments of the operation are the JSON object in ``body``. If ``body`` is empty, the
+        arguments are in ``query``.
+        """
         given = headers.get("authorization", "").encode("utf-8", "surrogateescape")
         if not hmac.compare_digest(given, self._expected):
             return _reply(401, {"error": "send the header 'Authorization: Bearer <access key secret>'"})
@@ -77,15 +81,19 @@ class Admin:
             return _reply(500, {"error": "the server failed; see its log"})
 
     def call(self, method: str, name: str, arguments: Arguments) -> Any:
-        """Carry out one operation for a caller that another surface has authenticated; return the answer for JSON.
+        """Execute the admin operation ``name`` without authentication; return its result, a value for JSON.
+
+        The console calls this method, because it authenticates its callers itself.
 
         Raises:
-            KeyError: there is no such operation. ServiceError, ValueError, TypeError: the arguments are invalid.
+            KeyError: the operation does not exist.
+            ServiceError: the server refuses the operation, for example because the table does not exist.
+            ValueError, TypeError: an argument is invalid.
         """
         return self._routes[method, name](arguments)
 
     def refuse(self, error: ServiceError) -> AdminReply:
-        """Return the answer to a request that the envelope refused."""
+        """Return the reply to a request that the server refused with ``error``."""
         return _reply(error.http_status, {"error": f"{error.code}: {error.message}"})
 
     def _no_route(self, method: str, name: str) -> AdminReply:
@@ -149,7 +157,11 @@ class Admin:
 
 
 def key_from_json(value: Any) -> tuple[KeyPart, ...]:
-    """Read leading key values: one value or a list of whole numbers, strings, and ``{"base64": text}`` for bytes."""
+    """Convert a JSON value to the first values of a primary key.
+
+    The JSON value is one key value or a list of key values. A key value is a whole number, a string, or
+    ``{"base64": text}`` for bytes.
+    """
     parts = value if isinstance(value, list) else [value]
     if not parts:
         raise ValueError("a key needs at least one value")

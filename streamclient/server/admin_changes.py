@@ -1,8 +1,8 @@
-"""The changes that the server writes to its storage.
+"""The changes that the server writes to its storage, and the interface of storages.
 
-While the server runs, only the state in memory counts. Before the server answers a request, it passes the list of the
-request's changes to the storage; the storage applies the whole list or nothing. At the start, the server rebuilds the
-same state from the result of ``load``. See the page ``server-storage`` of the decisions.
+While the server runs, it reads only its state in memory. Before the server answers a request, it passes the list of the
+request's changes to the storage. The storage applies the whole list or nothing. At the start, the server restores the
+state from the result of ``load``. See the decision page ``server-storage``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from attrs import field, frozen
 
 @frozen
 class PutSetting:
-    """A named setting of the whole server."""
+    """A change: store or replace a setting of the whole server."""
 
     name: str
     value: str
@@ -23,7 +23,7 @@ class PutSetting:
 
 @frozen
 class PutTable:
-    """A table's definition as JSON, new or replaced."""
+    """A change: store or replace the definition of a table, as JSON."""
 
     table_number: int
     document: str
@@ -31,14 +31,17 @@ class PutTable:
 
 @frozen
 class DropTable:
-    """The deletion of a table with all its rows."""
+    """A change: delete a table with all its rows."""
 
     table_number: int
 
 
 @frozen
 class PutRow:
-    """A row, new or replaced: all of its cells and versions as one PlainBuffer row without a header."""
+    """A change: store or replace a row.
+
+    ``body`` is a PlainBuffer row without a header, with all versions of all columns.
+    """
 
     table_number: int
     key: bytes
@@ -48,7 +51,7 @@ class PutRow:
 
 @frozen
 class DeleteRow:
-    """The deletion of a row."""
+    """A change: delete one row."""
 
     table_number: int
     key: bytes
@@ -56,7 +59,7 @@ class DeleteRow:
 
 @frozen
 class PutStream:
-    """A stream's definition as JSON, new or replaced."""
+    """A change: store or replace the definition of a stream, as JSON."""
 
     stream_number: int
     document: str
@@ -64,14 +67,14 @@ class PutStream:
 
 @frozen
 class DropStream:
-    """The deletion of a stream with its shards and their records."""
+    """A change: delete a stream with its shards and their records."""
 
     stream_number: int
 
 
 @frozen
 class PutShard:
-    """A shard's definition and bounds as JSON, new or replaced."""
+    """A change: store or replace a shard, as JSON without its records."""
 
     shard_number: int
     stream_number: int
@@ -80,14 +83,14 @@ class PutShard:
 
 @frozen
 class DropShard:
-    """The deletion of a shard whose records are deleted already."""
+    """A change: delete a shard with its records."""
 
     shard_number: int
 
 
 @frozen
 class AppendRecord:
-    """A new record of a shard. Positions of one shard count up by one."""
+    """A change: append a record to a shard. The positions in one shard count up by one."""
 
     shard_number: int
     position: int
@@ -98,7 +101,7 @@ class AppendRecord:
 
 @frozen
 class TrimRecords:
-    """The deletion of a shard's records before a position."""
+    """A change: delete the records of a shard before a position."""
 
     shard_number: int
     before_position: int
@@ -106,19 +109,22 @@ class TrimRecords:
 
 @frozen
 class PutTunnelPart:
-    """A part of a tunnel as JSON, new or replaced: the tunnel's own fields, a channel, or a session."""
+    """A change: store or replace a part of a tunnel, as JSON.
+
+    A part is the tunnel's own fields, a channel or a session.
+    """
 
     tunnel_id: str
     kind: str
-    """``tunnel``, ``channel`` or ``session``."""
+    """The kind of the part: ``tunnel``, ``channel`` or ``session``."""
     part_id: str
-    """The id of the channel or session; empty for the tunnel."""
+    """The id of the channel or session; empty for the tunnel's own fields."""
     document: str
 
 
 @frozen
 class DropTunnelPart:
-    """The deletion of a channel or a session."""
+    """A change: delete a channel or a session of a tunnel."""
 
     tunnel_id: str
     kind: str
@@ -127,7 +133,7 @@ class DropTunnelPart:
 
 @frozen
 class DropTunnel:
-    """The deletion of a tunnel with all its parts."""
+    """A change: delete a tunnel with its channels and sessions."""
 
     tunnel_id: str
 
@@ -148,37 +154,37 @@ Change = (
     | DropTunnelPart
     | DropTunnel
 )
-"""One change that a storage applies."""
+"""Any of the changes that a storage can apply."""
 
 
 @frozen
 class StoredState:
-    """The whole content of a storage: each item as it was last committed, in the order of the items' numbers."""
+    """The whole committed content of a storage. Tables, streams and shards are in the order of their numbers."""
 
     settings: tuple[PutSetting, ...] = ()
     tables: tuple[PutTable, ...] = ()
     rows: tuple[PutRow, ...] = field(default=(), repr=False)
-    """The rows, per table in ascending order of keys."""
+    """The rows of all tables. The rows of each table are in the order of their keys."""
     streams: tuple[PutStream, ...] = ()
     shards: tuple[PutShard, ...] = ()
     records: tuple[AppendRecord, ...] = field(default=(), repr=False)
-    """The records, per shard in ascending order of positions."""
+    """The records of all shards. The records of each shard are in the order of their positions."""
     tunnel_parts: tuple[PutTunnelPart, ...] = ()
-    """The parts of tunnels, in no particular order; their documents state the order."""
+    """The parts of all tunnels, in any order. Their documents contain numbers that order channels and sessions."""
 
 
 class Storage(Protocol):
-    """The receiver of changes. Only one thread at a time calls it."""
+    """The interface of a storage. Only one thread at a time calls its methods."""
 
     @property
     def keeps(self) -> bool:
-        """Whether changes outlive the process. If they do not, the server does not describe its changes."""
+        """Whether the storage keeps the changes of ``commit``. If not, the server does not even make change objects."""
 
     def load(self) -> StoredState:
-        """Return all that was committed; called once, before the first commit."""
+        """Return the whole committed content. The server calls this once, before the first commit."""
 
     def commit(self, changes: Sequence[Change]) -> None:
-        """Apply all changes in order, or none. When this returns, the changes survive the end of the process."""
+        """Apply all changes in order, or none of them. After the return, the changes survive the end of the process."""
 
     def close(self) -> None:
-        """Release files and locks. Closing twice is allowed."""
+        """Release the files and locks of the storage. Closing twice is allowed."""

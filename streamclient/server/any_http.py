@@ -1,7 +1,8 @@
-"""Requests in any form that HTTP allows, answered by aiohttp. No SDK sends them, or they wait for an injected fault.
+"""Requests in any form that HTTP allows, answered by aiohttp.
 
-The first such request imports aiohttp. At the start of the server, the import would be a third of the time until its
-first line.
+``plain_http`` answers requests in the form that SDKs send. aiohttp answers requests in any other form. While fault
+rules exist, aiohttp answers all requests, because a fault may delay an answer. The server imports aiohttp only at the
+first request that needs it. An import at the start would take a third of the start-up time.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _NEVER_SECONDS = 10 * 365 * 86_400.0
 
 
 class AnyHttp:
-    """Answers all requests on the connections that are handed over to aiohttp. Used in the event loop only."""
+    """The handler of requests on connections that aiohttp has taken over. Only the event loop's thread may use it."""
 
     def __init__(
         self, service: Service, admin: Admin, doors: Doors, connections: Connections, stopping: asyncio.Event
@@ -43,8 +44,8 @@ class AnyHttp:
         self._server = web.Server(self._handle)
 
     def protocol(self) -> web.RequestHandler:
-        """Return a protocol that continues one connection."""
-        # The protocol has its own compression, whose size is bounded.
+        """Return the aiohttp protocol for one connection, from its next request on."""
+        # aiohttp must not decompress bodies: ``envelope`` does it, up to a maximum size.
         return RefusingHandler(self._server, self._refuse, auto_decompress=False)
 
     def _refuse(self, status: int, message: str | None) -> web.Response:
@@ -55,7 +56,7 @@ class AnyHttp:
         return _response(self._service.refuse("", {}, error))
 
     async def stop(self, timeout: float) -> None:
-        """Close every connection: immediately if it is idle, otherwise after its request or ``timeout`` seconds."""
+        """Close idle connections immediately, and the others after their request or after ``timeout`` seconds."""
         for connection in self._server.connections:
             connection.close()
         await self._server.shutdown(timeout)
@@ -103,7 +104,7 @@ class AnyHttp:
         return _cut(request) if isinstance(action, LoseAnswer) else _response(answer)
 
     async def _pause(self, seconds: float) -> bool:
-        """Wait; return whether the server is still running after that."""
+        """Wait for ``seconds``, or until the server stops; return whether the server is still running."""
         if seconds <= 0:
             return True
         try:
@@ -113,7 +114,7 @@ class AnyHttp:
         return False
 
     async def _read_body(self, request: web.BaseRequest) -> bytes:
-        """Read the body, with bounds on its size and its time."""
+        """Read the body of a request. Refuse a body that is too large or arrives too slowly."""
         if (request.content_length or 0) > MAX_BODY_BYTES:
             raise refusals.BODY_TOO_LARGE()
         transport = request.transport
@@ -146,20 +147,20 @@ class AnyHttp:
 
 
 class RefusingHandler(web.RequestHandler):
-    """aiohttp's connection, which sends aiohttp's own refusals in the form of its server, without a page of HTML."""
+    """aiohttp's handler of one connection. It sends aiohttp's own refusals in the form of this server, not as HTML."""
 
     __slots__ = ("_refuse",)
 
     def __init__(self, server: web.Server, refuse: Callable[[int, str | None], web.Response], **options: Any) -> None:
-        """Make the server part in the running loop.
+        """Make the protocol of one connection in the running event loop.
 
-        ``refuse`` returns the answer for a status and aiohttp's message.
+        ``refuse`` makes the response of a refusal from an HTTP status and aiohttp's error message.
         """
         super().__init__(
             server,
             loop=asyncio.get_running_loop(),
-            keepalive_timeout=_NEVER_SECONDS,  # Connections closes idle ones
-            access_log=None,  # type: ignore[arg-type]  # aiohttp takes it for no log
+            keepalive_timeout=_NEVER_SECONDS,  # ``Connections`` closes idle connections
+            access_log=None,  # type: ignore[arg-type]  # None switches the log off
             **options,
         )
         self._refuse = refuse
@@ -171,7 +172,7 @@ class RefusingHandler(web.RequestHandler):
         exc: BaseException | None = None,
         message: str | None = None,
     ) -> web.StreamResponse:
-        """Answer 400 to malformed HTTP and 500 to a failure of this server; then close the connection."""
+        """Answer malformed HTTP with aiohttp's status, and a failure of this server with 500; close the connection."""
         if request.writer.output_size > 0:
             raise ConnectionError("a part of the answer is sent already")
         if status >= 500:
@@ -182,9 +183,9 @@ class RefusingHandler(web.RequestHandler):
 
 
 def _invite_body(request: web.BaseRequest, transport: asyncio.Transport) -> None:
-    """Ask for the body if the client waits for that.
+    """Send ``100 Continue`` if the client waits for these words before it sends the body.
 
-    If it were not asked for, curl, and SDKs built on curl, would wait for a second.
+    Without them, curl and SDKs built on curl would wait for a second.
     """
     expectation = request.headers.get("Expect", "").strip().lower()
     if expectation == "100-continue" and request.version >= HttpVersion11:

@@ -1,4 +1,4 @@
-"""Authentication: one key pair for one instance, and the proof that a request was signed with it."""
+"""Authentication: the key pair of the server's instance, the check of signatures, and the allowed host names."""
 
 from __future__ import annotations
 
@@ -17,17 +17,18 @@ from streamclient.wire import signature
 DEFAULT_INSTANCE = "local"
 DEFAULT_ACCESS_KEY_ID = "local-access-key-id"
 DEFAULT_ACCESS_KEY_SECRET = "local-access-key-secret"
-"""The default secret is fixed, so that a newcomer can copy a client configuration from the documentation. The default
-secret protects nothing. With it, the server listens on the loopback interface only, unless the user allows more."""
+"""The default secret of a server. It is fixed, so that a newcomer can copy a client configuration from the
+documentation. It protects nothing, so a server with this secret listens on the loopback interface only, unless the user
+explicitly allows other interfaces."""
 
 _HOST = re.compile(r"(\[[0-9A-Za-z:.%]+\]|[0-9A-Za-z_.-]+)(?::[0-9]{1,5})?", re.ASCII)
-"""The form of a ``Host`` header: a name or an address, with or without a port. Other parts of a URL are refused."""
+"""The form of a ``Host`` header: a name or an address, with or without a port, without any other part of a URL."""
 
 _NAME = re.compile(r"[0-9A-Za-z_.-]{1,255}", re.ASCII)
-"""A host name, by characters and length (RFC 1123; containers also use underscores)."""
+"""The form of a host name: its characters and its length (RFC 1123; containers also use underscores)."""
 
 _SHOWN_CHARACTERS = 100
-"""The largest number of characters of a header that a refusal repeats."""
+"""The largest number of characters of a header value that a refusal repeats."""
 
 host_names = checks.Check(
     "a sequence of host names, without scheme and port",
@@ -35,18 +36,18 @@ host_names = checks.Check(
 )
 
 _HOSTS_REMEMBERED = 64
-"""The largest number of hosts for which the result of the check is cached. Clients use one or two hosts; other callers
-may send any number."""
+"""The largest number of ``Host`` headers for which ``Doors`` caches whether it accepts them. Clients use one or two
+hosts, but a hostile caller may send any number."""
 
 _DERIVED_KEYS_CACHED = 64
-"""The largest number of derived keys that are cached, one for each pair of sign date and region. Deriving a key costs
-four MACs."""
+"""The largest number of derived V4 signing keys that the server caches. Each pair of sign date and region has its own
+key. Deriving a key costs four HMACs."""
 
 _derive_v4_key = lru_cache(maxsize=_DERIVED_KEYS_CACHED)(signature.derive_v4_key)
 
 
 _header_text = checks.Check(
-    # Clients send these values in headers, and every SDK refuses empty values.
+    # Clients send the instance and the key id in headers, and sign with the secret. Every SDK refuses empty values.
     "non-empty printable text without outer spaces",
     lambda value: isinstance(value, str) and bool(value) and value == value.strip() and value.isprintable(),
 )
@@ -56,9 +57,9 @@ _hidden_text = checks.Check(_header_text.expected, _header_text.fits, hides=True
 @checks.explains_names
 @frozen
 class Credentials:
-    """The instance that a server plays, and the key pair it accepts.
+    """The name of the instance that a server simulates, and the key pair that the server accepts.
 
-    If a client sends an STS token, the signature covers the token. The server does not use the token in any other way.
+    If a client sends an STS token, the client's signature must cover the token. The server does not check the token.
     """
 
     instance: str = field(default=DEFAULT_INSTANCE, validator=_header_text)
@@ -67,10 +68,10 @@ class Credentials:
 
 
 def require_own_secret(host: str, port: int, credentials: Credentials) -> None:
-    """Raise unless every client that can reach the server needs a secret.
+    """Refuse the published default secret for a server that other machines can reach.
 
     Raises:
-        ValueError: the server would listen beyond this machine with the published default secret.
+        ValueError: the host is reachable from other machines, and the secret is the default.
     """
     if credentials.access_key_secret == DEFAULT_ACCESS_KEY_SECRET and not is_loopback(host):
         raise ValueError(
@@ -97,32 +98,37 @@ def _lower_case(names: Iterable[str]) -> frozenset[str]:
 
 @frozen
 class Doors:
-    """The host names and origins that requests may have.
+    """The check that a request does not come from a web page. It uses the headers ``Host`` and ``Origin``.
 
-    Pages in a browser on this machine can reach the port. The owner of a page can let the page's host name point to
-    this machine; then the page's requests carry that name as ``Host``. The requests of all other pages carry
-    ``Origin``, which no SDK sends. An address cannot be made to point elsewhere, and names below ``localhost`` always
-    mean this machine. The network decides where any other name points, even a name without dots, so the user must list
-    such a name.
+    Web pages in a browser on this machine can reach the port. The owner of a page can let the page's host name point
+    to this machine. The requests of such a page have that name as ``Host``. The requests of all other pages have the
+    header ``Origin``, which no SDK sends.
+
+    Addresses and names below ``localhost`` are safe, because a page's owner cannot make them point elsewhere. Every
+    other name may point anywhere, even a name without dots, so the user must list it in ``names``.
     """
 
     names: frozenset[str] = field(converter=_lower_case)
     _judged: dict[str, bool] = field(factory=dict, init=False, eq=False, repr=False)
-    """The hosts that were judged, each with the result: whether requests may have it."""
+    """The cached results of the method ``knows``, by ``Host`` header."""
 
     def check(self, headers: Mapping[str, str]) -> None:
-        """Accept a request, or raise a ``ServiceError``. A request without ``Host`` came from no browser."""
+        """Check the headers ``Host`` and ``Origin`` of a request. A request without ``Host`` is not from a browser.
+
+        Raises:
+            ServiceError: the request may come from a web page.
+        """
         host = headers.get("host", "")
         if host and not self.knows(host):
             match = _HOST.fullmatch(host)
             name = "NAME" if match is None or len(host) > _SHOWN_CHARACTERS else match[1]
             raise refusals.HOST(host=_shown(host), name=name)
         origin = headers.get("origin")
-        if origin is not None:  # Even the host's own origin is refused: the page may have been served under that name.
+        if origin is not None:  # even if the origin has an allowed host name
             raise refusals.WEB_PAGE(origin=_shown(origin))
 
     def knows(self, host: str) -> bool:
-        """Return whether requests may have this ``Host``."""
+        """Return whether the server accepts requests with this ``Host`` header."""
         known = self._judged.get(host)
         if known is None:
             if len(self._judged) >= _HOSTS_REMEMBERED:
@@ -131,7 +137,7 @@ class Doors:
         return known
 
     def _judge(self, host: str) -> bool:
-        """Return whether a host is an address, ``localhost`` or a name below it, or a listed name."""
+        """Return whether a host is an address, ``localhost``, a name below ``localhost``, or in ``names``."""
         match = _HOST.fullmatch(host)
         if match is None:
             return False
@@ -151,24 +157,25 @@ def _shown(text: str) -> str:
 
 @frozen
 class Signer:
-    """Signs the answers to one caller, with the key that the caller used."""
+    """The signer of the answer to one request. It uses the key with which the client signed the request."""
 
     access_key_id: str
     key: str = field(repr=False)
-    """The secret, or after a V4 request the derived signing key."""
+    """The access key secret for a V2 signature, or the signing key that is derived from it for a V4 signature."""
 
     def authorization(self, path: str, headers: Mapping[str, str]) -> str:
-        """Return the ``Authorization`` header over all given headers."""
+        """Return the ``Authorization`` header that signs the answer's ``headers`` and the request's ``path``."""
         return signature.authorization(self.access_key_id, signature.sign_response(self.key, path, headers))
 
 
 def authenticate(path: str, headers: Mapping[str, str], credentials: Credentials) -> Signer:
-    """Verify the signature of a request: its V4 signature if it has one, otherwise its V2 signature.
+    """Verify the signature of a request; return the signer for its answer.
 
-    ``headers`` have lower-case names and include all headers that the envelope requires.
+    Verify the V4 signature if the request has one, otherwise the V2 signature. ``headers`` have lower-case names and
+    include ``REQUIRED_HEADERS`` of ``envelope`` and a signature.
 
     Raises:
-        ServiceError: unknown key id, or a signature made with another secret or over other headers.
+        ServiceError: the key id is unknown, or the signature was made with another secret or over other headers.
     """
     if headers["x-ots-accesskeyid"].strip() != credentials.access_key_id:
         raise refusals.ACCESS_KEY()

@@ -1,6 +1,6 @@
-"""Capacity units: the consumption that an answer states.
+"""Capacity units: the measure of reads and writes that Tablestore states in each answer.
 
-They are for information; the server refuses no request for them.
+The local server states them for information only. It never refuses a request because of its units.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _UNIT_BYTES = 4096
 
 
 class Units(NamedTuple):
-    """The capacity units that an answer states."""
+    """The capacity units for reads and for writes that an answer states."""
 
     read: int
     write: int
@@ -24,13 +24,13 @@ NO_UNITS = Units(0, 0)
 
 
 def units(size_bytes: int) -> int:
-    """Return the capacity units for ``size_bytes``: one unit for each 4 KB begun, and at least one."""
+    """Return the capacity units for ``size_bytes``: one for each 4 KB or part of 4 KB, and at least one."""
     return max(1, -(-size_bytes // _UNIT_BYTES))
 
 
 @lru_cache(maxsize=1024)
 def consumed(*, read: int = 0, write: int = 0) -> Any:
-    """Return the message of consumed capacity that answers carry; copy the message and never change it.
+    """Return a ``ConsumedCapacity`` message for an answer. The result is cached and shared, so never change it.
 
     Both numbers are always set, because the Go SDK reads them without a check.
     """
@@ -38,12 +38,12 @@ def consumed(*, read: int = 0, write: int = 0) -> Any:
 
 
 def units_of(answer: Any) -> Units:
-    """Return the units that an answer states for the whole request."""
+    """Return the capacity units that an answer states for the whole request."""
     cost = answer.consumed.capacity_unit
     return Units(cost.read, cost.write)
 
 
 def units_of_rows(answer: Any) -> Units:
-    """Return the sum of the units that the answer to a batch states for its rows."""
+    """Return the sum of the capacity units that the answer to a batch request states for its rows."""
     costs = [row.consumed.capacity_unit for table in answer.tables for row in table.rows]
     return Units(sum(cost.read for cost in costs), sum(cost.write for cost in costs))

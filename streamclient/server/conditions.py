@@ -1,4 +1,4 @@
-"""The conditions that a write sets for the row before the write."""
+"""The conditions of a write: requirements that the row must meet before the write."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from streamclient.wire.schema import RowExistenceExpectation
 
 @frozen
 class Condition:
-    """A row condition and a column condition; both must hold on the row before the write."""
+    """The two conditions of a write, on the existence of the row and on its columns. Both must hold."""
 
     expectation: RowExistenceExpectation = RowExistenceExpectation.IGNORE
     column_filter: RowFilter | None = None
 
     @property
     def is_trivial(self) -> bool:
-        """Whether the condition holds for every row and for an absent row."""
+        """Whether the conditions always hold, even if the row is absent."""
         return self.expectation is RowExistenceExpectation.IGNORE and self.column_filter is None
 
 
 def check_condition(condition: Condition, names: KeyNames, row: StoredRow | None) -> None:
-    """Raise ``OTSConditionCheckFail`` unless the row, or its absence, meets the condition.
+    """Raise ``OTSConditionCheckFail`` unless ``row``, or its absence (``None``), meets the conditions of a write.
 
-    On an absent row all columns count as missing, including those of the key.
+    In an absent row all columns count as missing, including the key columns.
     """
     if condition.expectation is RowExistenceExpectation.EXPECT_EXIST and row is None:
         raise refusals.CONDITION_FAILED()

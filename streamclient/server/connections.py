@@ -1,9 +1,9 @@
 """The connections of one server: their number, their time-outs, and the choice of the connection to close.
 
-The server closes a connection if its headers do not end in time, if it never sends a request, or if its client does not
-read the answer. If the process holds as many connections as it can, a new connection replaces the one that has waited
-longest without a request in work. Connections that never finished a request are replaced first. So a thousand half-sent
-requests do not shut out any client.
+The server closes a connection if the headers of a request do not end in time, if no request arrives, or if the client
+does not read the answer. If the process holds as many connections as it can, the server closes a waiting connection for
+each new connection. It chooses a connection that never sent complete headers, otherwise the connection that has waited
+longest. So a thousand half-sent requests do not shut out any client.
 """
 
 from __future__ import annotations
@@ -24,41 +24,42 @@ if TYPE_CHECKING:
 _log = logs.logger(__name__)
 
 HEADER_TIMEOUT_SECONDS = 30.0
-"""The seconds from the first byte of a request, or from the connection's beginning, to the end of the headers."""
+"""The longest time for the headers of a request to arrive. The time counts from the first byte of the request. For the
+first request of a connection, it counts from the opening of the connection."""
 
 BODY_TIMEOUT_SECONDS = 30.0
-"""The seconds for the body, after the headers have arrived."""
+"""The longest time for the body of a request to arrive, counted from the end of the headers."""
 
 MAX_COMING_BYTES = 256 * 1024 * 1024
-"""The largest number of bytes of all unfinished bodies together: enough for fifty bodies of the largest size. Anyone
-can begin a body, because a caller is authenticated only when the body is complete."""
+"""The largest number of bytes of all unfinished request bodies together: enough for fifty bodies of the largest size.
+The limit holds for every caller, because the server authenticates a caller only when the body is complete."""
 
 MAX_LEAVING_BYTES = 256 * 1024 * 1024
 """The largest number of bytes of all answers that clients have not yet read: enough for sixteen of the largest answers.
-If there are more, the server breaks the connection of the slowest client."""
+Above this number, the server breaks the connection whose answer has waited longest."""
 
 KEEP_ALIVE_SECONDS = 300.0
-"""The seconds after which an idle connection is closed: longer than in any SDK's pool, so the client always closes
-first."""
+"""The seconds after which the server closes an idle connection. The pool of every SDK keeps a connection for less time,
+so the client always closes first."""
 
 ANSWER_TIMEOUT_SECONDS = 60.0
-"""The seconds in which a client must read at least a part of its answer. A slower client no longer exists, or tries to
-keep the answer in memory for ever."""
+"""The longest time in which a client may read nothing of its unread answer. Such a client is dead, or wants to fill the
+server's memory with unread answers."""
 
 MAX_CONNECTIONS = 2_000
-"""The largest number of connections: enough for four SDK clients with full pools. Each connection takes about ten
-kilobytes."""
+"""The largest number of connections of one server: enough for four SDK clients with full pools. Each connection takes
+about ten kilobytes of memory."""
 
 SHARE_OF_FILES = 3, 4
-"""The connections' share of the files that the process may open, as numerator and denominator. The rest is for data,
-and for clients in the same process."""
+"""The share of the process's limit of open files that connections may use, as numerator and denominator. The remaining
+files are for the data directory, and for clients in the same process."""
 
 LOG_PAUSE_SECONDS = 60.0
-"""The seconds between two log lines about a lasting condition."""
+"""The seconds between two log lines about closed connections."""
 
 
 def most_connections() -> int:
-    """Return the number of connections that a server in this process can hold."""
+    """Return the largest number of connections that a server in this process can hold."""
     with suppress(ModuleNotFoundError):  # Windows, where the number of open files does not limit sockets
         import resource  # noqa: PLC0415
 
@@ -70,49 +71,52 @@ def most_connections() -> int:
 
 
 class Connections:
-    """Every connection of one server and its behavior. Used in the event loop only."""
+    """The connections of one server, with limits on their number and memory. Only the event loop may use it."""
 
     def __init__(self, make: Callable[[], web.RequestHandler], plain: PlainHttp, most: int | None = None) -> None:
         self._make = make
         self._plain = plain
         self._most = most_connections() if most is None else most
         self._idle: dict[Guard, None] = {}
-        """The connections without a request in work. The connection that has waited longest comes first."""
+        """The connections without a request in progress. The connection that has waited longest comes first."""
         self._guards: dict[asyncio.BaseTransport, Guard] = {}
         self._logged = -LOG_PAUSE_SECONDS
         self.bodies: dict[asyncio.Transport, int] = {}
-        """The bytes of each body that is being received, by connection, in the order in which the bodies began."""
+        """The received bytes of each unfinished body, by connection. The body that began first comes first."""
         self.body_bytes: int = 0
-        """The bytes of all unfinished bodies."""
+        """The received bytes of all unfinished bodies."""
         self.answers: dict[asyncio.Transport, int] = {}
-        """The bytes of each unread answer, by connection. The answer that has waited longest comes first."""
+        """The unread bytes of each answer, by connection. The answer that has waited longest comes first."""
         self.answer_bytes: int = 0
-        """The bytes of all unread answers, each as it was when it began to wait."""
+        """The unread bytes of all answers, as counted by ``leaving``."""
 
     def __call__(self) -> Guard:
         """Return the protocol of a new connection."""
         return Guard(self, self._make, self._plain)
 
     def close_plain(self) -> None:
-        """Close the connections that sent only plain requests. All of these requests are answered."""
+        """Close the connections that aiohttp has not taken over. Their complete requests are all answered."""
         for transport, guard in self._guards.items():
             if guard.is_plain:
                 transport.close()
 
     def opened(self, guard: Guard, transport: asyncio.BaseTransport) -> None:
-        """Count a connection, and make room for it."""
+        """Count a new connection. If the server then has too many connections, close a waiting connection."""
         self._guards[transport] = guard
         self._idle[guard] = None
         if len(self._guards) > self._most:
             self.make_room(f"there are more than {self._most} connections", besides=guard)
 
     def make_more_room(self, reason: str) -> None:
-        """Close some waiting connections, because the process has no file left for a new connection."""
+        """Close an eighth of the waiting connections, because the process cannot open a file for a new connection."""
         for _ in range(max(1, len(self._idle) // 8)):
             self.make_room(reason)
 
     def make_room(self, reason: str, besides: Guard | None = None) -> None:
-        """Close a waiting connection. If all other connections have work, close the newest."""
+        """Close a waiting connection, preferably one that never sent complete headers.
+
+        Close the new connection ``besides`` only if all other connections have a request in progress.
+        """
         now = time.monotonic()
         if now - self._logged >= LOG_PAUSE_SECONDS:
             self._logged = now
@@ -123,38 +127,41 @@ class Connections:
             victim.drop()
 
     def closed(self, guard: Guard, transport: asyncio.BaseTransport) -> None:
-        """Forget a connection.
+        """Stop counting a connection.
 
-        A broken connection is forgotten immediately, because the event loop reports its end only after newer
-        connections.
+        ``Guard.drop`` calls this method immediately, because the event loop reports the end of a broken connection only
+        after it has accepted newer connections.
         """
         self._guards.pop(transport, None)
         self._idle.pop(guard, None)
 
     def began(self, request: web.BaseRequest) -> None:
-        """Record that the headers of a request are complete."""
+        """Record that aiohttp has received the complete headers of a request."""
         guard = self._of(request)
         if guard is not None:
             self.busy(guard)
 
     def ended(self, request: web.BaseRequest) -> None:
-        """Record that a request is about to be answered; its connection waits for the next request."""
+        """Record that aiohttp has finished a request, and that the connection waits for its next request."""
         guard = self._of(request)
         if guard is not None:
             self.waits(guard)
 
     def busy(self, guard: Guard) -> None:
-        """Record that a connection has a request in work."""
+        """Record that a connection has a request in progress."""
         self._idle.pop(guard, None)
         guard.began()
 
     def waits(self, guard: Guard) -> None:
-        """Record that a connection waits for its next request, after the connections that wait already."""
+        """Record that a connection waits for its next request. It becomes the last of the waiting connections."""
         self._idle[guard] = None
         guard.ended()
 
     def coming(self, transport: asyncio.Transport, size: int) -> None:
-        """Count a part of a body. If all bodies together are too large, break the connection of the slowest body."""
+        """Count ``size`` received bytes of a body.
+
+        If all unfinished bodies together are too large, break the connection of the body that began first.
+        """
         self.bodies[transport] = self.bodies.get(transport, 0) + size
         self.body_bytes += size
         if self.body_bytes > MAX_COMING_BYTES:
@@ -165,9 +172,9 @@ class Connections:
         self.body_bytes -= self.bodies.pop(transport, 0)
 
     def leaving(self, transport: asyncio.Transport, size: int) -> None:
-        """Count an answer that the client reads too slowly.
+        """Count an answer that its client reads too slowly; ``size`` is the number of unread bytes.
 
-        If all answers together are too large, break the connection of the oldest answer.
+        If all unread answers together are too large, break the connection whose answer has waited longest.
         """
         self.taken(transport)
         self.answers[transport] = size
@@ -178,7 +185,7 @@ class Connections:
             oldest.abort()
 
     def taken(self, transport: asyncio.Transport) -> None:
-        """Stop counting an answer that was read, or that will never be read."""
+        """Stop counting an answer that the client has read, or will never read."""
         self.answer_bytes -= self.answers.pop(transport, 0)
 
     def _of(self, request: web.BaseRequest) -> Guard | None:
@@ -186,10 +193,10 @@ class Connections:
 
 
 class Guard(asyncio.Protocol):
-    """One connection, and a timer that runs while headers are due.
+    """One connection, with the timers for its headers, its bodies, its answers and its idle time.
 
-    This class answers plain requests (``plain_http``). At the first other request, the whole connection passes to
-    aiohttp's protocol for good, because two protocols must not wait for the same request.
+    This class answers plain requests (see ``plain_http``). At the first other request, aiohttp's protocol takes over
+    the connection for good, because two protocols must not wait for the same request.
     """
 
     def __init__(self, connections: Connections, make: Callable[[], web.RequestHandler], plain: PlainHttp) -> None:
@@ -197,10 +204,10 @@ class Guard(asyncio.Protocol):
         self._make = make
         self._plain = plain
         self._handler: web.RequestHandler | None = None
-        """aiohttp's protocol, once the connection has passed to aiohttp."""
+        """aiohttp's protocol; ``None`` until aiohttp takes over the connection."""
         self._due: int | None = 0
-        """After the connection has passed to aiohttp: the number of bytes that the last request still lacks; ``None``
-        if bytes of another request may have arrived."""
+        """The number of missing bytes of the last request. ``None`` if it is unknown, because bytes of the next request
+        may have arrived. Used only after aiohttp has taken over the connection."""
         self._head: RequestHead | None = None
         """The head of a plain request whose body is incomplete."""
         self._received = bytearray()
@@ -209,14 +216,14 @@ class Guard(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._taking: asyncio.TimerHandle | None = None
-        """A timer that runs while the client reads more slowly than the server writes."""
+        """The timer that breaks the connection if the client reads nothing of its answer."""
         self._in_work = 0
         self.has_asked: bool = False
-        """Whether a request with complete headers ever arrived."""
+        """Whether the client ever sent a request with complete headers."""
 
     @property
     def is_plain(self) -> bool:
-        """Whether only plain requests have arrived so far."""
+        """Whether aiohttp has not taken over the connection, because only plain requests have arrived."""
         return self._handler is None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -238,14 +245,14 @@ class Guard(asyncio.Protocol):
             self._handler.connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Take bytes: of the body of the present request, or of the headers of the next request."""
+        """Process received bytes as plain requests, or pass them to aiohttp if it has taken over the connection."""
         if self._handler is None:
             self._take(data)
         else:
             self._pass_on(self._handler, data)
 
     def eof_received(self) -> bool | None:
-        """Record that the client sends no more."""
+        """Tell aiohttp that the client sends no more data, if aiohttp has taken over the connection."""
         if self._handler is not None:
             self._handler.eof_received()
         return None
@@ -278,10 +285,10 @@ class Guard(asyncio.Protocol):
         self._stop_waiting()
 
     def ended(self) -> None:
-        """Record that a request is answered. If the connection then stays idle for long, it is closed.
+        """Record that the server has answered a request, and close the connection later if it stays idle.
 
-        One timer serves all requests. If the bytes that brought this request may have contained the beginning of the
-        next request, the timer runs for the headers of the next request.
+        One timer for the idle time serves all requests. If a part of the next request may have arrived already, start
+        the timer for its headers, too.
         """
         self._in_work -= 1
         if self._due is None and not self._in_work and self._timer is None:
@@ -292,10 +299,10 @@ class Guard(asyncio.Protocol):
             self._keeping = loop.call_later(KEEP_ALIVE_SECONDS, self._end_if_idle)
 
     def _due_after(self, data: bytes) -> int | None:
-        """Return how many bytes the request lacks after ``data``. The number is known only for plain requests.
+        """Return the number of bytes that the request lacks after ``data``; ``None`` if the number is unknown.
 
-        If the number is unknown, it becomes known again when a whole plain request comes while no other request is in
-        work. So if one head came in two pieces, the connection does not count as half-sent for ever.
+        ``data`` begins a new request if the last request is complete, or if the number was unknown and no request is in
+        progress. The number of a new request is known if ``data`` begins with the whole head of a plain request.
         """
         if self._due == 0 or (self._due is None and not self._in_work):
             head = self._plain.head_of(data)
@@ -304,9 +311,9 @@ class Guard(asyncio.Protocol):
         return None if left < 0 else left
 
     def _take(self, data: bytes) -> None:
-        """Answer a plain request, or wait for the rest of its body.
+        """Answer a complete plain request, or wait for the missing part of its body.
 
-        Pass the connection to aiohttp for any other request.
+        For any other request, hand the connection over to aiohttp.
         """
         if self._head is not None:
             self._received += data
@@ -373,8 +380,8 @@ class Guard(asyncio.Protocol):
         self._due = self._due_after(data)
         self._used_at = asyncio.get_running_loop().time()
         if self._due == 0:
-            # aiohttp begins the request in the next iteration of the event loop. A timer that is due in this iteration
-            # must not close the connection: the client would lose a request that was read.
+            # aiohttp begins the request in the next iteration of the event loop. If the timer for headers ended in
+            # this iteration, it would close the connection although the whole request has arrived.
             self._stop_waiting()
         elif not self._in_work and self._timer is None:
             self._await_headers()
@@ -394,7 +401,7 @@ class Guard(asyncio.Protocol):
             self._keeping = None
 
     def drop(self) -> None:
-        """Break the connection."""
+        """Break the connection, without an answer."""
         if self._transport is not None:
             self._connections.closed(self, self._transport)
             self._transport.abort()
@@ -404,7 +411,7 @@ class Guard(asyncio.Protocol):
         return 0 if self._transport is None else self._transport.get_write_buffer_size()
 
     def _watch(self, left: int) -> None:
-        """Check later whether the client has read a part of its answer."""
+        """Break the connection later, unless the client by then has read a part of the ``left`` bytes of its answer."""
         self._taking = asyncio.get_running_loop().call_later(ANSWER_TIMEOUT_SECONDS, self._look, left)
 
     def _look(self, left_before: int) -> None:

@@ -1,6 +1,6 @@
-"""Control of a running server beyond the protocol: shards, time, faults, counters.
+"""Control of a running server beyond the Tablestore protocol: shards, time, faults, counters.
 
-The Python methods of ``LocalTablestore`` and the admin HTTP surface are both this class.
+The methods of ``LocalTablestore`` and the admin surface over HTTP both use the class ``Control``.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
 KeyPart = int | str | bytes
 
 MAX_ADVANCE_SECONDS = 100 * 365 * 86400
-"""The largest single step of the clock, in seconds. A century is longer than every retention, and keeps microseconds
-within 64 bits."""
+"""The largest single step of the clock, in seconds: a century. It is longer than every retention, and the moved time
+still fits into 64 bits as microseconds."""
 
 
 class Control:
-    """Control of one running server. Thread-safe.
+    """The methods that control one running server. Thread-safe.
 
-    Methods that name a table raise ``ServiceError`` like the service (``OTSObjectNotExist`` for an unknown table), and
-    ``OTSParameterInvalid`` for shards that cannot be split or merged in the requested way.
+    Methods that take a table raise ``ServiceError``: ``OTSObjectNotExist`` for an unknown table, and
+    ``OTSParameterInvalid`` if shards cannot be split or merged in the requested way.
     """
 
     def __init__(self, engine: Engine, service: Service) -> None:
@@ -37,26 +37,32 @@ class Control:
         self._service = service
 
     def shards(self, table: str) -> Sequence[ShardView]:
-        """Return the listed shards: closed shards, parents first, then open shards in key order."""
+        """Return those shards of a table's stream that DescribeStream lists.
+
+        Closed shards come first, parents before their children. Open shards come after them, in key order.
+        """
         return self._engine.shards(table)
 
     def spans(self, table: str) -> Sequence[ShardSpan]:
-        """Return the listed shards with their encoded key ranges and times, parents before their children."""
+        """Return the shards that DescribeStream lists, with their encoded key ranges and times.
+
+        Parents come before their children.
+        """
         return self._engine.spans(table)
 
     def tables(self) -> Sequence[TableView]:
-        """Return all tables, by name."""
+        """Return all tables, ordered by name."""
         return self._engine.tables()
 
     def rows(self, table: str, after: bytes | None = None, most: int = 100) -> Sequence[RowView]:
-        """Return at most ``most`` rows in the order of their keys, after the encoded key ``after``."""
+        """Return at most ``most`` rows of a table after the encoded key ``after``, in the order of their keys."""
         return self._engine.rows(table, after, most)
 
     def changes(self, table: str, after: Mapping[str, int] | None = None, most: int = 100) -> ChangesView:
         """Return the newest records of a table's stream, at most ``most``, oldest first.
 
-        ``after`` is the ``positions`` of an earlier answer: only later records are returned. The call is not counted as
-        a request, and meets no fault.
+        With ``after``, the ``positions`` of an earlier result, return only records after these positions. The call does
+        not count as a request, and no fault rule applies to it.
         """
         return self._engine.changes(table, after, most)
 
@@ -67,16 +73,17 @@ class Control:
     def split(
         self, table: str, shard_id: str | None = None, at: KeyPart | Sequence[KeyPart] | None = None
     ) -> tuple[str, str]:
-        """Close an open shard and open two children; return their ids.
+        """Close an open shard and open two children; return the ids of the lower and the upper child.
 
-        Without ``shard_id``, split the open shard with most rows; without ``at``, at its median key. ``at`` is the key
-        at which the second child begins: the leading key values, or one value without a list.
+        ``at`` is the first key of the upper child: a list of leading key values, or one value. Without ``at``, split at
+        the median of the shard's rows. Without ``shard_id``, split the shard that contains ``at``. Without both, split
+        the shard with the most rows.
         """
         key = None if at is None else (at,) if isinstance(at, (int, str, bytes)) else tuple(at)
         return self._engine.split_shard(table, shard_id=shard_id, at=key)
 
     def merge(self, table: str, shard_a: str, shard_b: str) -> str:
-        """Close two adjacent open shards and open one child; return its id."""
+        """Close two open shards with adjoining ranges, and open one child; return the child's id."""
         return self._engine.merge_shards(table, shard_a, shard_b)
 
     def trim(
@@ -87,31 +94,35 @@ class Control:
         before_micros: int | None = None,
         keep_last: int | None = None,
     ) -> int:
-        """Delete records as if their retention were over; return their number.
+        """Delete records of one shard or of all shards, as if their retention were over; return their number.
 
-        By default delete all records; with ``before_micros``, records written earlier; with ``keep_last``, all but the
-        newest ``keep_last`` of each shard.
+        By default, delete all records. With ``before_micros``, delete only records before that time. With
+        ``keep_last``, keep the newest ``keep_last`` records of each shard.
         """
         return self._engine.trim(table, shard_id=shard_id, before_micros=before_micros, keep_last=keep_last)
 
     def expire_iterators(self, table: str) -> None:
-        """Make all earlier iterators fail with ``OTSTrimmedDataAccess``. The records stay readable."""
+        """Make all existing iterators of a table's stream fail with ``OTSTrimmedDataAccess``.
+
+        The records stay readable with new iterators.
+        """
         self._engine.expire_iterators(table)
 
     def advance_clock(self, seconds: float) -> None:
-        """Move the server's clock forward: retention and time to live take effect without waiting.
+        """Move the server's clock forward, so that retention and time to live take effect without waiting.
 
-        With a data directory the clock keeps the step after a restart, even if the process was killed.
+        With a data directory, the step outlasts a restart of the server, even if the process was killed.
 
         Raises:
-            ValueError: ``seconds`` is negative, not finite, above ``MAX_ADVANCE_SECONDS``, or leads past the year 2261.
+            ValueError: ``seconds`` is negative, not finite, above ``MAX_ADVANCE_SECONDS``, or moves the clock past
+                the year 2261.
         """
         if not 0 <= seconds <= MAX_ADVANCE_SECONDS:  # This also refuses NaN, for which no comparison holds.
             raise ValueError(f"seconds must be from 0 to {MAX_ADVANCE_SECONDS}, not {checks.shown(seconds)}")
         self._engine.advance_clock(seconds)
 
     def add_fault(self, rule: FaultRule) -> int:
-        """Add a fault rule after the present rules; return its id."""
+        """Add a fault rule after the existing rules; return its id."""
         return self._service.faults.add(rule)
 
     def remove_fault(self, fault_id: int) -> bool:
@@ -123,24 +134,24 @@ class Control:
         return self._service.faults.clear()
 
     def faults(self) -> Sequence[FaultStatus]:
-        """Return the fault rules with their counters, in the order in which they are consulted."""
+        """Return the fault rules with their counters, in the order in which the server consults them."""
         return self._service.faults.rules()
 
     def requests(self) -> Sequence[RequestCount]:
-        """Return the counters of authenticated requests by operation and table."""
+        """Return the counters of authenticated requests, by operation and table."""
         return self._service.counters.counts()
 
     def observe(self, observer: Observer) -> None:
-        """Call ``observer`` for each authenticated request from now on, executed or refused; see ``Exchange``."""
+        """Call ``observer`` with an ``Exchange`` for each authenticated request from now on, executed or refused."""
         self._service.observers = (*self._service.observers, observer)
 
     def unobserve(self, observer: Observer) -> None:
-        """Stop calling ``observer``. Do nothing if it is not being called."""
+        """Stop calling ``observer``. Do nothing if the server does not call it."""
         self._service.observers = tuple(other for other in self._service.observers if other != observer)
 
     @property
     def now_micros(self) -> int:
-        """The server's time, with all steps of ``advance_clock``."""
+        """The server's time in microseconds since 1970, including all steps of ``advance_clock``."""
         return self._engine.now_micros
 
     @property
@@ -153,7 +164,7 @@ class Control:
         self._service.counters.reset()
 
     def clear(self) -> None:
-        """Delete all tables with their streams and tunnels, all faults, observers and counts.
+        """Delete all tables with their streams and tunnels, all fault rules, observers and request counts.
 
         The clock stays unchanged.
         """

@@ -1,4 +1,4 @@
-"""Request counters of one server."""
+"""The counters of a server's requests, by operation and table."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from attrs import astuple, define, frozen
 from streamclient.server.capacity import NO_UNITS, Units
 
 MOST_TALLIES = 4_096
-"""The largest number of pairs of operation and table that have their own counts. The number is limited because a client
-can send any name, and the server keeps each pair."""
+"""The largest number of pairs of an operation and a table that the server counts separately. Without this limit, a
+client that invents names could fill the server's memory."""
 
 LONGEST_NAME = 255
-"""The largest number of characters of a name that are kept: as many as a table name may have. If a request names
-several tables, the names are joined, and the limit holds for the joined text."""
+"""The largest number of characters that the counters keep of a name: as many as a table name may have. If a request
+names several tables, the limit holds for the joined names."""
 
 OTHERS = "(others)"
-"""The name for all names beyond ``MOST_TALLIES``."""
+"""The name under which the server counts all pairs of operation and table after the first ``MOST_TALLIES``."""
 
 
 @frozen
 class RequestCount:
-    """The requests of one operation on one table since the start or the last reset.
+    """The counters of one operation on one table since the server's start or the last reset of the counters.
 
-    Only authenticated requests count. ``table`` is empty for a request that names no table; the names of several tables
-    are joined by commas. Names are cut at 255 characters. Names beyond the first 4,096 pairs of operation and table
-    count together as ``(others)``.
+    Only authenticated requests count. ``table`` is empty for requests that name no table. If a request names several
+    tables, ``table`` has their names joined by commas. The server truncates names after 255 characters. All pairs of
+    operation and table after the first 4,096 pairs count together as ``(others)``.
     """
 
     operation: str
@@ -36,10 +36,10 @@ class RequestCount:
     """The number of requests that got an error answer, including injected errors. Errors of single rows in a batch do
     not count."""
     rows_read: int
-    """The number of rows or stream records in answers."""
+    """The number of rows or stream records that the answers contained."""
     rows_written: int
-    """The number of rows that accepted requests asked to write. Rows that were refused one by one in a batch count,
-    too."""
+    """The number of rows that accepted requests asked to write. Single rows that the server refused in an accepted
+    batch count, too."""
     read_units: int
     """The capacity units for reads that the answers state."""
     write_units: int
@@ -57,7 +57,7 @@ class _Tally:
 
 
 class RequestCounters:
-    """Counts by operation and table. Thread-safe."""
+    """The request counts by operation and table. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -73,7 +73,7 @@ class RequestCounters:
         rows_written: int = 0,
         units: Units = NO_UNITS,
     ) -> None:
-        """Count one request."""
+        """Count one request of ``operation`` that names ``tables``."""
         key = (_cut(operation), _cut(tables[0] if len(tables) == 1 else ",".join(tables)))
         with self._lock:
             tally = self._tallies.get(key)
@@ -90,7 +90,7 @@ class RequestCounters:
             tally.write_units += units.write
 
     def counts(self) -> tuple[RequestCount, ...]:
-        """Return all counts, ordered by operation and table."""
+        """Return the counters of each pair of operation and table, ordered by operation and table."""
         with self._lock:
             return tuple(
                 RequestCount(operation, table, *astuple(tally))
@@ -98,7 +98,7 @@ class RequestCounters:
             )
 
     def reset(self) -> None:
-        """Start again from zero."""
+        """Set all counts to zero."""
         with self._lock:
             self._tallies.clear()
 

@@ -1,11 +1,11 @@
-"""The local Tablestore without its network: requests in, answers out, one at a time.
+"""The engine of the local Tablestore: it executes serialized requests, one at a time, without a network.
 
 Laws:
 
-- One lock: requests take effect one after another, and the records of a stream have the order of the requests.
-- A request is validated before it reads or changes any state; a refused request changes nothing.
-- The changes of a request are committed to the storage before it is answered. If the commit fails, memory and storage
-  may differ. From then on the engine refuses every request, and the error states this reason.
+- Requests take effect one after another, under one lock. So a stream's records have the order of the requests.
+- The engine validates a request before it reads or changes any state. A refused request changes nothing.
+- The engine commits the changes of a request to the storage before it answers the request. If the commit fails, memory
+  and storage may differ. From then on the engine refuses every request, and each refusal states this reason.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ logger = logs.logger(__name__)
 
 @frozen
 class EngineAnswer:
-    """The serialized answer to a request, and the numbers that the counters need of it."""
+    """The serialized answer to a request, with the numbers for the request counters."""
 
     body: bytes
     rows_read: int
@@ -74,14 +74,14 @@ class Engine:
         """Load the content of the storage.
 
         A new stream reports ENABLING for ``stream_enabling_millis``. The first ``tunnel_init_calls`` calls about a new
-        tunnel find it in its first stage, without channels. If the stream drops records that a tunnel still needs, the
-        tunnel expires; with ``tunnels_skip_lost_log`` it skips these records instead.
+        tunnel find the tunnel in its first stage, without channels. If the stream drops records that a tunnel still
+        needs, the tunnel expires. With ``tunnels_skip_lost_log``, the tunnel skips the dropped records instead.
         """
         self._lock = threading.RLock()
         self._storage = storage
         self._stopped: Callable[[], ServiceError] | None = None
-        """Makes the error with which every request is refused once the engine serves nothing any more; ``None`` before
-        that."""
+        """The function that makes the error of every request after the engine was closed or a commit failed. ``None``
+        while the engine serves requests."""
         self._state = ServerState(
             clock=clock,
             storage=storage,
@@ -97,17 +97,17 @@ class Engine:
         """Execute a serialized request; return the serialized answer.
 
         Raises:
-            ServiceError: the request is refused, as the service would refuse it.
+            ServiceError: the engine refuses the request, as the service would.
         """
         return self.answer(operation, body).body
 
     def answer(self, operation: str, body: bytes, message: Any = None) -> EngineAnswer:
-        """Execute a request as ``execute`` does; return the answer and the numbers that the counters need.
+        """Execute a serialized request; return the serialized answer with the numbers for the request counters.
 
-        ``message`` is the parsed request, if it was already parsed.
+        If the caller has parsed the request already, ``message`` is the parsed request.
 
         Raises:
-            ServiceError: the request is refused, as the service would refuse it.
+            ServiceError: the engine refuses the request, as the service would.
         """
         known = OPERATIONS.get(operation)
         if known is None:
@@ -127,7 +127,10 @@ class Engine:
         return EngineAnswer(_serialized(answer), known.rows_read(answer), known.units(answer))
 
     def _carried_out(self, known: ServedOperation, request: Any) -> Any:
-        """Execute a request as within ``_transaction``, but without the cost of a generator for each request."""
+        """Execute a validated request and commit its changes.
+
+        This method does the same as ``_transaction``, without the cost of a generator for each request.
+        """
         self._require_service()
         try:
             return known.act(self._state, request)
@@ -140,7 +143,10 @@ class Engine:
 
     @contextmanager
     def _transaction(self) -> Iterator[ServerState]:
-        """Yield the state under the lock. Commit its changes in any case, because the memory has them already."""
+        """Yield the state under the lock, and commit its changes at the end of the block.
+
+        Commit the changes of a failed block, too, because the state in memory already has them.
+        """
         with self._lock:
             self._require_service()
             try:
@@ -157,29 +163,29 @@ class Engine:
             raise refusals.STORAGE_FAILED(error=error) from error
 
     def shards(self, table: str) -> list[ShardView]:
-        """Return the listed shards of a table's stream, parents before their children."""
+        """Return the shards of a table's stream that DescribeStream lists; see ``Control.shards`` for their order."""
         with self._transaction() as state:
             return shard_ancestry.view_shards(state, table)
 
     def spans(self, table: str) -> list[ShardSpan]:
-        """Return the listed shards with their key ranges and times, parents before their children."""
+        """Return the shards that DescribeStream lists, with their key ranges and times, parents before children."""
         with self._transaction() as state:
             return table_views.view_spans(state, table)
 
     def tables(self) -> list[TableView]:
-        """Return all tables, by name."""
+        """Return all tables, ordered by name."""
         with self._transaction() as state:
             return table_views.view_tables(state)
 
     def rows(self, table: str, after: bytes | None, most: int) -> list[RowView]:
-        """Return at most ``most`` rows after the encoded key ``after``, in the order of their keys."""
+        """Return at most ``most`` rows of a table after the encoded key ``after``, in the order of their keys."""
         with self._transaction() as state:
             return table_views.view_rows(state, table, after, most)
 
     def changes(self, table: str, after: Mapping[str, int] | None, most: int) -> ChangesView:
-        """Return the newest ``most`` records after the positions ``after``.
+        """Return the newest records of a table's stream after the positions ``after``, at most ``most``.
 
-        The records are decoded outside the lock.
+        ``after`` maps shard ids to positions. Decode the records outside the lock.
         """
         with self._transaction() as state:
             found = table_views.find_changes(state, table, after, most)
@@ -192,12 +198,12 @@ class Engine:
 
     @property
     def now_micros(self) -> int:
-        """The present time of the clock."""
+        """The present time of the server's clock, in microseconds since 1970."""
         return self._state.clock.now_micros()
 
     @property
     def advanced_seconds(self) -> float:
-        """The seconds by which the clock was moved forward."""
+        """The total number of seconds by which ``advance_clock`` moved the clock."""
         return self._state.clock.offset_micros / MICROS_PER_SECOND
 
     def split_shard(
@@ -205,8 +211,9 @@ class Engine:
     ) -> tuple[str, str]:
         """Close an open shard and open two children in its place; return the ids of the lower and the upper child.
 
-        Without ``shard_id``, split the shard with the most rows; without ``at``, at the median of its rows. ``at`` is a
-        key or its leading columns: the first key of the upper child.
+        ``at`` is the first key of the upper child: a whole key, or its leading columns. Without ``at``, split at the
+        median of the shard's rows. Without ``shard_id``, split the shard that contains ``at``. Without both, split the
+        shard with the most rows.
         """
         with self._transaction() as state:
             return shard_ancestry.split_shard(state, table, shard_id, at)
@@ -226,20 +233,21 @@ class Engine:
     ) -> int:
         """Delete records of one shard or of all shards, as if their retention were over; return their number.
 
-        Delete the records before ``before_micros``, or all but the newest ``keep_last`` of each shard; by default, all.
+        By default, delete all records. With ``before_micros``, delete only records before that time. With
+        ``keep_last``, keep the newest ``keep_last`` records of each shard.
         """
         with self._transaction() as state:
             return shard_ancestry.trim(state, table, shard_id, before_micros, keep_last)
 
     def expire_iterators(self, table: str) -> None:
-        """Make all earlier iterators answer ``OTSTrimmedDataAccess``; new iterators work."""
+        """Make all existing iterators of a table's stream fail with ``OTSTrimmedDataAccess``. New iterators work."""
         with self._transaction() as state:
             state.expire_iterators(shard_ancestry.stream_of(state, table))
 
     def advance_clock(self, seconds: float) -> None:
-        """Move the clock forward, and delete the data that expires by this.
+        """Move the clock forward by ``seconds``, and delete the data that have expired after this step.
 
-        The step survives the end of the process.
+        The storage keeps the step, so that a restarted server uses the moved clock.
         """
         with self._transaction() as state:
             state.clock.advance(seconds)
@@ -252,7 +260,7 @@ class Engine:
                 state.drop_table(table)
 
     def close(self) -> None:
-        """Release the storage. Closing twice is allowed; every request afterwards is refused."""
+        """Release the storage, and refuse every later request. Closing twice is allowed."""
         with self._lock:
             self._stopped = refusals.CLOSED
             self._storage.close()

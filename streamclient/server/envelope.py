@@ -1,8 +1,8 @@
-"""The HTTP envelope around a request and its answer: headers in, order of checks, headers out.
+"""The HTTP envelope of requests and answers: the checks of a request's headers, and the headers of an answer.
 
-There is no network here: headers are mappings with lower-case names. The order of the checks, and their texts, follow
-the error list of the product documentation. If that list gives no order, the decision page on the server's envelope
-does.
+This module does not touch the network: headers are mappings with lower-case names. The order of the checks, and the
+texts of refusals, follow the error list of the product documentation. Where that list gives no order, the decision page
+``server-envelope`` defines the order.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from streamclient.wire import schema
 from streamclient.wire.signature import SIGN_DATE_HEADER, SIGN_REGION_HEADER, SIGNATURE_V4_HEADER, content_md5
 
 MAX_BODY_BYTES = 5 * 1024 * 1024
-"""The largest size of a request body, before and after inflating (product documentation: 5 MB)."""
+"""The largest size of a request body, both compressed and decompressed (product documentation: 5 MB)."""
 
 MAX_DATE_SKEW = timedelta(minutes=15)
 """The largest difference between ``x-ots-date`` and real time (product documentation)."""
@@ -32,7 +32,7 @@ MAX_DATE_SKEW = timedelta(minutes=15)
 API_VERSION = "2015-12-31"
 
 TUNNEL_API_VERSIONS = (API_VERSION, "2018-04-01")
-"""The versions of the Tunnel Service: the Java SDK sends the first, the Go SDK the second."""
+"""The API versions of the Tunnel Service: the Java SDK sends the first, the Go SDK the second."""
 
 REQUIRED_HEADERS = (
     "x-ots-date",
@@ -41,26 +41,27 @@ REQUIRED_HEADERS = (
     "x-ots-instancename",
     "x-ots-contentmd5",
 )
-"""The headers that every official SDK sends with every request. They are checked in this order."""
+"""The headers that every official SDK sends with every request. The server checks them in this order."""
 
 _DATE = re.compile(r"(\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2})(?:\.\d+)?Z", re.ASCII)
-"""The form of a date. The digits after the seconds are ignored, however many there are: in the Go SDK's dates they are
-not a fraction."""
+"""The form of a date. The server ignores digits after the seconds, because in the Go SDK's dates these digits are not
+a fraction."""
 
 _REGION = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
-"""The form of a region's name."""
+"""The form of a region's name in a V4 signature."""
 
 _OPERATION = re.compile(r"[A-Za-z][A-Za-z0-9]*(?:/[A-Za-z][A-Za-z0-9]*)*")
-"""The form of an operation's name. The engine refuses operations that this server lacks, by name."""
+"""The form of an operation's name. The engine, not this module, refuses a name of this form if the operation does not
+exist."""
 
 
 _SINGLE = ("authorization", "content-encoding", "content-length", "content-type", "host", "origin", "transfer-encoding")
-"""Headers that must not come twice, in addition to all headers of the protocol. With two values it would be unclear
-which value counts."""
+"""Headers that must not occur twice, because it would be unclear which value counts. The same holds for all ``x-ots-``
+headers."""
 
 _ERROR_TEXT_CHARACTERS = 2_000
-"""The largest number of characters of a refusal. Without this limit, a refusal that repeats the request could be as
-long as the request."""
+"""The largest number of characters of a refusal's text. Without this limit, a refusal that repeats a value of the
+request could be as long as the request."""
 
 _DICE = random.Random()
 """The generator of request ids, seeded by the system."""
@@ -68,7 +69,7 @@ _DICE = random.Random()
 
 @frozen
 class OpenedRequest:
-    """A request that passed the envelope: it is authentic, is meant for this instance, and is decompressed."""
+    """A request whose envelope was accepted: authentic, meant for this instance, and decompressed."""
 
     operation: str
     body: bytes
@@ -78,20 +79,21 @@ class OpenedRequest:
 def open_request(
     path: str, headers: Mapping[str, str], body: bytes, credentials: Credentials, now: datetime
 ) -> OpenedRequest:
-    """Check the envelope of a request and unpack its body.
+    """Check the envelope of a request and decompress its body.
 
-    ``now`` is the real time, with a time zone. It is not the time of the server's own clock, because clients sign with
-    the real time.
+    ``now`` is the real time, with a time zone. The time of the server's own clock would be wrong here, because clients
+    sign with the real time.
 
     Raises:
-        ServiceError: the first check that failed. Send this answer unsigned, because the caller is not authenticated.
+        ServiceError: the refusal by the first failed check. The caller must send it unsigned, because the client is not
+            authenticated.
     """
     if len(body) > MAX_BODY_BYTES:
         raise refusals.BODY_TOO_LARGE()
     _check_headers_present(headers)
     operation = path.removeprefix("/")
     is_of_tunnels = operation.startswith("tunnel/")
-    # The version is checked before the date, because SDKs for other versions write the date in other forms.
+    # Check the version before the date, because SDKs for other versions write the date in other forms.
     _check_version(headers["x-ots-apiversion"], TUNNEL_API_VERSIONS if is_of_tunnels else (API_VERSION,))
     date = _check_date(headers["x-ots-date"], now)
     if SIGNATURE_V4_HEADER in headers:
@@ -110,7 +112,7 @@ def single_headers(headers: Mapping[str, str]) -> dict[str, str]:
     """Return the headers by lower-case name, because Go sends names with capitals.
 
     Raises:
-        ServiceError: a header that the server uses came twice.
+        ServiceError: a header that the server uses occurs twice.
     """
     single: dict[str, str] = {}
     for name, value in headers.items():
@@ -122,9 +124,10 @@ def single_headers(headers: Mapping[str, str]) -> dict[str, str]:
 
 
 def seal(path: str, body: bytes, now: datetime, signer: Signer | None) -> dict[str, str]:
-    """Return the headers of an answer, signed if ``signer`` is given.
+    """Return the headers of an answer; sign them if ``signer`` is given.
 
-    All ``x-ots-`` headers of the answer are included: a header added later would break the signature.
+    The result includes all ``x-ots-`` headers of the answer. An ``x-ots-`` header that is added later would break the
+    signature.
     """
     headers = {
         "x-ots-contentmd5": content_md5(body),
@@ -140,7 +143,7 @@ def seal(path: str, body: bytes, now: datetime, signer: Signer | None) -> dict[s
 def _request_id() -> str:
     """Return a random UUID like ``uuid.uuid4``.
 
-    The id need not be secret, so the system's generator is not called for each id.
+    The id need not be secret, so the function does not call the system's generator each time.
     """
     digits = f"{_DICE.getrandbits(128):032x}"
     variant = "89ab"[int(digits[16], 16) & 3]
@@ -148,29 +151,35 @@ def _request_id() -> str:
 
 
 def error_body(error: ServiceError) -> bytes:
-    """Return the serialized Error message."""
+    """Return the serialized Error message of a refusal."""
     message: bytes = schema.Error(code=error.code, message=_text(error)).SerializeToString()
     return message
 
 
 def error_body_json(error: ServiceError) -> bytes:
-    """Return the error as JSON, for a caller that speaks JSON."""
+    """Return a refusal as JSON, for a caller that reads errors as JSON."""
     return json.dumps({"code": error.code, "message": _text(error)}).encode()
 
 
 def _text(error: ServiceError) -> str:
-    """Return the message, with escapes for bytes that are not text. A refusal may repeat such bytes of the caller."""
+    """Return the text of a refusal, shortened if necessary.
+
+    Bytes that are not text become escapes. A refusal contains such bytes if it repeats a value of the request.
+    """
     text = error.message.encode("utf-8", "backslashreplace").decode()
     return text if len(text) <= _ERROR_TEXT_CHARACTERS else f"{text[:_ERROR_TEXT_CHARACTERS]}..."
 
 
 def speaks_json(headers: Mapping[str, str]) -> bool:
-    """Return whether a request is a JSON operation of the SDKs, whose errors they read as JSON."""
+    """Return whether a request has a JSON body. The SDKs read the errors of such requests as JSON."""
     return headers.get("content-type", "").partition(";")[0].strip().lower() == "application/json"
 
 
 def _format_date(now: datetime) -> str:
-    """Format a date with a fraction, which the Python SDK requires and ``isoformat`` omits at a whole second."""
+    """Format a date with a fraction of a second.
+
+    The Python SDK requires the fraction, but ``isoformat`` alone omits it at a whole second.
+    """
     return now.astimezone(timezone.utc).isoformat(timespec="microseconds").removesuffix("+00:00") + "Z"
 
 
@@ -188,7 +197,7 @@ def _check_headers_present(headers: Mapping[str, str]) -> None:
 
 @lru_cache(maxsize=64)
 def _date_of(text: str) -> datetime | None:
-    """Return the time in a date header. The cached result serves all requests of the same second."""
+    """Return the time in a date header; ``None`` if the text is not a date. Equal texts share one cached result."""
     match = _DATE.fullmatch(text.strip())
     try:
         return datetime.fromisoformat(match[1] + "+00:00") if match else None
@@ -206,7 +215,7 @@ def _check_date(text: str, now: datetime) -> datetime:
 
 
 def _check_scope(headers: Mapping[str, str], date: datetime) -> None:
-    """Check the day and the region of a V4 key. A client may have made the key just before or after midnight."""
+    """Check the day and the region of a V4 signing key. Near midnight, accept the next or previous day, too."""
     sign_date, region = headers[SIGN_DATE_HEADER].strip(), headers[SIGN_REGION_HEADER].strip()
     days = {(date + skew).strftime("%Y%m%d") for skew in (-MAX_DATE_SKEW, timedelta(0), MAX_DATE_SKEW)}
     if sign_date not in days:
@@ -221,7 +230,7 @@ def _check_version(version: str, known: tuple[str, ...]) -> None:
 
 
 def _inflate(headers: Mapping[str, str], body: bytes) -> bytes:
-    """Return the decompressed body. Its size is bounded, so that a small body cannot become huge."""
+    """Return the decompressed body. Refuse more than ``MAX_BODY_BYTES``, so that a small body cannot become huge."""
     kind = headers.get("x-ots-request-compress-type")
     if kind is None:
         return body

@@ -1,4 +1,4 @@
-"""The times at which rows, or some of their versions, may expire by a table's time to live."""
+"""The expiry of rows and versions by a table's time to live: which rows to check, and when."""
 
 from __future__ import annotations
 
@@ -13,32 +13,36 @@ from streamclient.server.stored_tables import Table
 from streamclient.wire.plainbuffer import KeyBound
 
 HIGHEST_KEY = encode_key((KeyBound.INF_MAX,))
-"""A key after every row."""
+"""An encoded key after the keys of all rows."""
 
 ROWS_AT_ONCE = 1_000
-"""The largest number of rows that one request deletes. Later requests delete the remaining rows, so no request waits
-for all of them."""
+"""The largest number of rows of one table that one request checks for expired versions. Later requests check the other
+rows, so that no request takes long."""
 
 FEW_ENTRIES = 1_000
-"""A heap of at most this many entries is never compacted."""
+"""The number of entries up to which a table's heap is never rebuilt. Rebuilding a heap removes outdated entries."""
 
 
 @define
 class _Awaited:
-    """The rows of one table, ordered by the time when their first version expires. ``millis`` has each row once."""
+    """The rows of one table that may expire.
+
+    ``heap`` has the timestamp of the oldest version and the key of each row. It may also have outdated entries.
+    ``millis`` has the valid timestamp for each key.
+    """
 
     heap: list[tuple[int, bytes]] = field(factory=list)
     millis: dict[bytes, int] = field(factory=dict)
 
 
 class RowExpiry:
-    """The rows of all tables that may expire. A table that keeps its data for ever costs nothing."""
+    """The rows of all tables that may expire. Tables that keep their data for ever have no entries here."""
 
     def __init__(self) -> None:
         self._tables: dict[int, _Awaited] = {}
 
     def expect(self, table: Table, key: bytes, row: StoredRow) -> None:
-        """Add a stored row, which changes when its oldest version expires."""
+        """Add a stored row, to check it when its oldest version may expire."""
         awaited = self._tables.get(table.definition.number)
         if awaited is None:
             if table.definition.options.time_to_live_seconds < 0:
@@ -47,17 +51,20 @@ class RowExpiry:
         _push(awaited, key, row)
 
     def forget(self, table: Table) -> None:
-        """Forget a deleted table."""
+        """Forget all rows of a deleted table."""
         self._tables.pop(table.definition.number, None)
 
     def forget_row(self, table: Table, key: bytes) -> None:
-        """Forget a deleted row. The heap drops entries of deleted rows before they outnumber the rest."""
+        """Forget a deleted row. Its entry stays in the heap until the heap is rebuilt."""
         awaited = self._tables.get(table.definition.number)
         if awaited is not None and awaited.millis.pop(key, None) is not None:
             _compact(awaited)
 
     def due(self, table: Table, now_micros: int) -> Iterator[tuple[bytes, StoredRow | None]]:
-        """Yield each row that has expired versions, without these versions; ``None`` if no version is left."""
+        """Yield the key of each row that has expired versions, and the row without these versions.
+
+        Yield ``None`` for the row if no version is left. Check at most ``ROWS_AT_ONCE`` rows.
+        """
         expired_before = table.expired_before_millis(now_micros)
         if expired_before is None:
             return
@@ -79,7 +86,7 @@ class RowExpiry:
                 yield key, left
 
     def _begin(self, table: Table) -> _Awaited:
-        """Add all rows of a table. The table may have kept its data for ever until now."""
+        """Add all rows of a table. Before its time to live was switched on, no row was added."""
         awaited = self._tables[table.definition.number] = _Awaited()
         for key, row in table.rows.ascending(b"", HIGHEST_KEY):
             _push(awaited, key, row)
@@ -87,14 +94,17 @@ class RowExpiry:
 
 
 def _compact(awaited: _Awaited) -> None:
-    """Rebuild the heap if most of its entries are for deleted rows, or for rows that have an earlier entry as well."""
+    """Rebuild the heap if most of its entries are outdated."""
     if len(awaited.heap) > FEW_ENTRIES and len(awaited.heap) > 2 * len(awaited.millis):
         awaited.heap = [(millis, key) for key, millis in awaited.millis.items()]
         heapify(awaited.heap)
 
 
 def _push(awaited: _Awaited, key: bytes, row: StoredRow) -> None:
-    """Add a row to the heap. The row may be checked too early, because it is then checked again, but not too late."""
+    """Add a row to the heap, unless the heap has an earlier entry of the row.
+
+    An entry may be too early: if ``due`` finds no expired version, it adds the row again.
+    """
     millis = row.oldest_millis
     known = awaited.millis.get(key)
     if known is None or millis < known:

@@ -21,23 +21,23 @@ ACTIONS: Mapping[str, type[FaultAction]] = {
     "late-answer": LateAnswer,
     "fail-rows": FailRows,
 }
-"""The kinds of action by their name in JSON; their fields are the attributes of the class."""
+"""The classes of fault actions, by their kind in JSON. The other JSON fields are the attributes of the class."""
 
 _KINDS = {action: kind for kind, action in ACTIONS.items()}
 
 
 def rule_to_json(rule: FaultRule) -> dict[str, Any]:
-    """Return the object that ``rule_from_json`` reads. Attributes that are ``None`` are left out."""
+    """Return a rule as the JSON object that ``rule_from_json`` reads, without attributes that are ``None``."""
     content = attrs.asdict(rule, recurse=False)
     content["action"] = {"kind": _KINDS[type(rule.action)], **_given(attrs.asdict(rule.action))}
     return _given(content)
 
 
 def rule_from_json(content: Mapping[str, Any]) -> FaultRule:
-    """Read a rule.
+    """Return the fault rule that a JSON object describes. Without ``operation``, the rule is for all operations.
 
     Raises:
-        ValueError: unknown or missing names, or values out of range; the message names them.
+        ValueError: a name is unknown or missing, or a value is invalid; the message says which.
     """
     action = content.get("action")
     if not isinstance(action, Mapping):

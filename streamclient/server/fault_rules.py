@@ -1,12 +1,15 @@
-"""Faults by rule: the affected requests, the fault, and its frequency. Only matching and counting; nothing waits here.
+"""Rules for injected faults. A rule says which requests meet a fault, which fault, and how often.
+
+This module only decides which requests meet faults. Other modules carry the faults out.
 
 Laws:
 
-1. Rules are consulted in the order in which they were added. Every latency that is due applies, and latencies add up.
-   The first rule of another kind that is due decides about the request; later rules do not count the request.
-2. A rule counts the requests that match it. The rule is due at request ``after + 1``, and then at each ``every``-th
-   request, at most ``times`` times. ``probability`` is drawn from a generator with the rule's own seed. So equal
-   requests in equal order meet equal faults.
+1. The server consults rules in the order in which they were added. A rule takes effect at a request if it is due by
+   law 2. All latencies that take effect add up. After the first other action that takes effect, the server consults
+   no more rules, so later rules do not count the request.
+2. A rule counts the requests that match it. It is due at request ``after + 1``, and after that at each ``every``-th
+   request, at most ``times`` times. With ``probability``, a generator with the rule's own seed decides whether a due
+   request meets the fault. So equal requests in equal order meet equal faults.
 3. Only authenticated requests meet faults, so a rule never hides a wrong key.
 """
 
@@ -23,12 +26,12 @@ from streamclient.base import checks
 from streamclient.errors import ConfigurationError
 
 MAX_DELAY_SECONDS = 3600.0
-"""The longest pause of one fault, in seconds: far beyond every client's time-out, and short enough to reveal a wrong
-unit."""
+"""The longest pause of one fault, in seconds. It is far longer than every client's time-out. A larger number probably
+has a wrong unit."""
 
 MAX_RULES = 1000
-"""The largest number of rules of one server. Each request consults all rules, so a test that adds rules without end
-fails at this limit instead of becoming slow."""
+"""The largest number of rules of one server. The server consults all rules for each request. So a test that never
+removes its rules fails at this limit, instead of becoming slow."""
 
 
 _delay = checks.number(
@@ -41,7 +44,7 @@ _at_least_once = checks.optional(checks.positive)
 @checks.explains_names
 @frozen
 class Latency:
-    """Wait before the request is executed."""
+    """A fault action: wait for ``seconds`` before executing the request."""
 
     seconds: float = field(validator=_delay)
 
@@ -49,9 +52,10 @@ class Latency:
 @checks.explains_names
 @frozen
 class Fail:
-    """Answer with an error, and execute nothing. By default, status and message are the service's for this code.
+    """A fault action: answer the request with an error, without executing it.
 
-    ``OTSFlowControl`` means throttling, and has status 429. Every code can be given any other status.
+    By default, the error has the HTTP status and the message that the service uses with ``code``. For example,
+    ``OTSFlowControl`` means throttling and has status 429.
     """
 
     code: str = field(validator=checks.text)
@@ -64,15 +68,15 @@ class Fail:
 
 @frozen
 class Cut:
-    """Cut the connection; execute nothing."""
+    """A fault action: cut the connection without executing the request."""
 
 
 @checks.explains_names
 @frozen
 class LoseAnswer:
-    """Execute, then cut the connection without an answer, after ``seconds`` of silence.
+    """A fault action: execute the request, and after ``seconds``, cut the connection without an answer.
 
-    If ``seconds`` exceed the client's time-out, the client gives up before the cut.
+    If ``seconds`` exceeds the client's time-out, the client gives up before the cut.
     """
 
     seconds: float = field(default=0.0, validator=_delay)
@@ -81,7 +85,7 @@ class LoseAnswer:
 @checks.explains_names
 @frozen
 class LateAnswer:
-    """Execute immediately, and answer after ``seconds``."""
+    """A fault action: execute the request immediately, and answer after ``seconds``."""
 
     seconds: float = field(validator=_delay)
 
@@ -96,10 +100,10 @@ def _positions(given: Iterable[int]) -> tuple[int, ...]:
 @checks.explains_names
 @frozen
 class FailRows:
-    """Fail some rows of a batch, and execute the others.
+    """A fault action: fail some rows of a batch request, and execute the other rows.
 
-    ``rows`` are positions counted over all tables of the request, from 0; ``every`` fails each n-th row (with 3: rows
-    2, 5, 8, …). Both may be given. The rule affects and counts only batch operations.
+    ``rows`` are the positions of failing rows, counted from 0 over all tables of the request. ``every=3`` fails each
+    third row: rows 2, 5, 8, …. Give ``rows``, ``every`` or both. The rule matches only batch operations.
     """
 
     rows: tuple[int, ...] = field(default=(), converter=_positions)
@@ -112,7 +116,7 @@ class FailRows:
             raise ConfigurationError("FailRows needs rows=(positions) or every=n, and got neither")
 
     def harms(self, position: int) -> bool:
-        """Return whether the row at this position of the batch fails."""
+        """Return whether the row at ``position`` of the batch fails."""
         return position in self.rows or (self.every is not None and (position + 1) % self.every == 0)
 
 
@@ -124,33 +128,33 @@ _action = checks.Check(
 _seed = checks.Check("a whole number", checks.is_whole)
 
 BATCH_OPERATIONS = ("BatchWriteRow", "BatchGetRow")
-"""The operations whose rows have separate results."""
+"""The batch operations: each row of a request has its own result."""
 
 
 @checks.explains_names
 @frozen
 class FaultRule:
-    """A rule: the requests that meet a fault, and the fault.
+    """A rule for injected faults: which requests meet the fault ``action``, and how often.
 
-    ``operation`` and ``table`` are shell patterns (``*Row``, ``Get*``, ``*``), case-sensitive. A request over several
-    tables matches if one of its tables matches. A rule with a table never matches a request that names no table, such
-    as ListTable.
+    ``operation`` and ``table`` are case-sensitive shell patterns (``*Row``, ``Get*``, ``*``). A request over several
+    tables matches if one of its tables matches. A rule with ``table`` never matches a request without a table, such as
+    ListTable.
     """
 
     operation: str = field(validator=checks.text)
     action: FaultAction = field(validator=_action)
     table: str | None = field(default=None, kw_only=True, validator=_optional_text)
     times: int | None = field(default=None, kw_only=True, validator=_at_least_once)
-    """The number of faults after which the rule has no further effect; ``None`` for a rule without end."""
+    """The number of faults after which the rule has no further effect; ``None`` for no limit."""
     after: int = field(default=0, kw_only=True, validator=checks.not_negative)
     """The number of matching requests that pass before the first fault."""
     every: int = field(default=1, kw_only=True, validator=checks.positive)
-    """The distance between two faults: after the first fault, each ``every``-th matching request meets the fault."""
+    """The distance between two faults, in matching requests. With 1, every matching request meets the fault."""
     probability: float | None = field(default=None, kw_only=True, validator=checks.optional(checks.share))
     seed: int = field(default=0, kw_only=True, validator=_seed)
 
     def matches(self, operation: str, tables: Iterable[str]) -> bool:
-        """Return whether a request of this operation, over these tables, counts for the rule."""
+        """Return whether the rule counts a request of this operation over these tables."""
         if isinstance(self.action, FailRows) and operation not in BATCH_OPERATIONS:
             return False
         if not fnmatchcase(operation, self.operation):
@@ -160,7 +164,7 @@ class FaultRule:
 
 @frozen
 class Harm:
-    """The faults of one request: a pause, and at most one other fault."""
+    """The injected faults of one request: a total latency, and at most one other action."""
 
     delay_seconds: float = 0.0
     action: Fail | Cut | LoseAnswer | LateAnswer | FailRows | None = None
@@ -171,14 +175,14 @@ NO_HARM = Harm()
 
 @frozen
 class FaultStatus:
-    """A rule with its identity and counters, as ``FaultBook.rules`` lists it."""
+    """A fault rule with its id and its counters, as ``FaultBook.rules`` returns it."""
 
     fault_id: int
     rule: FaultRule
     seen: int
-    """The number of requests that matched."""
+    """The number of requests that matched the rule."""
     struck: int
-    """The number of requests that met the fault."""
+    """The number of requests that met the fault of the rule."""
 
 
 @define
@@ -202,7 +206,7 @@ class _Entry:
 
 
 class FaultBook:
-    """The rules of one server, with their counters. Thread-safe."""
+    """The fault rules of one server, with their counters. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -210,7 +214,7 @@ class FaultBook:
         self._last_id = 0
 
     def add(self, rule: FaultRule) -> int:
-        """Add a rule after the other rules; return its id, which is unique for the life of the server."""
+        """Add a rule after the existing rules; return its id, which is unique for the life of the server."""
         with self._lock:
             if len(self._entries) >= MAX_RULES:
                 raise ValueError(f"there are already {MAX_RULES} fault rules; clear them first")
@@ -219,7 +223,7 @@ class FaultBook:
             return self._last_id
 
     def remove(self, fault_id: int) -> bool:
-        """Remove a rule; return whether it was present."""
+        """Remove a rule; return whether it existed."""
         with self._lock:
             kept = [entry for entry in self._entries if entry.fault_id != fault_id]
             removed = len(kept) < len(self._entries)
@@ -227,14 +231,14 @@ class FaultBook:
             return removed
 
     def clear(self) -> int:
-        """Remove all rules; return their number. Requests that already wait for a fault are not released."""
+        """Remove all rules; return their number. Requests that already wait because of a fault go on waiting."""
         with self._lock:
             count = len(self._entries)
             self._entries = []
             return count
 
     def rules(self) -> tuple[FaultStatus, ...]:
-        """Return the rules in the order in which they are consulted. Rules that have no further effect are included."""
+        """Return all rules in the order in which the server consults them, even rules that have no further effect."""
         with self._lock:
             return tuple(FaultStatus(entry.fault_id, entry.rule, entry.seen, entry.struck) for entry in self._entries)
 
@@ -244,8 +248,8 @@ class FaultBook:
         return not self._entries
 
     def harm(self, operation: str, tables: Iterable[str]) -> Harm:
-        """Count a request and return its faults."""
-        if not self._entries:  # without a lock: a rule added meanwhile starts at the next request
+        """Count a request for the rules that it matches, and return the faults that it meets."""
+        if not self._entries:  # no lock needed: a rule that is added now takes effect at the next request
             return NO_HARM
         delay = 0.0
         with self._lock:

@@ -1,8 +1,8 @@
 """Column filters of GetRow, GetRange and BatchGetRow, and column conditions of writes.
 
-``count_nodes`` bounds a filter before all other checks. ``parse_filter`` turns the filter into frozen values once, and
-``judge_of`` turns these values into a function that judges rows by their visible part. For a condition the visible part
-is the row before the write; for a read it is the requested selection; the primary key is always visible.
+``count_nodes`` limits the number of a filter's nodes before all other checks. ``parse_filter`` parses a filter once.
+``judge_of`` turns the parsed filter into a function that says whether a row passes. For a condition, the function sees
+the whole row before the write. For a read, it sees the primary key, and the requested columns and versions.
 """
 
 from __future__ import annotations
@@ -41,26 +41,26 @@ _COMPARISONS: Mapping[ComparatorType, Callable[[Any, Any], bool]] = MappingProxy
 )
 
 _EXISTENCE = (ComparatorType.EXIST, ComparatorType.NOT_EXIST)
-"""Comparators that ignore the value of the filter."""
+"""The comparators that ignore the filter's value."""
 
 
 @frozen
 class CastRule:
-    """A cast of a string: the first group of a regular expression, as a value of another type."""
+    """A cast of a string column: the first group of a regular expression becomes a value of ``cast_type``."""
 
     pattern: Pattern
     cast_type: VariantType
 
     def apply(self, value: ColumnValue) -> ColumnValue | None:
-        """Return the cast value; ``None`` if the value is not a string, does not match, or does not parse."""
+        """Return the cast value; ``None`` if ``value`` is not a string, does not match, or cannot be converted."""
         text = self.pattern.first(value) if isinstance(value, str) else None
         return _cast(text, self.cast_type) if text is not None else None
 
 
 _INTEGER = re.compile(r"[+-]?[0-9]{1,19}")
 _DOUBLE = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
-"""The form of a number. Underscores, spaces, digits of other scripts, and words, which Python would accept, are
-excluded."""
+"""The form of a floating-point number. Unlike Python, it excludes underscores, spaces, words such as ``inf``, and
+digits of other scripts."""
 
 
 def _cast(text: str, cast_type: VariantType) -> ColumnValue | None:
@@ -74,43 +74,47 @@ def _cast(text: str, cast_type: VariantType) -> ColumnValue | None:
 
 @frozen
 class SingleColumn:
-    """Compare one column with a value."""
+    """A filter that compares one column with a value, or tests whether the column exists."""
 
     comparator: ComparatorType
     column_name: str
     value: ColumnValue | None
     passes_if_missing: bool
     latest_version_only: bool = True
-    """Whether only the newest version counts. Otherwise any version that satisfies the comparison suffices."""
+    """Whether only the newest version is compared. If false, one matching version of the column suffices."""
     cast_rule: CastRule | None = None
 
 
 @frozen
 class Composite:
-    """A combination of filters: NOT of one filter, AND or OR of two or more."""
+    """A combination of filters: NOT of one filter, or AND or OR of at least two filters."""
 
     operator: LogicalOperator
     filters: tuple[RowFilter, ...]
 
 
 RowFilter = SingleColumn | Composite
-"""A filter that judges rows."""
+"""A filter that says whether a row passes."""
 
 
 @frozen
 class ColumnPagination:
-    """A window of a row's columns, in the order of their names. It selects columns and does not judge rows."""
+    """A filter that selects a window of a row's columns, in the order of their names. Every row passes it."""
 
     offset: int
     limit: int
 
 
 Judge = Callable[[tuple[KeyValue, ...] | None, Columns], bool]
-"""Judges whether a row passes, by its key (``None`` if the row is absent) and its visible columns."""
+"""A function that returns whether a row passes a filter. Its arguments are the row's key, ``None`` if the row is
+absent, and the row's visible columns."""
 
 
 def judge_of(row_filter: RowFilter, names: KeyNames) -> Judge:
-    """Return the judge for rows with this key. Work that does not depend on the row is done only once."""
+    """Return the function that judges rows by a filter; ``names`` are the table's key columns.
+
+    All work that does not depend on the row is done in this call, only once.
+    """
     if isinstance(row_filter, Composite):
         return _composite_judge(row_filter.operator, [judge_of(each, names) for each in row_filter.filters])
     if row_filter.comparator is ComparatorType.NOT_EXIST:
@@ -123,7 +127,10 @@ def judge_of(row_filter: RowFilter, names: KeyNames) -> Judge:
 def _single_judge(
     single: SingleColumn, names: KeyNames, test: Callable[[ColumnValue], bool], *, if_missing: bool
 ) -> Judge:
-    """Return a judge by one column. The versions of a column come newest first; a key column has one version."""
+    """Return a judge that applies ``test`` to one column, which may be a key column.
+
+    If the column is missing, the judge returns ``if_missing``.
+    """
     name, latest_only = single.column_name, single.latest_version_only
     position = names.index(name) if name in names else None
 
@@ -140,10 +147,10 @@ def _single_judge(
 
 
 def _comparison_test(single: SingleColumn) -> Callable[[ColumnValue], bool]:
-    """Return the test of a comparison.
+    """Return a function that compares one value of a column with the filter's value.
 
-    Values of different types satisfy no comparison, not even NOT_EQUAL. BOOLEAN and INTEGER are different types,
-    although Python's are not.
+    Values of different types satisfy no comparison, not even NOT_EQUAL. BOOLEAN and INTEGER are different types here,
+    although ``bool`` is a subclass of ``int``.
     """
     compare, expected, expected_type = _COMPARISONS[single.comparator], single.value, type(single.value)
     rule = single.cast_rule
@@ -156,7 +163,7 @@ def _comparison_test(single: SingleColumn) -> Callable[[ColumnValue], bool]:
 
 
 def _existence_test(single: SingleColumn) -> Callable[[ColumnValue], bool]:
-    """Return the test of existence. With a cast rule, only values that can be cast exist."""
+    """Return the test of one value for EXIST. With a cast rule, a value that cannot be cast does not exist."""
     rule = single.cast_rule
     return lambda value: rule is None or rule.apply(value) is not None
 
@@ -180,9 +187,9 @@ def _composite_judge(operator: LogicalOperator, judges: Sequence[Judge]) -> Judg
 
 
 def count_nodes(data: bytes, limits: Limits) -> None:
-    """Refuse a filter with too many nodes, composites included, whatever its shape and depth are.
+    """Raise ``ServiceError`` if a serialized filter has too many nodes, including composite nodes.
 
-    Nothing after the first excess node is read.
+    The function reads no node beyond the limit, so that huge filters cost little.
     """
     waiting = [_read(schema.Filter, data)]
     count = 0
@@ -198,7 +205,10 @@ def count_nodes(data: bytes, limits: Limits) -> None:
 
 
 def _read(message_class: Any, data: bytes) -> Any | None:
-    """Read the message, complete or not. Return ``None`` for malformed bytes; the parser reports their error."""
+    """Return the parsed message, even if fields are missing; ``None`` for malformed bytes.
+
+    ``parse_filter`` later refuses a filter with malformed bytes.
+    """
     try:
         return bounded.read(message_class, data, MESSAGE_FIELDS)
     except CodecError:
@@ -213,7 +223,7 @@ def _message(message_class: Any, data: bytes, name: str) -> Any:
 
 
 def parse_filter(data: bytes, limits: Limits) -> RowFilter | ColumnPagination:
-    """Parse a serialized filter.
+    """Parse the serialized filter of a read.
 
     Raises:
         ServiceError: the filter has too many nodes, is malformed, or combines filters wrongly.
@@ -223,7 +233,7 @@ def parse_filter(data: bytes, limits: Limits) -> RowFilter | ColumnPagination:
 
 
 def parse_condition(data: bytes, limits: Limits) -> RowFilter:
-    """Parse a serialized column condition: any filter that judges rows."""
+    """Parse the serialized column condition of a write: any filter except a column pagination."""
     parsed = parse_filter(data, limits)
     if isinstance(parsed, ColumnPagination):
         raise refusals.PAGINATION_CONDITION()
@@ -231,7 +241,7 @@ def parse_condition(data: bytes, limits: Limits) -> RowFilter:
 
 
 def _parse(message: Any, limits: Limits) -> RowFilter | ColumnPagination:
-    """Parse a filter message. The number of nodes bounds the recursion."""
+    """Parse a filter message. The limit on the number of nodes also limits the depth of the recursion."""
     if message.type == FilterType.COLUMN_PAGINATION:
         return _parse_pagination(_message(schema.ColumnPaginationFilter, message.filter, "column pagination filter"))
     return _parse_judging(message, limits, "filter")

@@ -1,7 +1,8 @@
-"""HTTP transport: each server has one background thread with its own event loop.
+"""The HTTP transport of the local Tablestore: one background thread with its own event loop for each server.
 
-Requests are executed in the event loop itself. The engine's lock would serialize them anyway, and passing a request to
-a pool would cost more than most requests take. Only injected faults wait, and they hold no lock while they wait.
+The event loop itself executes the requests. The engine's lock would serialize the requests anyway, and passing a
+request to a pool would cost more than most requests take. Only a request that meets an injected fault waits, and it
+holds no lock meanwhile.
 """
 
 from __future__ import annotations
@@ -23,26 +24,29 @@ if TYPE_CHECKING:
     from streamclient.server.any_http import AnyHttp
 
 STOP_TIMEOUT_SECONDS = 1.0
-"""The seconds for which a stop waits for running requests. Requests that wait for a fault are woken; the other running
-requests have incomplete bodies."""
+"""The longest time for which ``stop`` waits for requests in progress. Requests that wait for an injected fault stop
+waiting. All other requests in progress have incomplete bodies."""
 
 JOIN_TIMEOUT_SECONDS = 30.0
-"""The seconds for which a stop waits for the thread before it reports that the thread hangs."""
+"""The time after which ``start`` and ``stop`` give up the wait for the server's thread and raise ``RuntimeError``."""
 
 MAX_PORT = 65535
 
 BACKLOG = 4096
-"""The largest number of connections that may queue before they are accepted. An SDK opens up to 500 together. The
-system may allow fewer."""
+"""The largest number of connections that may queue before the server accepts them. An SDK opens up to 500 connections
+together. The system may allow fewer."""
 
 ACCEPTED_AT_ONCE = 8
-"""The number of connections that are accepted together from that queue. After each such group, connections that must
-make room are closed. If the event loop accepted all waiting connections, the process might have too many open files.
-The loop would then report each of these connections every second."""
+"""The number of connections that the event loop accepts in one step. After each step, the server closes waiting
+connections if it has too many. If the loop accepted all queued connections in one step, the process might run out
+of files. The loop would then report an error for each queued connection, and repeat these reports every second."""
 
 
 class HttpServer:
-    """Listens on one port for one service. Call ``start`` and ``stop`` once each, from any thread but its own."""
+    """An HTTP server that listens on one port for one service.
+
+    Call ``start`` and ``stop`` once each, from any thread except the server's own.
+    """
 
     def __init__(self, service: Service, admin: Admin, doors: Doors, *, host: str, port: int) -> None:
         self._service = service
@@ -56,15 +60,15 @@ class HttpServer:
         self._other: AnyHttp | None = None
         self._thread: threading.Thread | None = None
         self.port: int = 0
-        """The port on which the server listens, once it is started."""
+        """The port on which the server listens; 0 before ``start``."""
 
     def start(self) -> None:
-        """Bind, and return once requests are answered.
+        """Bind the port and start the thread; return when the server answers requests.
 
         Raises:
-            NoThreadError: the system refused the thread; nothing is bound any more.
-            OSError: the address cannot be bound; the message names it.
-            ValueError: no port has this number.
+            NoThreadError: the system cannot start another thread; the port is released.
+            OSError: the address cannot be bound; the message names the address.
+            ValueError: the port is not a number from 0 to 65535.
         """
         listener = bind(self._host, self._wanted_port)
         self.port = listener.getsockname()[1]
@@ -100,7 +104,7 @@ class HttpServer:
         plain = PlainHttp(self._service, self._doors)
         self._connections = Connections(lambda: self._any_http().protocol(), plain)
         acceptor = await self._loop.create_server(self._connections, sock=listener, backlog=ACCEPTED_AT_ONCE)
-        listener.listen(BACKLOG)  # the loop set the queue's length, too
+        listener.listen(BACKLOG)  # create_server has set the queue's length to ACCEPTED_AT_ONCE
         ready.set()
         await self._stopping.wait()
         acceptor.close()
@@ -110,7 +114,7 @@ class HttpServer:
         await acceptor.wait_closed()
 
     def _any_http(self) -> AnyHttp:
-        """Return the server for requests that are not plain; make it if necessary."""
+        """Return the aiohttp server for requests that are not plain; make the server at the first call."""
         if self._other is None:
             from streamclient.server.any_http import AnyHttp  # noqa: PLC0415 -- see there
 
@@ -120,7 +124,10 @@ class HttpServer:
         return self._other
 
     def _loop_failed(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """Close a waiting connection after a failure for too many open files; log every other failure as usual."""
+        """Handle a failure of the event loop.
+
+        If too many files are open, close waiting connections. Log every other failure as usual.
+        """
         error = context.get("exception")
         if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE) and self._connections is not None:
             self._connections.make_more_room("too many files are open")
@@ -129,16 +136,16 @@ class HttpServer:
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """Return a socket that listens.
+    """Return a socket that listens on ``host`` and ``port``; port 0 means any free port.
 
     Raises:
-        OSError: the address cannot be bound; the message names it.
-        ValueError: no port has this number.
+        OSError: the address cannot be bound; the message names the address.
+        ValueError: ``port`` is not a number from 0 to 65535.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     if not 0 <= port <= MAX_PORT:
         raise ValueError(
-            f"cannot listen on {host}:{port}: a port is a number from 0 to {MAX_PORT}, 0 means any free one"
+            f"cannot listen on {host}:{port}: the port must be from 0 to {MAX_PORT}; 0 means any free port"
         )
     try:
         return socket.create_server((host, port), family=family, backlog=BACKLOG)

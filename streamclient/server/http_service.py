@@ -1,4 +1,7 @@
-"""From an authenticated request to an answer: counters, faults, and the engine. No network and no waiting."""
+"""The processing of a request: the check of its envelope, injected faults, the engine, counters, and the answer.
+
+This module does not touch the network and never waits.
+"""
 
 from __future__ import annotations
 
@@ -53,24 +56,29 @@ DEFAULT_ERRORS: Mapping[str, tuple[int, str]] = {
     "OTSTunnelExpired": (400, "The incremental log of the tunnel is expired."),
     "OTSTunnelServerUnavailable": (503, "The tunnel server is not available."),
 }
-"""The status and text of codes, as in the product documentation, for injected errors that give only a code."""
+"""The HTTP status and text of each error code, from the product documentation. An injected error without its own
+status or text takes these values."""
 
 _TOKEN_HEADER = "x-ots-ststoken"
 
 _OTHER_ERROR = (400, "Injected error.")
-"""The status and text for injected codes that are not in the list."""
+"""The HTTP status and text of an injected error whose code is not in ``DEFAULT_ERRORS``."""
 
 
 class Executor(Protocol):
-    """The engine's interface for the service."""
+    """The interface of the engine that ``Service`` uses."""
 
     def answer(self, operation: str, body: bytes, message: Any = None) -> EngineAnswer:
-        """Answer a request of one operation, parsed already or not. Raise ``ServiceError`` for a refusal."""
+        """Execute a request and return the answer; ``message`` is the parsed request, if the caller has parsed it.
+
+        Raises:
+            ServiceError: the engine refuses the request.
+        """
 
 
 @frozen
 class Answer:
-    """An answer ready to be sent."""
+    """A complete HTTP answer: status, headers and body."""
 
     status: int
     headers: Mapping[str, str]
@@ -79,12 +87,12 @@ class Answer:
 
 @frozen
 class Admitted:
-    """A request that passed the envelope, and the faults that it meets."""
+    """A request whose envelope was accepted, with the injected faults that the request meets."""
 
     path: str
     opened: OpenedRequest
     json: bool
-    """Whether the caller speaks JSON, as the SDKs do for some operations that are not served here."""
+    """Whether the caller reads errors as JSON. The SDKs do so for some operations that this server does not serve."""
     about: Inspected
     harm: Harm
     caller: str = ""
@@ -97,12 +105,12 @@ class Admitted:
 
 
 def real_time() -> datetime:
-    """Return the real time, which envelopes carry. The server's own clock may be ahead of the clients' clocks."""
+    """Return the real time, for the date headers of envelopes. The server's own clock may be ahead of real time."""
     return datetime.now(timezone.utc)
 
 
 class Service:
-    """One instance of the service: credentials, faults, counters, engine. Thread-safe if its engine is."""
+    """One Tablestore instance: credentials, faults, counters, engine. Thread-safe if the engine is thread-safe."""
 
     def __init__(self, engine: Executor, credentials: Credentials) -> None:
         self.credentials = credentials
@@ -112,10 +120,10 @@ class Service:
         self._engine = engine
 
     def admit(self, path: str, headers: Mapping[str, str], body: bytes) -> Admitted:
-        """Check the envelope of a request, and decide which faults the request meets.
+        """Check the envelope of a request, and decide which injected faults the request meets.
 
         Raises:
-            ServiceError: the envelope is wrong; answer with ``refuse``.
+            ServiceError: the envelope is invalid. The caller then answers the request with ``refuse``.
         """
         opened = open_request(path, headers, body, self.credentials, real_time())
         about = inspect(opened.operation, opened.body)
@@ -123,7 +131,10 @@ class Service:
         return Admitted(path, opened, speaks_json(headers), about, harm, headers.get(_TOKEN_HEADER, ""))
 
     def execute(self, admitted: Admitted) -> Answer:
-        """Execute a request as far as its faults allow, count it, tell observers, and sign the answer. Never raise."""
+        """Execute an admitted request, with its injected faults; return the signed answer.
+
+        Count the request, and pass it to the observers. A failure becomes an error answer, not an exception.
+        """
         observers = self.observers
         began = time.perf_counter() if observers else 0.0
         answer, rows = self._executed(admitted)
@@ -144,7 +155,7 @@ class Service:
         return answer
 
     def _executed(self, admitted: Admitted) -> tuple[Answer, int]:
-        """Return the answer, the number of rows read, and the number of rows that the request asked to write."""
+        """Execute and count a request; return the answer, and the sum of the rows read and the rows to write."""
         operation = admitted.opened.operation
         try:
             answer = self._answer(admitted)
@@ -162,7 +173,7 @@ class Service:
         return Answer(200, sealed, answer.body), answer.rows_read + admitted.about.rows_written
 
     def drop(self, admitted: Admitted) -> None:
-        """Count a request whose connection is cut before it is executed."""
+        """Count a request as failed, because a fault cuts its connection before the execution."""
         self.counters.add(admitted.opened.operation, admitted.tables, failed=True)
 
     def refuse(self, path: str, headers: Mapping[str, str], error: ServiceError) -> Answer:

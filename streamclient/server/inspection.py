@@ -1,7 +1,7 @@
 """The tables of a request and the number of its rows, for fault rules and counters.
 
-This module parses each request once; if that succeeds, the engine uses the parsed message. These functions never raise.
-Malformed input counts as a request without tables and rows, and the engine then rejects it.
+This module parses each request, and the engine uses the parsed message. ``inspect`` never raises: a malformed request
+counts as a request without tables and rows, and the engine refuses it.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _UNREADABLE = (DecodeError, IndexError, struct.error, ValueError, TypeError)
 
 @frozen
 class Inspected:
-    """The tables and rows of a request."""
+    """A parsed request with its tables and the number of its rows."""
 
     message: Any = field(default=None, repr=False)
-    """The parsed message, not validated yet; ``None`` if it cannot be parsed."""
+    """The parsed message, not yet validated; ``None`` if the request cannot be parsed."""
     tables: tuple[str, ...] = ()
-    """The tables that the request names, in its order."""
+    """The tables that the request names, in the order of the request."""
     rows_written: int = 0
     """The number of rows that the request asks to write, including rows that the server refuses."""
 
@@ -37,7 +37,7 @@ _UNKNOWN = Inspected()
 
 
 def inspect(operation: str, body: bytes) -> Inspected:
-    """Parse a request and count its rows."""
+    """Parse a request, and return it with its tables and the number of its rows."""
     known = OPERATIONS.get(operation)
     if known is None:
         return _UNKNOWN
@@ -57,7 +57,7 @@ def _tables(tables: Callable[[Any], tuple[str, ...]], message: Any) -> tuple[str
 
 
 def counted(operation: str, answer: bytes) -> EngineAnswer:
-    """Return an answer that was joined from parts, with the numbers that the counters need of it."""
+    """Parse a serialized answer; return it with the numbers of its rows and capacity units."""
     known = OPERATIONS[operation]
     message = known.messages.response.FromString(answer)
     return EngineAnswer(answer, known.rows_read(message), known.units(message))

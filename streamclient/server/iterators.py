@@ -1,9 +1,10 @@
-"""Shard iterators: a position in a stream as opaque text that needs no memory on the server.
+"""Shard iterators: positions in a stream as opaque text. The server need not remember the iterators that it issued.
 
-The form was observed at the service: the base64 text of three byte strings, each after one length byte, and a CRC-8
-over all of them. The third string, the position, has this server's own form: generation and record position, eight
-bytes each. A stream id may be too long for one length byte, which happens with table names over 238 characters. Then
-reading refuses the iterator, as it does at the service.
+The service's iterators have the same form except for the position. An iterator is the base64 text of three byte strings
+and a CRC-8 over them. Each string comes after one length byte. The strings are the stream id, the shard id and the
+position. The position has this server's own form: the generation of the stream, and the position of a record in the
+shard, eight bytes each. If the table's name has more than 238 characters, the stream id is too long for one length
+byte. Reads refuse the iterator of such a stream. The service refuses it, too.
 """
 
 from __future__ import annotations
@@ -23,18 +24,18 @@ _LENGTH_MAX = 255
 
 @frozen
 class ShardIterator:
-    """The position of the next record to read."""
+    """The decoded content of an iterator: the position of the next record to read in a shard."""
 
     stream_id: str
     shard_id: str
     generation: int
-    """The stream's generation when the iterator was made. If the stream has a later generation, the iterator is refused
-    as trimmed."""
+    """The number of calls of ``expire_iterators`` for the stream when the iterator was made. After a later call, the
+    server refuses the iterator as trimmed."""
     position: int
 
 
 def encode_iterator(iterator: ShardIterator) -> str:
-    """Return the text of an iterator. The same position always gives the same text."""
+    """Return an iterator as text. Equal positions give equal texts."""
     parts = (
         iterator.stream_id.encode(),
         iterator.shard_id.encode(),
@@ -59,10 +60,10 @@ def _split(data: bytes) -> tuple[bytes, bytes, bytes]:
 
 
 def decode_iterator(text: str) -> ShardIterator:
-    """Return the position that an iterator names.
+    """Return the decoded content of an iterator's text.
 
     Raises:
-        ServiceError: ``OTSParameterInvalid``: the text is not an iterator of any stream.
+        ServiceError: the text is not an iterator of any stream (``OTSParameterInvalid``).
     """
     try:
         data = base64.b64decode(text, validate=True)
@@ -80,11 +81,11 @@ def decode_iterator(text: str) -> ShardIterator:
 
 
 def table_of_stream(stream_id: str) -> str:
-    """Return the table that a stream id names: the part before the underscore and the creation time."""
+    """Return the name of the table in a stream id: the part before the last underscore and the creation time."""
     return stream_id.rpartition("_")[0]
 
 
 def table_of_iterator(text: str) -> str:
-    """Return the table that an iterator names, without checking the rest of the iterator."""
+    """Return the name of the table in an iterator's text, without checking the iterator."""
     data = base64.b64decode(text)
     return table_of_stream(data[1 : 1 + data[0]].decode())

@@ -1,12 +1,12 @@
 """Primary keys as byte strings that sort like the keys themselves.
 
 The service orders keys column by column: INTEGER by value, STRING and BINARY by bytes, INF_MIN below and INF_MAX above
-everything. The form below keeps that order and is reversible. So one bisection on bytes finds a row. The bounds of a
-shard, which may name only leading columns, are plain prefixes.
+all values. The encoded form keeps that order and is reversible. So one bisection on bytes finds a row. A bound of a
+shard may name only leading columns. Its encoded form is a prefix of the keys that begin with these columns.
 
-Each column is a mark of its type, then a payload. The payload of an INTEGER has eight bytes with the sign bit flipped.
-The payload of a STRING or BINARY is its bytes, with ``00 ff`` for each ``00``, and ends with ``00 00``. A column of a
-table never mixes types, so the order of the marks does not matter.
+Each encoded column is one byte for its type, followed by a payload. The payload of an INTEGER has eight bytes with the
+sign bit flipped. The payload of a STRING or BINARY is its bytes, with ``00 ff`` for each ``00``, and ends with
+``00 00``. A column of a table never mixes types, so the order of the type bytes does not matter.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def _encode_column(value: KeyValue | KeyBound) -> bytes:
 
 
 def encode_key(values: Iterable[KeyValue | KeyBound]) -> bytes:
-    """Return the sortable form of a key, of leading columns of a key, or of a range bound."""
+    """Return the encoded form of a key, of leading columns of a key, or of a range bound."""
     return b"".join([_encode_column(value) for value in values])
 
 
@@ -51,7 +51,11 @@ def _decode_escaped(encoded: bytes, start: int) -> tuple[bytes, int]:
 
 
 def decode_key(encoded: bytes) -> tuple[KeyValue, ...]:
-    """Return the key, or the leading columns, that ``encode_key`` encoded. Bounds such as INF_MIN are not accepted."""
+    """Return the key, or the leading columns of a key, that ``encode_key`` encoded.
+
+    Raises:
+        ValueError: a column is a bound such as INF_MIN, or the bytes are not an encoded key.
+    """
     values: list[KeyValue] = []
     offset = 0
     while offset < len(encoded):
@@ -68,12 +72,12 @@ def decode_key(encoded: bytes) -> tuple[KeyValue, ...]:
 
 
 RUN_KEYS = 1_024
-"""The average number of keys in a run. A new key moves only the other keys of its run, which takes a few microseconds.
-In one long list, a new key before 400,000 others would take 170 µs."""
+"""The usual number of keys in a ``KeyRun``. A run has at most twice as many keys. A new key moves only keys of its run,
+which takes a few microseconds. Without runs, adding a key before 400,000 other keys would take 170 µs."""
 
 
 class KeyRun:
-    """A run of consecutive keys, with the size in bytes and the number of versions of their rows."""
+    """A run of consecutive keys, with the total size in bytes and the total number of versions of their rows."""
 
     __slots__ = ("keys", "size_bytes", "version_count")
 
@@ -84,7 +88,7 @@ class KeyRun:
 
 
 Weigh = Callable[[Sequence[bytes]], tuple[int, int]]
-"""Returns the size in bytes and the number of versions of the rows with these keys."""
+"""A function that returns the total size in bytes and the total number of versions of the rows with the given keys."""
 
 
 def _weightless(keys: Sequence[bytes]) -> tuple[int, int]:
@@ -92,7 +96,7 @@ def _weightless(keys: Sequence[bytes]) -> tuple[int, int]:
 
 
 class SortedKeys:
-    """Encoded keys in their order, in runs. Do not change the keys while iterating."""
+    """A set of encoded keys in their order, divided into runs. Do not add or remove keys during an iteration."""
 
     def __init__(self, weigh: Weigh = _weightless) -> None:
         self._weigh = weigh
@@ -102,15 +106,15 @@ class SortedKeys:
 
     @property
     def runs(self) -> Sequence[KeyRun]:
-        """All runs, in order. No run is empty."""
+        """The runs that contain all keys, in key order. No run is empty."""
         return self._runs
 
     def run_of(self, key: bytes) -> KeyRun:
-        """Return the run of a present key."""
+        """Return the run that contains ``key``, which must be present."""
         return self._runs[bisect_left(self._lasts, key)]
 
     def add(self, key: bytes) -> KeyRun:
-        """Add an absent key; return its run, whose size does not include the key's row yet."""
+        """Add a key that is absent; return its run. The totals of the run do not yet include the key's row."""
         lasts = self._lasts
         if not lasts or key > lasts[-1]:
             return self._append(key)
@@ -121,7 +125,7 @@ class SortedKeys:
             return run
         upper = KeyRun(run.keys[RUN_KEYS:])
         del run.keys[RUN_KEYS:]
-        # The new key has no row yet, and belongs to one of the two runs.
+        # The new key is in one of the two runs, but has no row yet.
         for half in (run, upper):
             half.size_bytes, half.version_count = self._weigh([each for each in half.keys if each != key])
         self._runs.insert(place + 1, upper)
@@ -138,7 +142,7 @@ class SortedKeys:
         return self._runs[-1]
 
     def remove(self, key: bytes) -> None:
-        """Remove a present key. The caller has already subtracted its row from the counts of the run."""
+        """Remove a key that is present. The caller has already subtracted its row from the totals of the run."""
         place = bisect_left(self._lasts, key)
         keys = self._runs[place].keys
         del keys[bisect_left(keys, key)]
@@ -148,7 +152,7 @@ class SortedKeys:
             self._lasts[place] = keys[-1]
 
     def ascending(self, start: bytes, end: bytes | None) -> Iterator[bytes]:
-        """Yield keys with start <= key < end. Without an end, yield all keys from ``start`` on."""
+        """Yield the keys with start <= key < end, in order. If ``end`` is ``None``, yield all from ``start`` on."""
         for place in range(bisect_left(self._lasts, start), len(self._runs)):
             keys = self._runs[place].keys
             first = bisect_left(keys, start) if keys[0] < start else 0
@@ -160,7 +164,7 @@ class SortedKeys:
                 return
 
     def descending(self, start: bytes, end: bytes) -> Iterator[bytes]:
-        """Yield keys with start >= key > end, from the greatest down."""
+        """Yield the keys with start >= key > end, the greatest first."""
         for place in range(min(bisect_left(self._lasts, start), len(self._runs) - 1), -1, -1):
             keys = self._runs[place].keys
             last = bisect_right(keys, start) - 1 if keys[-1] > start else len(keys) - 1
@@ -171,7 +175,7 @@ class SortedKeys:
                 return
 
     def count(self, start: bytes, end: bytes | None) -> int:
-        """Return the number of keys with start <= key < end. Without an end, count all keys from ``start`` on."""
+        """Return the number of keys with start <= key < end. If ``end`` is ``None``, count all from ``start`` on."""
         stop = sum(len(run.keys) for run in self._runs) if end is None else self._rank(end)
         return stop - self._rank(start)
 

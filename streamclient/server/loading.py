@@ -1,4 +1,4 @@
-"""The reconstruction of the server's state from its storage."""
+"""The restoration of the server's state from its storage, at the start of the server."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from streamclient.server.tunnels.tunnel_journal import PartKind
 
 
 def restore(state: ServerState, stored: StoredState) -> None:
-    """Fill an empty state, so that it equals the state whose changes were committed.
+    """Fill an empty state with the committed content of the storage.
 
     Raises:
-        DataDirectoryError: parts of the storage contradict each other; the text names them.
+        DataDirectoryError: parts of the storage are unreadable, or contradict each other; the text names them.
     """
     with _reading("the settings"):
         settings = {setting.name: int(setting.value) for setting in stored.settings}
@@ -55,7 +55,9 @@ def _restore_tables(state: ServerState, stored: StoredState) -> None:
     for row in stored.rows:
         table = tables.get(row.table_number)
         if table is None:
-            raise DataDirectoryError(f"the data are damaged: row {row.key!r} is of no table ({row.table_number})")
+            raise DataDirectoryError(
+                f"the data are damaged: row {row.key!r} of table number {row.table_number}, which is missing"
+            )
         try:
             table.rows.put(row.key, decode_body(row.body, row.written_millis))
         except (ValueError, LookupError, TypeError, CodecError) as error:
@@ -88,8 +90,8 @@ def _restore_streams(state: ServerState, stored: StoredState) -> None:
     if len(stored.records) != state.record_count:
         found, expected = len(stored.records), state.record_count
         raise DataDirectoryError(
-            f"the data are damaged: table 'records' holds {found} stream records, expected {expected}: the last ones "
-            "of a shard are missing"
+            f"the data are damaged: table 'records' holds {found} stream records, expected {expected}: the last "
+            "records of a shard are missing"
         )
     for shard_change in stored.shards:
         with _reading(f"shard number {shard_change.shard_number}"):

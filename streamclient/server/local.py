@@ -1,4 +1,4 @@
-"""``LocalTablestore``: a private Tablestore in this process, for as long as a ``with`` block."""
+"""``LocalTablestore``: a private Tablestore server in this process, for the duration of a ``with`` block."""
 
 from __future__ import annotations
 
@@ -41,17 +41,17 @@ if TYPE_CHECKING:
 _Part = TypeVar("_Part")
 
 SDK_LOGGER_NAME = "streamclient.server.client"
-"""The logger of clients made by ``client()``. Its level is WARNING, because at the SDK's own initial level the SDK
-renders every request as text, even if no handler uses it."""
+"""The name of the logger of clients that ``LocalTablestore.client`` makes. The method sets its level to WARNING. At the
+default level, the SDK would format every request as text, even if no handler uses the text."""
 
 
 @checks.explains_names
 class LocalTablestore:
-    """A local Tablestore: real HTTP, the real protocol, one instance, one key pair.
+    """A local Tablestore server: real HTTP, the real protocol, one instance, one key pair.
 
-    Use it as a context manager, or call ``start`` and ``stop``. Several may exist in one process. Data is kept in
-    memory; with ``data_dir`` it is kept in that directory, and survives even ``kill -9``. All methods are thread-safe;
-    control methods need a running server.
+    Use it as a context manager, or call ``start`` and ``stop``. Several servers may exist in one process. By default,
+    the server keeps its data in memory. With ``data_dir``, it keeps them in that directory, where they survive even
+    ``kill -9``. All methods are thread-safe. Most methods need a running server.
     """
 
     def __init__(
@@ -70,20 +70,20 @@ class LocalTablestore:
         tunnel_init_calls: int = 0,
         tunnels_skip_lost_log: bool = False,
     ) -> None:
-        """Store the settings; nothing happens before ``start``.
+        """Store the settings. Nothing else happens before ``start``.
 
-        ``tables`` are made with streams when the server starts: ``{"orders": {"id": str}}`` is a table with one key
-        column; the types of key columns are int, str and bytes. If a data directory already has a table, that table
-        stays unchanged. Port 0 means any free port; ``clock`` is for tests that depend on time.
+        ``start`` creates ``tables``, each with a stream: ``{"orders": {"id": str}}`` is a table with one key column.
+        The types of key columns are int, str and bytes. A table that exists in the data directory stays unchanged.
+        Port 0 means any free port. ``clock`` is for tests that depend on time.
 
-        ``allowed_hosts`` are further names by which clients address the server, in addition to ``host``. IP addresses,
-        ``localhost`` and names below ``localhost`` are always allowed. ``allow_public_secret`` permits listening beyond
-        this machine with the default secret, which is published.
+        ``allowed_hosts`` are names by which clients may address the server, in addition to ``host``. IP addresses,
+        ``localhost`` and names below ``localhost`` are always allowed. With ``allow_public_secret``, the server may
+        listen beyond this machine even with the default secret, which is published.
 
-        The first ``tunnel_init_calls`` calls about a new tunnel find it in the stage ``InitBaseDataAndStreamShard``,
-        without channels, which also happens at the service. By default a new tunnel has its channels from the
-        beginning. If a tunnel lags beyond the retention, it expires by default. With ``tunnels_skip_lost_log`` it goes
-        on with the records that are left, as tunnels of the service may do.
+        The first ``tunnel_init_calls`` calls about a new tunnel find the tunnel in the stage
+        ``InitBaseDataAndStreamShard``, without channels. Calls to the service can find a tunnel in this stage, too. By
+        default, a new tunnel has its channels immediately. By default, a tunnel that lags beyond the retention expires.
+        With ``tunnels_skip_lost_log``, it goes on with the records that still exist, as tunnels of the service may do.
         """
         self._new_tables = new_tables(tables)
         self._host = checks.text.require("host", host)
@@ -113,19 +113,19 @@ class LocalTablestore:
 
     @property
     def endpoint(self) -> str:
-        """``http://HOST:PORT``, the form in which SDKs take it. Only available while the server runs."""
+        """The address for SDKs, in the form ``http://HOST:PORT``. Only available while the server runs."""
         port = self._running(self._server).port
         host = f"[{self._host}]" if ":" in self._host else self._host or "127.0.0.1"
         return f"http://{host}:{port}"
 
     @property
     def instance(self) -> str:
-        """The instance name that clients must give."""
+        """The instance name that clients must send."""
         return self._credentials.instance
 
     @property
     def access_key_id(self) -> str:
-        """The key id that clients must give."""
+        """The access key id that clients must send."""
         return self._credentials.access_key_id
 
     @property
@@ -134,11 +134,11 @@ class LocalTablestore:
         return self._credentials.access_key_secret
 
     def start(self) -> LocalTablestore:
-        """Open the data, bind the port, and return once requests are answered.
+        """Open the data, bind the port, and return when the server answers requests.
 
         Raises:
             OSError: the address cannot be bound.
-            ValueError: the port's number is invalid, or the secret is too public for the host.
+            ValueError: the port's number is invalid, or the host is not local and the secret is the public default.
             DataDirectoryError: the data directory is in use by another server, not usable, or damaged.
             ConfigurationError: a table of ``tables`` exists with another key, or the extra ``server`` is not installed.
             RuntimeError: the server is running already.
@@ -181,19 +181,19 @@ class LocalTablestore:
             raise
 
     def _require_here(self) -> None:
-        """Refuse the use of the parent's server in a forked child. The child may call that server over HTTP.
+        """Refuse the use of this object in a forked child, which may call its parent's server only over HTTP.
 
         Raises:
-            ForkedError: this process is such a child.
+            ForkedError: this process was forked while the server ran.
         """
         if self._birthplace is not None:
             self._birthplace.require("the local Tablestore", "use its endpoint there, and stop it in the parent")
 
     def stop(self) -> None:
-        """Close connections, clients made by ``client()``, the port and the data.
+        """Close all connections, the clients made by ``client()``, the port and the data.
 
-        Do nothing if the server is not running. A child that was forked while the server ran has no server, and leaves
-        the parent's untouched.
+        Do nothing if the server is not running. In a child that was forked while the server ran, only forget the
+        server; it keeps running in the parent.
         """
         if self._birthplace is not None and not self._birthplace.is_here:
             self._server = self._engine = self._tables = self._control = self._birthplace = None
@@ -222,7 +222,7 @@ class LocalTablestore:
     def client(self, **options: Any) -> tablestore.OTSClient:
         """Return a client of the official Python SDK for this server; ``options`` go to ``OTSClient`` unchanged.
 
-        The server closes its connections when it stops.
+        ``stop`` closes the client's connections.
         """
         import tablestore  # noqa: PLC0415 -- the SDK takes longer to import than the server to start
 
@@ -237,36 +237,37 @@ class LocalTablestore:
     def create_table(self, name: str, key: KeyTypes) -> None:
         """Create a table with a stream: ``create_table("orders", {"id": str})``. The types are int, str and bytes.
 
-        If the table exists with the same key, it stays unchanged. The table is made in this process, not over HTTP, as
-        ``put`` does with a row.
+        If the table exists with the same key, it stays unchanged. The method creates the table in this process, not
+        over HTTP. So no fault delays or fails the call, and ``requests`` does not count it.
 
         Raises:
-            ConfigurationError: such a table is impossible, or the table exists with another key.
+            ConfigurationError: the server refuses the name or the key, or the table exists with another key.
         """
         self._running_tables.create(new_tables({name: key}))
 
     def put(self, table: str, /, **columns: ColumnValue) -> None:
         """Put a row: ``put("orders", id="a", amount=12)`` replaces the row with this key, or makes a new row.
 
-        The table may have been made in any way; its key columns are looked up. An AUTO_INCREMENT column may be left
-        out. The row is written in this process: no fault delays or fails it, and ``requests`` does not count it.
+        The server generates the value of an AUTO_INCREMENT column that is missing in ``columns``. The method writes the
+        row in this process, not over HTTP. So no fault delays or fails the call, and ``requests`` does not count it.
 
         Raises:
-            ConfigurationError: the table does not exist, a key column is missing or of another type, or the service
-                takes no such column.
-            ServiceError: a transaction holds the row, or the server refuses for another reason that may pass.
+            ConfigurationError: the table does not exist, a key column is missing or has another type, or the server
+                refuses a column.
+            ServiceError: a transaction holds the row, or the server refuses the row for another temporary reason.
         """
         self._running_tables.put(table, columns)
 
     def update(self, table: str, /, *, remove: Sequence[str] = (), **columns: ColumnValue) -> None:
-        """Update a row: set the attribute columns of ``columns`` and remove the columns ``remove``, all versions.
+        """Update a row: set the attribute columns of ``columns``, and remove all versions of the columns ``remove``.
 
-        ``columns`` also contains the key. Errors as in ``put``. An update that changes nothing is refused.
+        ``columns`` also contains the key. The errors are the errors of ``put``. An update must set or remove at least
+        one column.
         """
         self._running_tables.update(table, columns, remove)
 
     def delete(self, table: str, /, **key: KeyValue) -> None:
-        """Delete a row: ``delete("orders", id="a")``. The row may be absent. Errors as in ``put``."""
+        """Delete a row: ``delete("orders", id="a")``. The row may be absent. The errors are the errors of ``put``."""
         self._running_tables.delete(table, key)
 
     @property
@@ -276,28 +277,28 @@ class LocalTablestore:
 
     @property
     def control(self) -> Control:
-        """The control of the server beyond the protocol. Only available while the server runs."""
+        """The control of shards, time, faults and counters. Only available while the server runs."""
         self._require_here()
         return self._running(self._control)
 
     def _running(self, part: _Part | None) -> _Part:
-        """Return a part of the server, if the server is running."""
+        """Return ``part``, a part of the server; raise ``RuntimeError`` if the server is not running."""
         if part is None:
             raise RuntimeError("the local Tablestore is not running; use it in a with block or call start()")
         return part
 
     def shards(self, table: str) -> Sequence[ShardView]:
-        """See ``Control.shards``."""
+        """Return the shards of a table's stream, as ``Control.shards`` does."""
         return self.control.shards(table)
 
     def split(
         self, table: str, shard_id: str | None = None, at: KeyPart | Sequence[KeyPart] | None = None
     ) -> tuple[str, str]:
-        """See ``Control.split``."""
+        """Split an open shard of a table's stream, as ``Control.split`` does."""
         return self.control.split(table, shard_id, at)
 
     def merge(self, table: str, shard_a: str, shard_b: str) -> str:
-        """See ``Control.merge``."""
+        """Merge two open shards of a table's stream, as ``Control.merge`` does."""
         return self.control.merge(table, shard_a, shard_b)
 
     def trim(
@@ -308,45 +309,45 @@ class LocalTablestore:
         before_micros: int | None = None,
         keep_last: int | None = None,
     ) -> int:
-        """See ``Control.trim``."""
+        """Delete records of a table's stream, as ``Control.trim`` does."""
         return self.control.trim(table, shard_id=shard_id, before_micros=before_micros, keep_last=keep_last)
 
     def expire_iterators(self, table: str) -> None:
-        """See ``Control.expire_iterators``."""
+        """Invalidate all iterators of a table's stream, as ``Control.expire_iterators`` does."""
         self.control.expire_iterators(table)
 
     def advance_clock(self, seconds: float) -> None:
-        """See ``Control.advance_clock``."""
+        """Move the server's clock forward, as ``Control.advance_clock`` does."""
         self.control.advance_clock(seconds)
 
     def add_fault(self, rule: FaultRule) -> int:
-        """See ``Control.add_fault``."""
+        """Add a fault rule and return its id, as ``Control.add_fault`` does."""
         return self.control.add_fault(rule)
 
     def remove_fault(self, fault_id: int) -> bool:
-        """See ``Control.remove_fault``."""
+        """Remove a fault rule, as ``Control.remove_fault`` does."""
         return self.control.remove_fault(fault_id)
 
     def clear_faults(self) -> int:
-        """See ``Control.clear_faults``."""
+        """Remove all fault rules and return their number, as ``Control.clear_faults`` does."""
         return self.control.clear_faults()
 
     def faults(self) -> Sequence[FaultStatus]:
-        """See ``Control.faults``."""
+        """Return the fault rules with their counters, as ``Control.faults`` does."""
         return self.control.faults()
 
     def requests(self) -> Sequence[RequestCount]:
-        """See ``Control.requests``."""
+        """Return the counters of requests, as ``Control.requests`` does."""
         return self.control.requests()
 
     def observe(self, observer: Observer) -> None:
-        """See ``Control.observe``. Observers are forgotten when the server stops."""
+        """Call ``observer`` for each later request, as ``Control.observe`` does. ``stop`` ends these calls."""
         self.control.observe(observer)
 
     def reset_requests(self) -> None:
-        """See ``Control.reset_requests``."""
+        """Set the counters of requests to zero, as ``Control.reset_requests`` does."""
         self.control.reset_requests()
 
     def clear(self) -> None:
-        """See ``Control.clear``."""
+        """Delete all tables, fault rules, observers and request counts, as ``Control.clear`` does."""
         self.control.clear()

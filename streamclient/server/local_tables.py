@@ -1,7 +1,7 @@
-"""Tables and rows of a local Tablestore from plain Python values.
+"""Calls that create tables and write rows of a local Tablestore, with plain Python values.
 
-The engine carries out each call like a request, but not over HTTP. So no fault strikes the call, no counter counts it,
-and no observer sees it.
+The engine executes each call like a request that came over HTTP. But no fault applies to the call, no counter counts
+it, and no observer sees it.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ _tables = checks.Check(
 _key_type = checks.Check("int, str or bytes", lambda kind: any(kind is each for each in _TYPES))
 
 BAD_REQUEST = 400
-"""The HTTP status of a refusal of a request that can never work."""
+"""The HTTP status with which the server refuses a request that can never succeed."""
 
 
 def new_tables(tables: Mapping[str, KeyTypes] | None) -> dict[str, Any]:
-    """Return the CreateTable request of each table of ``tables``. Each has a stream.
+    """Return a CreateTable request for each table of ``tables``, by name. Each table has a stream.
 
     Raises:
-        ConfigurationError: such a table is impossible.
+        ConfigurationError: the server would refuse a name or a key.
     """
     _tables.require("tables", tables)
     return {name: _new_table(name, key) for name, key in (tables or {}).items()}
@@ -74,16 +74,20 @@ def _new_table(name: str, key: KeyTypes) -> Any:
 
 
 class LocalTables:
-    """The tables of one engine. Thread-safe.
+    """The methods that create tables and write rows in one engine. Thread-safe.
 
-    All methods raise ``ConfigurationError`` for invalid arguments. Other refusals are the service's own.
+    All methods raise ``ConfigurationError`` for invalid arguments, and ``ServiceError`` for all other refusals.
     """
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
     def create(self, requests: Mapping[str, Any]) -> None:
-        """Create the tables of ``new_tables``. A table that exists with the same key stays unchanged."""
+        """Create tables from the ``requests`` of ``new_tables``. A table that exists with the same key stays unchanged.
+
+        Raises:
+            ConfigurationError: a table exists with another key.
+        """
         for name, request in requests.items():
             try:
                 self._engine.answer("CreateTable", b"", request)
@@ -98,14 +102,14 @@ class LocalTables:
                     ) from error
 
     def put(self, table: str, values: Mapping[str, ColumnValue]) -> None:
-        """Replace the row with the key in ``values`` by all of ``values``. An AUTO_INCREMENT column may be left out."""
+        """Put the row ``values``, key columns included. An AUTO_INCREMENT column may be left out."""
         key, columns = self._split(table, values, generates=True)
         self._write("PutRow", table, "row", Row(key, _cells(columns)))
 
     def update(self, table: str, values: Mapping[str, ColumnValue], remove: Sequence[str]) -> None:
-        """Set the attribute columns of ``values`` in the row with the key in ``values``.
+        """Update the row whose key is in ``values``.
 
-        Remove the columns ``remove``.
+        Set the attribute columns of ``values``, and remove the columns ``remove``. Other columns stay unchanged.
         """
         key, columns = self._split(table, values)
         checks.names.require("remove", remove)
@@ -127,7 +131,10 @@ class LocalTables:
     def _split(
         self, table: str, values: Mapping[str, ColumnValue], *, generates: bool = False
     ) -> tuple[tuple[tuple[str, KeyValue | KeyBound], ...], dict[str, ColumnValue]]:
-        """Return the key in ``values``, and the other columns."""
+        """Divide ``values`` into the key and the attribute columns; return both.
+
+        With ``generates``, an AUTO_INCREMENT column may be missing.
+        """
         schema_of_key, others = self._key_of(table), dict(values)
         key: list[tuple[str, KeyValue | KeyBound]] = []
         for column in schema_of_key:

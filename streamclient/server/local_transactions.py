@@ -2,8 +2,8 @@
 
 Laws:
 
-- A transaction holds its partition key from its start to its end. Only this transaction writes rows with that key;
-  other requests read the committed rows. The reads of the transaction see its own writes.
+- A transaction holds its partition key from its start to its end. Meanwhile only this transaction writes rows with that
+  key. Reads outside the transaction see the committed rows. Reads inside the transaction see its own writes, too.
 - A transaction ends when it is committed or aborted, when its time is over, when its table is deleted, or when the
   server stops. Only a commit has an effect.
 """
@@ -31,14 +31,14 @@ _RANDOM_BYTES = 16
 _CHECK_BYTES = 4
 
 PLAN_BYTES = 1_500
-"""The memory in bytes that a planned write takes besides its data, as measured."""
+"""The measured memory, in bytes, of a planned write without its data."""
 
 _Lock = tuple[int, bytes]
-"""A table's number and the encoded partition key."""
+"""The number of a table, and an encoded partition key of this table."""
 
 
 def new_transaction_id(table_name: str) -> str:
-    """Return a random id that cannot be guessed. The id has a checksum, which reveals damage."""
+    """Return a random id that cannot be guessed. It contains the table's name, and a checksum that detects damage."""
     data = table_name.encode() + uuid.uuid4().bytes
     return base64.b64encode(data + binascii.crc32(data).to_bytes(_CHECK_BYTES, "big")).decode()
 
@@ -47,7 +47,7 @@ def table_of_transaction(transaction_id: str) -> str:
     """Return the table that a transaction id names.
 
     Raises:
-        ServiceError: the text is not a transaction id. The id of a transaction that has ended is accepted.
+        ServiceError: the text is not a transaction id. The id of an ended transaction is accepted, too.
     """
     try:
         data = base64.b64decode(transaction_id, validate=True)
@@ -60,7 +60,7 @@ def table_of_transaction(transaction_id: str) -> str:
 
 
 def partition_key_text(value: KeyValue | KeyBound) -> str:
-    """Return a partition key in the form that the service's texts use."""
+    """Return a partition key in the form in which the service's error texts print it."""
     if isinstance(value, KeyBound):
         return value.name
     return value.hex() if isinstance(value, bytes) else str(value)
@@ -68,7 +68,7 @@ def partition_key_text(value: KeyValue | KeyBound) -> str:
 
 @frozen
 class Transaction:
-    """One open transaction."""
+    """An open transaction on one partition key of one table."""
 
     transaction_id: str
     table: Table
@@ -78,11 +78,17 @@ class Transaction:
 
     @property
     def lock(self) -> _Lock:
-        """The partition key that the transaction holds."""
+        """The key of the transaction's lock: the table's number and the encoded partition key."""
         return _lock(self.table, self.partition_key)
 
     def check_scope(self, table: Table, *keys: Key) -> None:
-        """Raise ``OTSDataOutOfRange`` unless keys, or range bounds, are of this table and partition key."""
+        """Check that a request stays within the transaction's table and partition key.
+
+        ``keys`` are the keys of rows, or the bounds of a range, that the request names.
+
+        Raises:
+            ServiceError: the table or a partition key is not the transaction's (``OTSDataOutOfRange``).
+        """
         if table is not self.table:
             raise self._out_of_scope("Table", self.table.definition.name, table.definition.name)
         for key in keys:
@@ -99,7 +105,7 @@ def _lock(table: Table, partition_key: KeyValue | KeyBound) -> _Lock:
 
 
 class Transactions:
-    """The open transactions of one server, oldest first. They are kept only in memory."""
+    """The open transactions of one server, oldest first. They exist only in memory."""
 
     def __init__(self, lifetime_seconds: int, most_open: int, most_bytes: int) -> None:
         self._lifetime_micros = lifetime_seconds * MICROS_PER_SECOND
@@ -107,16 +113,16 @@ class Transactions:
         self._most_bytes = most_bytes
         self.held_bytes: int = 0
         """The memory, in bytes, of all planned writes of open transactions."""
-        # The oldest comes first. A plain dictionary would walk over all entries that were deleted at the front to find
-        # the next.
+        # The oldest transaction comes first. Finding the first entry of a plain dictionary is slow after many deletions
+        # at its beginning.
         self._open: OrderedDict[str, Transaction] = OrderedDict()
         self._locks: dict[_Lock, Transaction] = {}
 
     def start(self, table: Table, partition_key: KeyValue, now_micros: int) -> Transaction:
-        """Open a transaction.
+        """Open a transaction that holds ``partition_key`` of ``table``.
 
         Raises:
-            ServiceError: another transaction holds the partition key, or too many are open.
+            ServiceError: another transaction holds the partition key, or too many transactions are open.
         """
         self._expire(now_micros)
         if self.is_locked(table, partition_key, now_micros):
@@ -134,7 +140,7 @@ class Transactions:
         """Return an open transaction.
 
         Raises:
-            ServiceError: the transaction was committed or aborted, its time is over, or this server never had it.
+            ServiceError: the transaction was committed or aborted, its time is over, or the id is unknown.
         """
         self._expire(now_micros)
         transaction = self._open.get(transaction_id)
@@ -148,31 +154,31 @@ class Transactions:
             raise refusals.TRANSACTIONS_LARGE(size=self.held_bytes)
 
     def add(self, transaction: Transaction, plan: WritePlan) -> None:
-        """Plan one more write of an open transaction."""
+        """Add a planned write to an open transaction."""
         transaction.draft.add(plan)
         self.held_bytes += plan.write.size_bytes + PLAN_BYTES
 
     @property
     def are_open(self) -> bool:
-        """Return whether any transaction is open. One whose time is over counts until a request names it."""
+        """Whether any transaction is open. A transaction whose time is over may still count as open."""
         return bool(self._open)
 
     def is_locked(self, table: Table, partition_key: KeyValue | KeyBound, now_micros: int) -> bool:
-        """Return whether a transaction holds this partition key."""
+        """Return whether an open transaction holds this partition key."""
         if not self._open:
             return False
         self._expire(now_micros)
         return _lock(table, partition_key) in self._locks
 
     def end(self, transaction: Transaction) -> None:
-        """Forget a transaction and free its partition key."""
+        """Forget a transaction and release its partition key."""
         del self._open[transaction.transaction_id]
         del self._locks[transaction.lock]
         draft = transaction.draft
         self.held_bytes -= draft.size_bytes + len(draft.plans) * PLAN_BYTES
 
     def drop_table(self, table: Table) -> None:
-        """End all transactions of a table."""
+        """End all open transactions of a table that the server deletes."""
         for transaction in [each for each in self._open.values() if each.table is table]:
             self.end(transaction)
 

@@ -1,4 +1,4 @@
-"""Requests and answers for observers: tests that examine the server's side, and the console."""
+"""Requests with their answers, as observers see them. The console observes requests, and tests can do the same."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from attrs import frozen
 from streamclient.wire import schema
 
 MOST_HEADS = 500
-"""The largest number of requests that a ring remembers: a few screens, and about a hundred kilobytes."""
+"""The largest number of requests that a ``Ring`` keeps. They need a few screens and about 100 kB of memory."""
 
 MOST_NAME_CHARACTERS = 255
-"""The characters of a caller or a table that a head keeps: as many as a table's name may have."""
+"""The largest number of characters that a ``Ring`` keeps of the name of a caller or a table: as many as a table name
+may have."""
 
 
 @frozen
@@ -23,28 +24,28 @@ class Exchange:
     """One request that was executed or refused, and its answer."""
 
     caller: str
-    """The security token (``sts_token``) of the client; empty without a token. The server accepts any token, so tests
-    give each client a token to distinguish clients that share the key pair."""
+    """The security token (``sts_token``) of the client; empty without a token. The server accepts any token. So tests
+    can give each client its own token, to tell apart clients that share the key pair."""
     operation: str
     tables: tuple[str, ...]
     request: bytes
-    """The decompressed body: a message of the protocol."""
+    """The decompressed body of the request: a message of the protocol."""
     http_status: int
     answer: bytes
-    """The body: the operation's answer with status 200, an Error message otherwise."""
+    """The body of the answer: the operation's response for status 200, an Error message for every other status."""
     rows: int = 0
-    """The number of rows or stream records in the answer, and the number of rows that the request asked to write."""
+    """The number of rows or stream records in the answer, plus the number of rows that the request asked to write."""
     seconds: float = 0.0
-    """The seconds of the execution, without the wait for an injected fault."""
+    """The duration of the execution in seconds, without the wait for an injected fault."""
 
 
 Observer = Callable[[Exchange], None]
-"""Receives each exchange, in the order in which requests take effect. It runs in the server's thread, so it must be
-quick."""
+"""A function that receives each exchange, in the order in which requests take effect. It runs in the server's thread,
+so it must be quick."""
 
 
 class NotedRequest(TypedDict):
-    """One request that was executed or refused."""
+    """One executed or refused request in a ``Ring``, as a JSON document for the console."""
 
     id: int
     at_micros: int
@@ -58,27 +59,27 @@ class NotedRequest(TypedDict):
 
 
 class Ring:
-    """The newest requests, filled by the server's thread and read by the console's."""
+    """A buffer of the newest requests. The server's thread adds them, and the console's thread reads them."""
 
     def __init__(self, now_micros: Callable[[], int]) -> None:
         self._now_micros = now_micros
         self._heads: deque[NotedRequest] = deque(maxlen=MOST_HEADS)
         self._last_id = 0
         self.since_micros: int | None = None
-        """The time since which requests are noted; ``None`` without a viewer."""
+        """The time since which the ring notes requests; ``None`` while no viewer watches."""
 
     def begin(self) -> None:
-        """Forget all requests, and note those that come from now on."""
+        """Forget all requests, and set ``since_micros`` to the present time."""
         self._heads.clear()
         self.since_micros = self._now_micros()
 
     def end(self) -> None:
-        """Forget all requests."""
+        """Forget all requests, and set ``since_micros`` to ``None``, because no viewer watches."""
         self._heads.clear()
         self.since_micros = None
 
     def note(self, exchange: Exchange) -> None:
-        """Note one request."""
+        """Add one request to the ring."""
         self._last_id += 1
         self._heads.append(
             NotedRequest(
@@ -100,12 +101,12 @@ class Ring:
 
 
 def _code_of(answer: bytes) -> str:
-    """Return the code of an error answer, which some callers get as JSON; empty if it has none."""
+    """Return the error code in the body of an error answer, which is JSON or protobuf; empty if there is no code."""
     try:
-        return str(json.loads(answer).get("Code", ""))[:MOST_NAME_CHARACTERS]
+        return str(json.loads(answer).get("code", ""))[:MOST_NAME_CHARACTERS]
     except (ValueError, AttributeError):
         pass
     try:
         return str(schema.parse(schema.Error, answer).code)[:MOST_NAME_CHARACTERS]
-    except Exception:  # an observer tells what it can of any bytes
+    except Exception:  # the body may be any bytes; such a body has no code
         return ""

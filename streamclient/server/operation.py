@@ -1,7 +1,7 @@
-"""The definition of an operation: its messages, its rules, its action, and its tables and rows.
+"""The definition of an operation of the server: its messages, its validation, its action, and its counts.
 
-Each module of ``operations`` defines an operation as ``OPERATION``. The engine, the counters and the fault rules find
-it there; a new operation needs no other registration.
+Each module of ``operations`` defines one operation as its constant ``OPERATION``. The engine, the counters and the
+fault rules find the operation by this constant. A new operation needs no other registration.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from streamclient.wire import schema
 
 
 def own_table(request: Any) -> tuple[str, ...]:
-    """Return the table in a request's own field ``table_name``."""
+    """Return the one table that a request names in its field ``table_name``."""
     return (request.table_name,)
 
 
 def no_tables(request: Any) -> tuple[str, ...]:
-    """Return no tables, for requests that do not name tables."""
+    """Return an empty tuple, for requests that do not name tables."""
     return ()
 
 
@@ -33,21 +33,24 @@ def no_rows(message: Any) -> int:
 
 
 def no_units(answer: Any) -> Units:
-    """Return no units, for answers that do not state units."""
+    """Return zero capacity units, for answers that do not state units."""
     return NO_UNITS
 
 
 def message_as_it_is(message: Any, limits: Limits) -> Any:
-    """Return the request unchanged, for operations that check it where they use it."""
+    """Return the request unchanged, for operations that check their requests in ``act``."""
     return message
 
 
 @frozen
 class Counted:
-    """An answer with the numbers that the counters need of it. Used if counting in the message would cost more."""
+    """An answer with the numbers for the request counters.
+
+    An operation returns this object if counting the rows and units in a finished message would be slow.
+    """
 
     answer: Any
-    """The answer's message, or its serialized form where building the message would cost more."""
+    """The message of the answer, or the serialized answer if building a message would be slow."""
     rows_read: int
     """The number of rows or stream records in the answer."""
     units: Units
@@ -56,26 +59,27 @@ class Counted:
 
 @frozen(kw_only=True)
 class ServedOperation:
-    """One operation of the server."""
+    """The definition of one operation of the server."""
 
     messages: schema.Operation
     """The messages and the name of the operation. The name is the request path without the first slash."""
     act: Callable[[ServerState, Any], Any]
-    """Executes a validated request under the engine's lock. It returns the response message, or the message's bytes if
-    building the message would cost more. Both may be ``Counted``."""
+    """The function that executes a validated request under the engine's lock. It returns the response message, or the
+    serialized response if building a message would be slow. Either result may be wrapped in ``Counted``."""
     validate: Callable[[Any, Limits], Any] = message_as_it_is
-    """Validates a request before any state is read. It returns the request in the form for ``act``, or raises
-    ``ServiceError``."""
+    """The function that validates a request without reading any state. It returns the request in the form that ``act``
+    takes, or raises ``ServiceError``."""
     tables: Callable[[Any], tuple[str, ...]] = no_tables
-    """Returns the tables that a request message names, in its order."""
+    """The function that returns the tables that a request message names, in the order of the message."""
     rows_written: Callable[[Any], int] = no_rows
-    """Returns the number of rows that a request message asks to write."""
+    """The function that returns the number of rows that a request message asks to write."""
     rows_read: Callable[[Any], int] = no_rows
-    """Returns the number of rows in a response message. Used if ``act`` does not count the rows."""
+    """The function that counts the rows in a response message. It is called if ``act`` returns no ``Counted``."""
     units: Callable[[Any], Units] = no_units
-    """Returns the capacity units that a response message states. Used if ``act`` does not count the units."""
+    """The function that returns the capacity units of a response message. It is called if ``act`` returns no
+    ``Counted``."""
 
     @property
     def name(self) -> str:
-        """The request path without the first slash."""
+        """The name of the operation: the request path without the first slash."""
         return self.messages.name

@@ -1,4 +1,4 @@
-"""Partial failure of a batch: remove the failing rows from the request, and put their errors into the answer."""
+"""Injected failures of single rows in a batch: execute the other rows, and answer with an error for each failed row."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from streamclient.server.server_limits import MESSAGE_FIELDS
 from streamclient.wire import bounded, schema
 
 _ROW_FIELDS = {"BatchWriteRow": ("rows",), "BatchGetRow": ("primary_key", "token")}
-"""For each operation, the repeated fields of a table that have one element per row. An optional field may
-have fewer elements."""
+"""The fields that have one element for each row, in a table's part of a batch request, by operation. The optional field
+``token`` may have fewer elements."""
 
 
 @frozen
 class _Table:
-    """One table of a batch request, with a mark for each row that is to fail."""
+    """One table of a batch request. ``fails`` says for each row whether it is to fail."""
 
     message: Any
     fails: tuple[bool, ...]
@@ -28,15 +28,15 @@ class _Table:
 def execute_partially(
     operation: str, body: bytes, harm: FailRows, message: str, execute: Callable[[str, bytes], bytes]
 ) -> bytes:
-    """Execute a batch without the rows that are to fail, and answer with errors in their places.
+    """Execute a batch without the rows that are to fail; return an answer with errors at the positions of these rows.
 
-    ``message`` is the text of the row errors. If all rows fail, nothing is executed. A malformed body is passed to
-    ``execute`` unchanged, and ``execute`` refuses it. Errors of ``execute`` are raised unchanged.
+    ``message`` is the text of these errors. If all rows fail, do not call ``execute``. Pass a malformed body to
+    ``execute``, which refuses it. Raise the errors of ``execute`` unchanged.
     """
     messages = schema.OPERATIONS[operation]
     try:
         request = schema.complete(bounded.read(messages.request, body, MESSAGE_FIELDS))
-    except ValueError:  # CodecError: let the engine refuse it in its own words
+    except ValueError:  # a CodecError; the engine refuses the body in its own words
         return execute(operation, body)
     tables = list(_marked(operation, request, harm))
     kept = _without_failing(operation, request, tables)

@@ -1,11 +1,11 @@
-"""Regular expressions of filters. A match takes time linear in the length of the text, whatever the expression is.
+"""Regular expressions of filters, matched by RE2 in a time that is linear in the length of the text.
 
-The time of a match is proportional to the length of the text times the size of the compiled expression, and 256
-characters can make that size very large. So a match is charged this product, and compiling an expression is charged,
-too (``streamclient.server.work``).
+The time of a match is proportional to the length of the text times the size of the compiled expression. An expression
+of 256 characters can have a very large compiled size. So each request pays this product in units of work for a match.
+It also pays for compiling an expression (see ``streamclient.server.work``).
 
-RE2 does not support back references and look-around, because they cannot be matched in linear time. Expressions that
-use them are refused as unreadable. The service documents Perl's syntax, and RE2 has all other parts of it.
+The service documents Perl's syntax. RE2 supports it except for back references and look-around, which cannot be matched
+in linear time. The server refuses expressions that use them.
 """
 
 from __future__ import annotations
@@ -18,33 +18,37 @@ from attrs import frozen
 from streamclient.server import refusals, work
 
 PATTERN_BYTES = 256
-"""The largest length of one expression (product documentation)."""
+"""The largest length of one expression in bytes (product documentation)."""
 
 PATTERN_GROUPS = 32
-"""The largest number of groups of one expression. Only the first group is used, and RE2's memory grows with the number
-of groups."""
+"""The largest number of groups of one expression. RE2's memory grows with the number of groups, and the server uses
+only the first group."""
 
 _PROGRAM_BYTES = 1024 * 1024
-"""The memory, in bytes, for one compiled expression. Repetitions of large classes, such as ``\\pL{1000}``, need more
-memory, and take seconds."""
+"""The largest memory, in bytes, of one compiled expression. This limit excludes repetitions of large classes, such as
+``\\pL{1000}``, which take seconds to compile."""
 
 _MAKING_WORK = 20_000
-"""The cost of compiling even the shortest expression: about half a millisecond."""
+"""The cost of compiling the shortest expression, in units of work: about half a millisecond."""
 
 _MAKING_WORK_PER_INSTRUCTION = 200
-"""The additional cost of each instruction, about 5 µs. It matters for nested repetitions, which RE2 unrolls."""
+"""The additional cost of each compiled instruction, in units of work: about 5 µs. It matters for nested repetitions,
+which RE2 unrolls."""
 
 
 @frozen
 class Pattern:
-    """A compiled expression."""
+    """A compiled regular expression of a filter."""
 
     _compiled: Any
     program_size: int
-    """The number of instructions: the larger of those for forward and for backward matching."""
+    """The number of compiled instructions, for forward or backward matching, whichever is larger."""
 
     def first(self, text: str) -> str | None:
-        """Return the first group of the first match. Without groups, return the match; without a match, ``None``."""
+        """Return the first group of the first match in ``text``; the whole match if the expression has no groups.
+
+        Return ``None`` without a match.
+        """
         size = len(text) if text.isascii() else len(text.encode())
         work.pay(
             self.program_size * size,
@@ -60,10 +64,10 @@ class Pattern:
 
 
 def compile_pattern(text: str) -> Pattern:
-    """Compile the expression of a filter.
+    """Compile the regular expression of a filter.
 
     Raises:
-        ServiceError: the expression is empty, too long, has too many groups, or is unreadable.
+        ServiceError: the expression is empty, too long, too large when compiled, or invalid, or has too many groups.
     """
     size = len(text.encode())
     if not 1 <= size <= PATTERN_BYTES:
@@ -88,7 +92,7 @@ def compile_pattern(text: str) -> Pattern:
 
 @cache
 def _engine() -> tuple[Any, Any]:
-    """Load RE2 when the first filter needs it, so that the server starts quickly."""
+    """Import RE2 at the first use, so that the server starts quickly; return the module and the options."""
     import re2  # noqa: PLC0415
 
     options = re2.Options()

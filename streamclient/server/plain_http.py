@@ -1,7 +1,7 @@
-"""Requests in the form that every SDK sends. They are read and answered directly, without a task of the event loop.
+"""Plain requests, which have the form that every SDK sends. The server answers them without a task of the event loop.
 
-The form is ``POST /Operation HTTP/1.1``, plain headers, each at most once, and a body of known length. All other
-requests, whether wrong or only unusual, go to aiohttp unchanged, with the rest of their connection.
+The form is ``POST /Operation HTTP/1.1``, headers that each occur at most once, and a body of known length. A request
+in another form, whether wrong or only unusual, goes to aiohttp unchanged, with all later bytes of its connection.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from streamclient.server.http_service import Answer, Service
 from streamclient.server.server_errors import ServiceError
 
 SERVER_SOFTWARE = "streamclient"
-"""The server's name in every answer."""
+"""The value of the header ``Server`` in every answer."""
 
 _HEAD = re.compile(
     # Letters only. This excludes the paths of the admin surface, and paths that need decoding.
@@ -29,18 +29,19 @@ _HEAD = re.compile(
 )
 _HEADER = re.compile(r"\r\n([^:]+): ?([^\r]+)")
 _MOST_HEAD_BYTES = 4_096
-"""The largest head that this module accepts. It is below all limits of aiohttp, so aiohttp gets every head that it has
-to refuse."""
+"""The largest size, in bytes, of the request line and headers together. aiohttp gets a request above this limit, and
+refuses it if it exceeds aiohttp's own limits."""
 
 _LENGTH = re.compile(r"[0-9]{1,8}")
 
 _ELSEWHERE = frozenset({"connection", "expect", "te", "trailer", "transfer-encoding", "upgrade"})
-"""Headers that change how HTTP itself continues. ``Connection: keep-alive`` does not."""
+"""Headers that change how the connection is used. A request with one of them is not plain, except for
+``Connection: keep-alive``."""
 
 
 @frozen
 class RequestHead:
-    """The headers of a request, and its length."""
+    """The path and headers of a plain request, with the sizes of its head and its body."""
 
     path: str
     headers: Mapping[str, str]
@@ -54,7 +55,7 @@ class RequestHead:
 
 
 class PlainHttp:
-    """Answers plain requests to one service. Used in the event loop only."""
+    """The handling of plain HTTP requests for one service. Only the event loop's thread may use it."""
 
     def __init__(self, service: Service, doors: Doors) -> None:
         self._service = service
@@ -64,13 +65,13 @@ class PlainHttp:
 
     @property
     def is_open(self) -> bool:
-        """Whether requests can be answered without waiting. An injected fault may make a request wait."""
+        """Whether this class answers requests. ``False`` while fault rules exist, because faults may delay answers."""
         return self._service.faults.is_empty
 
     def head_of(self, data: bytes) -> RequestHead | None:
         """Return the head of the request with which ``data`` begins.
 
-        Return ``None`` if it is not plain or not complete.
+        Return ``None`` if the head is incomplete or the request is not plain.
         """
         match = _HEAD.match(data, 0, _MOST_HEAD_BYTES)
         if match is None:
@@ -85,7 +86,7 @@ class PlainHttp:
         return RequestHead(match[1].decode("ascii"), headers, match.end(), int(length))
 
     def answer(self, head: RequestHead, body: bytes) -> bytes:
-        """Execute a request; return the whole answer."""
+        """Execute a request; return the whole HTTP answer, with its status line and headers."""
         try:
             self._doors.check(head.headers)
             admitted = self._service.admit(head.path, head.headers, body)
@@ -94,7 +95,7 @@ class PlainHttp:
         return self._response(self._service.execute(admitted))
 
     def failure(self, error: ServiceError) -> bytes:
-        """Return the answer to a request that never reached the service."""
+        """Return the whole HTTP answer that refuses a request with ``error``."""
         return self._response(self._service.refuse("", {}, error))
 
     def _response(self, answer: Answer) -> bytes:
@@ -106,7 +107,7 @@ class PlainHttp:
         return b"".join(["".join(lines).encode("utf-8", "surrogateescape"), self._common_end(), answer.body])
 
     def _common_end(self) -> bytes:
-        """Return the headers that all answers of one second share, and the empty line."""
+        """Return the last headers, which all answers of one second share, with the empty line after them."""
         now = int(time.time())
         if now != self._written:
             self._written = now

@@ -1,9 +1,9 @@
-"""All refusals of the local Tablestore, as values: code, words, and where both come from.
+"""All refusals of the local Tablestore, each with its status, its code, its words, and the source of code and words.
 
-The documentation's page of refusals is made from this table, and a test provokes each of its rows. A handler raises a
-row with the values for its words: ``raise refusals.TABLE_NAME(name=name)``. If the service's words are unknown, the
-words are this package's own, in the service's tone. The service's spelling is kept, mistakes included. The list of
-error codes ends every text with a full stop, but test suites show that some texts have none.
+The documentation's page of refusals is made from these constants, and a test provokes each refusal. The server raises a
+refusal with the values for its words: ``raise refusals.TABLE_NAME(name=name)``. If the service's words are unknown, the
+words are this package's own, in the service's tone. The texts keep the service's spelling, including its mistakes. The
+service's list of error codes ends every text with a full stop, but test suites show that some texts have none.
 """
 
 from __future__ import annotations
@@ -24,40 +24,40 @@ SUITE, SEEN, DOCUMENTED, CODE, OWN = (
 
 
 def _invalid(words: str, source: RefusalSource) -> ServiceRefusal:
-    """Return 400 ``OTSParameterInvalid``: the request can never work."""
+    """Return a refusal with 400 ``OTSParameterInvalid``, for a request that can never succeed."""
     return ServiceRefusal(400, "OTSParameterInvalid", words, source)
 
 
 def _auth(words: str, source: RefusalSource) -> ServiceRefusal:
-    """Return 403 ``OTSAuthFailed``: the caller, or the path of the request, is not accepted."""
+    """Return a refusal with 403 ``OTSAuthFailed``, for a caller or an origin that is not accepted."""
     return ServiceRefusal(403, "OTSAuthFailed", words, source)
 
 
 def _key(words: str, source: RefusalSource) -> ServiceRefusal:
-    """Return 400 ``OTSInvalidPK``: the key does not have the columns of the table's schema."""
+    """Return a refusal with 400 ``OTSInvalidPK``, for a key without the columns of the table's schema."""
     return ServiceRefusal(400, "OTSInvalidPK", words, source)
 
 
 def _missing(words: str, source: RefusalSource) -> ServiceRefusal:
-    """Return 404 ``OTSObjectNotExist``."""
+    """Return a refusal with 404 ``OTSObjectNotExist``, for a table, stream or shard that does not exist."""
     return ServiceRefusal(404, "OTSObjectNotExist", words, source)
 
 
 def _busy(words: str) -> ServiceRefusal:
-    """Return 503 ``OTSServerBusy``: the request can succeed later, once other requests have freed resources.
+    """Return a refusal with 503 ``OTSServerBusy``, for a request that can succeed after other requests free resources.
 
-    Clients retry.
+    Clients repeat such a request.
     """
     return ServiceRefusal(503, "OTSServerBusy", f"Server is busy: {words}.", CODE)
 
 
 def _failed(words: str, source: RefusalSource) -> ServiceRefusal:
-    """Return 500 ``OTSInternalServerError``."""
+    """Return a refusal with 500 ``OTSInternalServerError``, for a failure of the server."""
     return ServiceRefusal(500, "OTSInternalServerError", words, source)
 
 
 def _full(words: str, source: RefusalSource) -> ServiceRefusal:
-    """Return 403 ``OTSQuotaExhausted``."""
+    """Return a refusal with 403 ``OTSQuotaExhausted``, for a request beyond a limit on the number of objects."""
     return ServiceRefusal(403, "OTSQuotaExhausted", words, source)
 
 
@@ -87,8 +87,8 @@ ACCESS_KEY: Final = _auth("The AccessKeyID does not exist.", DOCUMENTED)
 SIGNATURE: Final = _auth("Signature mismatch.", DOCUMENTED)
 INSTANCE: Final = _auth("The instance is not found.", DOCUMENTED)
 TUNNEL_INSTANCE: Final = ServiceRefusal(403, "OTSPermissionDenied", "Instance not found.", SEEN)
-"""The refusal of an unknown instance on the paths of tunnels, as the provider of Terraform receives it. The rest of its
-text is unknown."""
+"""The refusal of an unknown instance in requests about tunnels, as the Terraform provider receives it. The service's
+text has more words, which are unknown."""
 COMPRESSION: Final = _invalid("Unsupported request compress type: {kind}.", OWN)
 COMPRESSED_BODY: Final = _invalid("Cannot decompress the request data.", OWN)
 COMPRESSED_SIZE: Final = _invalid(
@@ -133,7 +133,7 @@ NOT_A_NUMBER: Final = _invalid("NaN can't be set to double value.", DOCUMENTED)
 INFINITE: Final = _invalid("Infinity can't be set to double value.", DOCUMENTED)
 TIMESTAMP: Final = _invalid("Timestamp must be in range [0, INT64_MAX/1000).", SUITE)
 CELL_DATA: Final = _invalid("Cell data broken, {error}.", DOCUMENTED)
-"""The first words are the service's. The reason is this package's."""
+"""The words before ``{error}`` are the service's. The values of ``error`` are this package's."""
 
 # --- tables --------------------------------------------------------------------------------------------------------
 
@@ -141,7 +141,8 @@ TABLE_MISSING: Final = _missing("Requested table does not exist.", SUITE)
 TABLE_EXISTS: Final = ServiceRefusal(409, "OTSObjectAlreadyExist", "Requested table already exists.", SUITE)
 TABLES_FULL: Final = _full("Number of tables exceeds the quota:{limit}.", SUITE)
 INDEXES: Final = _invalid("The local Tablestore does not support secondary indexes (index_metas in CreateTable).", OWN)
-"""No client retries this code. Some clients retry an unknown code for minutes, or for ever."""
+"""The code is ``OTSParameterInvalid``, because no client repeats a request after this code. After an unknown code, some
+clients repeat the request for minutes or for ever."""
 GENERATED_TWICE: Final = _invalid("AUTO_INCREMENT primary key count must <= 1", SUITE)
 GENERATED_FIRST: Final = _invalid("First primary key can't be auto increment, table: {table}.", DOCUMENTED)
 GENERATED_TYPE: Final = _invalid("AUTO_INCREMENT primary key must be integer.", DOCUMENTED)
@@ -169,7 +170,7 @@ UPDATE_EMPTY: Final = _invalid("No parameter is specified in the request of Upda
 FULL_ROW_FIXED: Final = _invalid(
     "The table options of UpdateTable cannot contain updateFullRow: it is fixed at creation.", CODE
 )
-"""A test suite expects the words ``contain updateFullRow`` in the text."""
+"""An official test suite expects the words ``contain updateFullRow`` in this text."""
 PARTITIONS: Final = _invalid("The count of partitions cannot be greater than {limit}", SUITE)
 PARTITION_NUMBER: Final = _invalid("The value of partition range can not be INT64_MIN or INT64_MAX.", SUITE)
 PARTITION_EMPTY: Final = _invalid("The value of partition range can not be empty {type}.", SUITE)
@@ -293,7 +294,7 @@ TRANSACTIONS_OFF: Final = _invalid(
 )
 TRANSACTION_ID: Final = _invalid("TransactionID is invalid.", SUITE)
 TRANSACTION_OVER: Final = ServiceRefusal(404, "OTSSessionNotExist", "Session not exist or may be timeout.", SUITE)
-"""The test suite expects this code and these words. The status is this package's choice."""
+"""An official test suite expects this code and these words. The HTTP status is this package's choice."""
 TRANSACTION_SCOPE: Final = ServiceRefusal(
     400,
     "OTSDataOutOfRange",
@@ -325,7 +326,7 @@ STREAM_MISSING: Final = _missing("Requested stream does not exist.", OWN)
 SHARD_MISSING: Final = _missing("Requested shard does not exist.", OWN)
 STREAM_ID: Final = _invalid("Invalid stream id: it is empty.", OWN)
 STREAM_ID_LENGTH: Final = _invalid("Invalid stream id: it is too long or its length is wrong.", OWN)
-"""Either the iterator was cut, or its stream has a very long name."""
+"""The refusal of an iterator that is cut off, or that belongs to a stream with a very long name."""
 SHARD_ID: Final = _invalid("Invalid shard id: it is empty.", OWN)
 SHARD_LIMIT: Final = _invalid("The shard limit must be greater than 0.", OWN)
 SHARD_TOKEN: Final = _invalid("Invalid token: it was not issued by this server.", OWN)
@@ -334,7 +335,8 @@ ITERATOR: Final = _invalid("Invalid shard iterator: {reason}.", OWN)
 TRIMMED: Final = ServiceRefusal(
     404, "OTSTrimmedDataAccess", "Requested stream data is already trimmed or does not exist.", DOCUMENTED
 )
-"""After this refusal, a new iterator of the oldest position helps."""
+"""The refusal of an iterator whose position is trimmed. The client can go on with a new iterator of the oldest
+position."""
 
 # --- tunnels -------------------------------------------------------------------------------------------------------
 
@@ -343,7 +345,7 @@ TUNNEL_TYPE: Final = _invalid("Invalid tunnel type: {given}.", CODE)
 TUNNELS_FULL: Final = _full("Number of tunnels exceeds the max: {limit}.", OWN)
 TUNNEL_EXISTS: Final = ServiceRefusal(409, "OTSTunnelExist", "The tunnel '{name}' already exists.", CODE)
 TUNNEL_MISSING: Final = _invalid("tunnel not exist: '{name}'.", SEEN)
-"""The provider of Terraform looks for the first three words. The rest is this package's."""
+"""The Terraform provider looks for the words ``tunnel not exist``. All other words are this package's."""
 TUNNEL_TABLE_MISSING: Final = _invalid("The table '{name}' does not exist.", CODE)
 TUNNEL_EXPIRED: Final = ServiceRefusal(
     400, "OTSTunnelExpired", "The incremental log of tunnel '{tunnel}' is expired.", CODE
@@ -354,7 +356,7 @@ TUNNEL_LOG_LOST: Final = ServiceRefusal(
     "OTSTrimmedDataAccess Requested stream data is already trimmed or does not exist. {request}",
     SEEN,
 )
-"""The service writes the error of the table service, as text, into its own error."""
+"""The Tunnel Service puts the error of the table service, as text, into its own error."""
 START_FLAG: Final = _invalid("Invalid start offset flag: {given}.", CODE)
 START_OFFSET: Final = _invalid(
     "The start offset {given} is outside of the log: [{oldest}, {newest}] microseconds.", CODE

@@ -1,6 +1,7 @@
-"""SimpleRowMatrix: rows as one table of values, without versions and timestamps.
+"""The encoding SimpleRowMatrix: rows as one matrix of values, without versions and timestamps.
 
-The layout was checked against the parsers of the Java and Go SDKs, checksum included. All numbers are little-endian.
+The layout, including the checksum, was checked against the parsers of the Java and Go SDKs. All numbers are
+little-endian.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from streamclient.wire.crc8 import crc8
 
 _MAGIC = b"SRM0"
 _HEADER = struct.Struct("<4siiii")
-"""Magic, offset of the data, offset of the options, number of key columns, number of attribute columns."""
+"""The header of a block: magic bytes, offset of the data, offset of the options, number of key columns, number of
+attribute columns."""
 _ENTIRE_KEYS, _ROW_COUNT, _ROW, _CHECKSUM = b"\x0a", b"\x03", b"\x02", b"\x01"
 _INTEGER, _DOUBLE, _BOOLEAN, _STRING, _NULL, _BLOB = b"\x00", b"\x01", b"\x02", b"\x03", b"\x06", b"\x07"
 
@@ -28,10 +30,10 @@ def encode_matrix(
     *,
     entire_keys: bool,
 ) -> bytes:
-    """Encode rows of one table as a block with these columns; absent values become null.
+    """Return rows of one table as a block with the columns ``key_columns`` and ``attributes``; absent values are null.
 
-    ``key_names`` is the table's key. ``entire_keys`` says whether the request wanted the whole key, so that
-    ``key_columns`` is the whole key.
+    ``key_names`` are all key columns of the table. ``entire_keys`` says whether the request asked for the whole key.
+    If so, ``key_columns`` equals ``key_names``.
     """
     positions = [key_names.index(name) for name in key_columns]
     data: list[bytes] = []

@@ -1,4 +1,4 @@
-"""The part of a row that a read returns: its columns and versions, or no row at all."""
+"""The selection of a read: which rows, columns and versions the read returns."""
 
 from __future__ import annotations
 
@@ -19,44 +19,44 @@ from streamclient.wire.puts import Columns
 
 @frozen
 class TimeRange:
-    """Versions with start <= timestamp < end, in milliseconds."""
+    """A range of version timestamps in milliseconds: start <= timestamp < end."""
 
     start_millis: int
     end_millis: int
 
     def versions(self, versions: tuple[Version, ...]) -> tuple[Version, ...]:
-        """Return the versions of a column in this range."""
+        """Return those of ``versions`` whose timestamps are in this range."""
         return tuple(version for version in versions if self.start_millis <= version[0] < self.end_millis)
 
 
 @frozen
 class Selection:
-    """The columns, versions and rows that a GetRow, GetRange or BatchGetRow selects."""
+    """The columns, versions and rows that a GetRow, GetRange or BatchGetRow request selects."""
 
     columns_to_get: frozenset[str] = frozenset()
-    """The names of the columns; empty for all."""
+    """The names of the requested columns; empty for all columns."""
     max_versions: int | None = None
-    """The number of versions of each column; ``None`` for as many as the table keeps."""
+    """The largest number of versions of each column; ``None`` for as many as the table keeps."""
     time_range: TimeRange | None = None
     row_filter: RowFilter | None = None
     pagination: ColumnPagination | None = None
     start_column: str | None = None
-    """The first name of a range of columns: start <= name < end."""
+    """The lower bound of a range of column names: start <= name < end. ``None`` means no bound."""
     end_column: str | None = None
 
     @property
     def fits_matrix(self) -> bool:
-        """Whether rows can be returned as a matrix. A matrix has named columns, with one version each."""
+        """Whether the rows fit into a matrix, which has named columns with one version each."""
         return bool(self.columns_to_get) and self.max_versions == 1
 
     @property
     def takes_all(self) -> bool:
-        """Whether a row is returned unchanged if none of its columns has two versions."""
+        """Whether a read returns every row with one version of each column unchanged."""
         return self.row_filter is None and not self.is_partial
 
     @property
     def is_partial(self) -> bool:
-        """Whether the selection leaves out columns, or leaves out versions by their time."""
+        """Whether the selection may omit columns of a row, or versions outside a time range."""
         return bool(
             self.columns_to_get
             or self.time_range
@@ -67,7 +67,7 @@ class Selection:
 
 
 class RowReader:
-    """Reads rows of one table by one selection. Work that does not depend on the row is done only once."""
+    """A reader of rows of one table with one selection. Work that does not depend on the row is done only once."""
 
     def __init__(self, table: Table, selection: Selection) -> None:
         self._table = table
@@ -75,17 +75,18 @@ class RowReader:
         names, wanted = table.key_names, selection.columns_to_get
         self._judge = None if selection.row_filter is None else judge_of(selection.row_filter, names)
         self._is_partial = selection.is_partial
-        # A request for only key columns gets the key of every row.
+        # If the request names only key columns, the read returns every row.
         self._needs_a_column = not wanted <= frozenset(names)
         limit = table.definition.options.max_versions
         self._limit = limit if selection.max_versions is None else min(limit, selection.max_versions)
 
     def read(self, row: StoredRow) -> tuple[StoredRow | None, int]:
-        """Return the selected part of a live row, and the bytes to charge. The part is ``None`` if the row is left out.
+        """Return the selected part of a row, and the number of bytes to charge. The part of an omitted row is ``None``.
 
-        A row is left out if the filter rejects it, or if columns are named and the row has none of them. The filter
-        sees the key and the selected columns with all their versions of the selected time. The charge covers the key
-        and the selected columns without timestamps, even for a row that is left out.
+        ``row`` is a result of ``alive``. The row is omitted if the filter rejects it, or if the request names attribute
+        columns and the row has none of the named columns. The filter sees the key and the selected columns, with all
+        versions in the selected time range. The charge covers the key and the selected columns without timestamps, even
+        if the row is omitted.
         """
         if self._selection.takes_all and row.is_single:
             return row, row.size_bytes
@@ -115,7 +116,7 @@ class RowReader:
         return selected
 
     def _names_of(self, columns: Columns) -> list[str]:
-        """Return the names of the requested columns."""
+        """Return the names of the columns that the request selects by name, ordered by name."""
         selection = self._selection
         names = sorted(selection.columns_to_get & columns.keys() if selection.columns_to_get else columns)
         start = 0 if selection.start_column is None else bisect_left(names, selection.start_column)
@@ -124,15 +125,15 @@ class RowReader:
 
 
 def find_row(table: Table, rows: Rows, key: Key, now_micros: int) -> StoredRow | None:
-    """Return the row with a whole key, as readers see the row now."""
+    """Return the row with a whole key, without expired versions; ``None`` if it is absent or has expired completely."""
     encoded = encode_key(cast(KeyValue, value) for _, value in key)
     return alive(rows.get(encoded), table.key_names, table.expired_before_millis(now_micros))
 
 
 def read_found(table: Table, row: StoredRow | None, selection: Selection) -> tuple[bytes, int]:
-    """Return the selected part of a row as a PlainBuffer frame, and the read capacity used.
+    """Return the selected part of a row as a PlainBuffer row, and the read units that it costs.
 
-    The frame is empty for no row.
+    The PlainBuffer row has no bytes if the row does not exist or the selection omits it.
     """
     if row is None:
         return b"", 1

@@ -1,14 +1,14 @@
-"""The server's clock: the machine's time plus an offset that tests move forward.
+"""The server's clock: the machine's time plus an offset that tests increase.
 
 Laws:
 
 - While the server runs, its time never goes back. If the machine's time goes back, the server's time goes on at half
   the pace, until the machine's time has caught up.
-- While the server runs, it does not follow a step of the machine's time ahead by more than ``LONGEST_STEP_MICROS``:
-  otherwise retention and time to live would delete fresh data. The two times agree again when the machine's clock is
-  set back, or after the next start of the server, which takes the machine's time.
+- If the machine's time jumps ahead by more than ``LONGEST_STEP_MICROS`` while the server runs, the server ignores the
+  jump. Otherwise retention and time to live would delete fresh data. The two times agree again when the machine's clock
+  is set back, or when the server restarts.
 - At a start, the server goes on from the time of the last commit, if that time is at most ``LARGEST_LEAD_MICROS`` ahead
-  of the machine's time. Otherwise an earlier clock was wrong, and the server takes the machine's time.
+  of the machine's time. A larger lead shows that an earlier clock was wrong. Then the server takes the machine's time.
 """
 
 from __future__ import annotations
@@ -24,26 +24,28 @@ _log = logs.logger(__name__)
 
 LATEST_MICROS = 9_214_646_399_000_000
 """The end of the year 2261, in microseconds since 1970. The clock goes no further, because answers about tunnels have
-times in nanoseconds, in 64 bits with a sign. Such times end in April 2262."""
+times as nanoseconds in signed 64-bit integers, which end in April 2262."""
 
 LARGEST_LEAD_MICROS = 2 * MICROS_PER_HOUR
-"""The largest lead of the server's time after a start, in microseconds. It is more than the hour by which a clock is
-wrong if daylight saving was set twice, and the machine's time catches up within half a working day. The shortest
-retention of a stream is an hour, so a larger lead would delete records that were just written."""
+"""The largest lead over the machine's time, in microseconds, with which the server starts. It covers a clock that is
+wrong by one hour because daylight saving was set twice. The machine's time catches up with such a lead in four
+hours. Until then, older data may expire too early, by at most the lead."""
 
 LONGEST_STEP_MICROS = 24 * MICROS_PER_HOUR
-"""The largest step ahead that the server follows, in microseconds. It equals the shortest time to live and the usual
-retention, so such a step deletes no fresh data. A virtual machine that slept overnight makes a smaller step."""
+"""The largest forward step of the machine's time, in microseconds, that the server follows. It equals the shortest time
+to live and the usual retention, so such a step deletes no fresh data. A virtual machine that slept overnight makes a
+smaller step."""
 
 _CHECK_MICROS = MICROS_PER_HOUR
-"""The microseconds between two comparisons of the machine's time with the steady clock."""
+"""The change of the machine's time, in microseconds, after which the clock compares it with the steady clock."""
 
 _CATCH_UP_DIVISOR = 2
-"""The server's time goes at the machine's pace divided by this number, while the machine's time catches up."""
+"""The factor by which the server's time runs slower while the machine's time catches up."""
 
 
 _BOOT_CLOCK: int | None = getattr(time, "CLOCK_BOOTTIME", None)
-"""A clock that also counts the time in which the machine was suspended, if the system has one."""
+"""The system's clock that also counts the time while the machine is suspended; ``None`` if the system has no such
+clock."""
 
 
 def _steady_micros() -> int:
@@ -51,15 +53,15 @@ def _steady_micros() -> int:
 
 
 class Clock:
-    """Microseconds since 1970, never decreasing. Safe to use from any thread."""
+    """A clock that returns microseconds since 1970 and never goes back. Safe to use from any thread."""
 
     def __init__(
         self, wall_micros: Callable[[], int] | None = None, steady_micros: Callable[[], int] | None = None
     ) -> None:
-        """Use the machine's clocks by default.
+        """Read the machine's time and steady clock from the given functions, by default from the operating system.
 
-        With ``wall_micros`` and without ``steady_micros``, the clock follows every step ahead, and after a step back
-        its time stands still until ``wall_micros`` has caught up.
+        With ``wall_micros`` and without ``steady_micros``, the clock follows every forward step. After a step back, it
+        stands still until ``wall_micros`` has caught up.
         """
         if wall_micros is None:
             wall_micros, steady_micros = now_micros, steady_micros or _steady_micros
@@ -70,23 +72,23 @@ class Clock:
         self._offset_micros = 0
         self._latest_micros = 0
         self._ahead_since: tuple[int, int] | None = None
-        """Set while the machine's time catches up: the time when its step back was noticed, and the steady clock's time
-        then."""
+        """The server's time and the steady clock's time when ``now_micros`` noticed a step back of the machine's time.
+        ``None`` unless the machine's time is catching up."""
         self._checked_at = (wall_micros(), self._steady_micros()) if self._is_checked else (0, 0)
         """The machine's time and the steady clock's time at their last comparison."""
         self._not_followed_micros = 0
-        """The sum of the machine's steps ahead that the clock does not follow, in microseconds."""
+        """The sum, in microseconds, of the forward steps of the machine's time that the clock ignores."""
 
     @property
     def offset_micros(self) -> int:
-        """The microseconds by which the clock was moved ahead of the machine's time."""
+        """The total number of microseconds by which ``advance`` moved the clock ahead of the machine's time."""
         return self._offset_micros
 
     def now_micros(self) -> int:
-        """Return the present time.
+        """Return the present time in microseconds since 1970.
 
-        It is the machine's time. If the machine's time is before an earlier answer, the time goes on from that answer
-        at half the pace.
+        The result is the machine's time plus the offset. If that sum is before an earlier result, the time goes on from
+        the earlier result at half the pace.
         """
         with self._lock:
             now = min(self._wall_micros() + self._offset_micros, LATEST_MICROS)
@@ -102,7 +104,7 @@ class Clock:
             return self._latest_micros
 
     def _wall_micros(self) -> int:
-        """Return the machine's time without the steps ahead that the clock does not follow."""
+        """Return the machine's time without the forward steps that the clock ignores."""
         wall = self._machine_micros()
         if self._is_checked and (self._not_followed_micros or abs(wall - self._checked_at[0]) > _CHECK_MICROS):
             self._check(wall, self._steady_micros())
@@ -125,9 +127,10 @@ class Clock:
     def advance(self, seconds: float) -> None:
         """Move the clock forward, so that retention and time to live take effect without waiting.
 
+        The clock cannot move back, because stored versions and stream records would have times in the future.
+
         Raises:
-            ValueError: ``seconds`` is negative, because stored versions and stream records would then lie in the
-                future, or leads past the year 2261.
+            ValueError: ``seconds`` is negative, or moves the clock past the year 2261.
         """
         if not seconds >= 0:
             raise ValueError(f"the clock only moves forward: got {seconds} seconds, expected 0 or more")
@@ -142,10 +145,10 @@ class Clock:
                 self._ahead_since = None
 
     def resume(self, offset_micros: int, latest_micros: int) -> bool:
-        """Continue from the last time of an earlier run on the same data, unless this clock is already further ahead.
+        """Continue after an earlier run on the same data; return whether that run's clock was wrong.
 
-        Return ``True`` if the clock takes the machine's time instead, because the earlier time is so far ahead that it
-        was wrong.
+        The clock was wrong if the last commit, at ``latest_micros``, is more than ``LARGEST_LEAD_MICROS`` ahead of the
+        present time. In this case, take over only the offset.
         """
         with self._lock:
             self._offset_micros = max(self._offset_micros, offset_micros)

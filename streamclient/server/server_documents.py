@@ -1,6 +1,7 @@
-"""Documents of a running server, for JSON: tables, rows, changes, tunnels, faults, requests, its verdict.
+"""JSON documents of a running server for the console: tables, rows, changes, tunnels, faults, requests, a verdict.
 
-Rows of lists have an ``id``, which stays the same from one document to the next. Times are microseconds since 1970.
+The verdict says whether all is well. Each item of a list has an ``id``, which stays the same from one document to the
+next. Times are microseconds since 1970.
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ from streamclient.server.table_views import ChangeView
 from streamclient.wire.plainbuffer import KeyBound
 
 MOST_VALUE_BYTES = 4_096
-"""The largest number of bytes of a value that are shown. So a document stays small, however large the values are."""
+"""The largest number of bytes of a value that a document contains. So a document with large values stays small."""
 
 INTEGERS = range(-(2**63), 2**63)
 
 MOST_STREAMS_LOOKED_UP = 20
-"""The largest number of streams of a status table that are named: a local server seldom has more fleets, and each costs
-a look."""
+"""The largest number of streams that ``fleets_document`` looks up in one status table. Each look-up costs a read, and a
+local server seldom has more fleets."""
 
 STATUS_KEY = (("StreamId", "STRING"), ("StatusType", "STRING"), ("StatusValue", "STRING"))
 """The key columns of a status table, in which the workers of a fleet keep their leases."""
@@ -37,28 +38,28 @@ Document = dict[str, Any]
 
 
 class Value(TypedDict):
-    """One value; ``text`` keeps 64-bit integers, which a browser's numbers lose, and has BINARY as base64."""
+    """One value of a row, as text, because a browser's numbers cannot hold 64-bit integers. BINARY is base64."""
 
     type: Literal["INTEGER", "DOUBLE", "STRING", "BOOLEAN", "BINARY"]
     text: str
     cut_bytes: int
-    """The number of bytes that were left out at the end."""
+    """The number of bytes that the document omits at the end of the value."""
 
 
 _REMOVED: Mapping[str, Any] = {"type": "removed", "text": "", "cut_bytes": 0}
 
 
 def tables_document(control: Control) -> Document:
-    """Return all tables, by name."""
+    """Return the JSON object that describes all tables, each with its key columns, in the order of their names."""
     keys = {view: [{"name": name, "type": kind} for name, kind in view.key] for view in control.tables()}
     return {"tables": [{"id": view.name, **attrs.asdict(view), "key": key} for view, key in keys.items()]}
 
 
 def fleets_document(control: Control) -> list[Document]:
-    """Return the tables whose streams have rows in a status table: a table with the key columns ``STATUS_KEY``.
+    """Return the fleets on this server. A fleet is a table, and a status table with rows about the table's stream.
 
-    The first key column of a lease's row is the id of a stream, which the service makes of the table's name and a
-    number.
+    A status table is a table with the key columns ``STATUS_KEY``. The first key column of a lease's row is the id of a
+    stream. This id consists of the table's name and a number.
     """
     views = control.tables()
     names = {view.name for view in views}
@@ -78,7 +79,9 @@ def fleets_document(control: Control) -> list[Document]:
 
 
 def rows_document(control: Control, table: str, after: bytes | None, limit: int) -> Document:
-    """Return at most ``limit`` rows of a table, after the encoded key ``after``. The ids of rows are encoded keys.
+    """Return a JSON object with at most ``limit`` rows of a table, after the encoded key ``after``.
+
+    The id of each row is its encoded key.
 
     Raises:
         ServiceError: the table does not exist.
@@ -92,7 +95,7 @@ def rows_document(control: Control, table: str, after: bytes | None, limit: int)
 
 
 def change_document(view: ChangeView) -> Document:
-    """Return one record of a stream."""
+    """Return one stream record as a JSON object, with its shard, time, type, key and columns."""
     record = view.record
     columns = [
         {"name": column.name, **(value_of(column.value) if column.value is not None else _REMOVED)}
@@ -109,12 +112,12 @@ def change_document(view: ChangeView) -> Document:
 
 
 def tunnels_document(control: Control) -> Document:
-    """Return all tunnels with their channels."""
+    """Return the JSON object that describes all tunnels with their channels."""
     return {"tunnels": [{"id": view.tunnel_id, **attrs.asdict(view)} for view in control.tunnels()]}
 
 
 def faults_document(control: Control) -> Document:
-    """Return the faults, and how often each was met and how often it struck."""
+    """Return all fault rules as a JSON object, each with the numbers of requests that matched it and met its fault."""
     return {
         "faults": [
             {"id": status.fault_id, "seen": status.seen, "struck": status.struck, "rule": rule_to_json(status.rule)}
@@ -124,13 +127,13 @@ def faults_document(control: Control) -> Document:
 
 
 def requests_document(control: Control, ring: Ring) -> Document:
-    """Return the newest requests, and the counters of all."""
+    """Return a JSON object with the newest requests in ``ring``, and the counters of all requests by operation."""
     counts = [{"id": f"{count.operation} {count.table}", **attrs.asdict(count)} for count in control.requests()]
     return {"heads": ring.newest(), "counts": counts, "since_micros": ring.since_micros}
 
 
 class FaultVerdict:
-    """Whether all is well with a local server: it is, unless faults are active. Remembers the last fault."""
+    """The verdict on a local server: all is well unless a fault is active. It remembers the last fault that ended."""
 
     def __init__(self) -> None:
         self._since: dict[int, int] = {}
@@ -138,7 +141,10 @@ class FaultVerdict:
         self._last: dict[str, Any] | None = None
 
     def of(self, faults: Iterable[Mapping[str, Any]], now_micros: int, watched_since_micros: int | None) -> Document:
-        """Return the verdict; ``watched_since_micros`` is since when this console looks, if it does."""
+        """Return the verdict at ``now_micros`` as a document; ``faults`` are the items of ``faults_document``.
+
+        ``watched_since_micros`` is the time since which the console notes requests; ``None`` if it notes no requests.
+        """
         present = {fault["id"]: fault for fault in faults if not _is_spent(fault)}
         over = [trouble for trouble in self._troubles if trouble["id"] not in present]
         self._last = over[-1] if over else self._last
@@ -183,7 +189,7 @@ def _fault_trouble(fault: Mapping[str, Any], since_micros: int) -> dict[str, Any
 
 
 def value_of(value: ColumnValue) -> Value:
-    """Return a value for the page, cut at ``MOST_VALUE_BYTES``."""
+    """Return a column's or key's value as a document, truncated after ``MOST_VALUE_BYTES``."""
     if isinstance(value, bool):
         return Value(type="BOOLEAN", text=str(value).lower(), cut_bytes=0)
     if isinstance(value, int):
@@ -199,18 +205,18 @@ def value_of(value: ColumnValue) -> Value:
 
 
 def value_from(content: Mapping[str, Any]) -> ColumnValue:
-    """Read a value that ``value_of`` could have made.
+    """Return the value that a document in the form of ``value_of`` contains.
 
     Raises:
-        ValueError: the type is unknown, or the text is not of this type.
+        ValueError: the type is unknown, or the text is not a value of this type.
     """
     kind, text = content.get("type"), content.get("text")
     if not isinstance(text, str):
-        raise ValueError("a value has a type and a text")
+        raise ValueError("a value needs a type and a text")
     try:
         return _READERS[str(kind)](text)
     except KeyError:
-        raise ValueError(f"the type of a value is one of {', '.join(_READERS)}") from None
+        raise ValueError(f"the type of a value must be one of {', '.join(_READERS)}") from None
     except (ValueError, binascii.Error):
         raise ValueError(f"{text[:MOST_NAME_CHARACTERS]!r} is not of type {kind}") from None
 
@@ -239,17 +245,17 @@ _READERS: Mapping[str, Callable[[str], ColumnValue]] = {
 
 
 def columns_of(content: Mapping[str, Any], name: str) -> dict[str, ColumnValue]:
-    """Read the columns of the list ``name``: ``[{"name": text, "type": "STRING", "text": text}]``.
+    """Return the columns in the list ``content[name]``: ``[{"name": text, "type": "STRING", "text": text}]``.
 
     Raises:
-        TypeError: it is not a list of columns.
-        ValueError: a text is not of its type.
+        TypeError: ``content[name]`` is not a list of columns.
+        ValueError: a type is unknown, or a text is not a value of its type.
     """
     listed = content.get(name)
     if not isinstance(listed, list) or not all(
         isinstance(each, dict) and isinstance(each.get("name"), str) for each in listed
     ):
-        raise TypeError(f"{name} is a list of columns, each with a name, a type and a text")
+        raise TypeError(f"{name} must be a list of columns, each with a name, a type and a text")
     return {column["name"]: value_from(column) for column in listed}
 
 

@@ -1,4 +1,4 @@
-"""The errors of the local Tablestore: a refusal as a value, the answer made of it, and the two errors of a start."""
+"""The errors of the local Tablestore: refusals of requests, and the error of an unusable data directory."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from attrs import frozen
 
 
 class ServiceError(Exception):
-    """An error answer of the service. The request had no effect."""
+    """An error answer of the server. The refused request had no effect."""
 
     def __init__(self, http_status: int, code: str, message: str) -> None:
         super().__init__(f"{http_status} {code}: {message}")
@@ -18,42 +18,46 @@ class ServiceError(Exception):
 
 
 class DataDirectoryError(Exception):
-    """The data directory cannot be used: another server holds it, another program made it, or its format is unknown."""
+    """The data directory cannot be used.
+
+    Another server holds it, another program made it, its format is unknown, or its content is damaged.
+    """
 
 
 class RefusalSource(Enum):
-    """The origin of the code and the words of a refusal, in the words of the page of refusals."""
+    """The evidence for the code and the words of a refusal. The values are those printed on the page of refusals."""
 
     SUITE = "official suite"
-    """A test of an official client, which is made to run against the service, expects this code and these words."""
+    """A test of an official client that runs against the service expects this code and these words."""
     SEEN = "seen"
-    """A client or test of a third party met this code and these words at the service."""
+    """A client or a test of a third party received this code and these words from the service."""
     DOCUMENTED = "documented"
     """The product's list of error codes has this code and these words."""
     CODE = "code documented, words ours"
-    """The product's list of error codes has the code for this case, or for all cases of its kind."""
+    """The product's list of error codes has the code for this case, or for a group of cases that contains it. The words
+    are ours."""
     OWN = "ours"
-    """The service's answer is unknown, or the service has no such case."""
+    """The code and the words are ours: the service's answer is unknown, or the case cannot occur at the service."""
 
     @property
     def is_confirmed(self) -> bool:
-        """Whether the service itself was seen to give this answer."""
+        """Whether a client received the code and the words from the service itself."""
         return self in (RefusalSource.SUITE, RefusalSource.SEEN)
 
 
 @frozen
 class ServiceRefusal:
-    """One way in which the server refuses.
+    """One kind of refusal: status, code and words. The module ``refusals`` lists all kinds.
 
-    ``refusals`` lists all of them. A handler raises the error that a call returns.
+    Calling this object returns the error for one request.
     """
 
     http_status: int
     code: str
     words: str
-    """The text. Names in braces stand for values of the request or the table."""
+    """The text of the refusal. Names in braces stand for values of the request or the table."""
     source: RefusalSource
 
     def __call__(self, **given: object) -> ServiceError:
-        """Return the error to raise, with the given values in the words."""
+        """Return the error to raise. ``given`` are the values for the names in braces."""
         return ServiceError(self.http_status, self.code, self.words.format_map(given))

@@ -1,4 +1,4 @@
-"""The service's limits, in one value. A test can lower a limit, and reach it quickly."""
+"""The service's limits, as one object. A test can lower a limit, to reach it quickly."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ MEGABYTE = 1024 * 1024
 INT64_MAX = 2**63 - 1
 
 CELL_TIMESTAMP_MAX_MILLIS = INT64_MAX // 1000
-"""The upper bound of cell timestamps. The service keeps timestamps in microseconds, in 64 bits."""
+"""The largest timestamp of a cell, in milliseconds. The service keeps timestamps as microseconds in 64 bits."""
 
 MESSAGE_FIELDS = 30_000
-"""The largest number of elements of repeated fields in one message, including messages inside it. The largest batches
-that the service accepts have a few thousand elements. Five megabytes of empty elements would become millions of
-objects."""
+"""The largest number of elements of repeated fields in one message, nested messages included. The largest batches that
+the service accepts have a few thousand elements. Without this limit, five megabytes of empty elements would become
+millions of objects."""
 
 
 @frozen
@@ -31,62 +31,64 @@ class Limits:
     attribute_columns: int = 1024
     requested_columns: int = 1024
     row_bytes: int = 4 * MEGABYTE
-    """The largest size of the data of one write."""
+    """The largest size of the row in one write."""
     stored_row_bytes: int = 16 * MEGABYTE
-    """The largest size of a row with all its versions. After many updates it may exceed the limit of one write. The
-    service's number is not documented; this number bounds the answer to a read of one row."""
+    """The largest size of a stored row with all its versions. After many updates, the size may exceed ``row_bytes``.
+    The service's limit is not documented. This limit bounds the answer to a read of one row."""
     batch_write_rows: int = 200
     batch_write_bytes: int = 4 * MEGABYTE
     batch_get_rows: int = 100
     batch_get_bytes: int = 16 * MEGABYTE
-    """The largest size of the rows of one BatchGetRow. A row counts as often as it is requested. The first row is
-    always read. The service's number is not documented."""
+    """The largest size of all rows in the answer to one BatchGetRow. A row that is requested twice counts twice. The
+    first row is always read. The service's limit is not documented."""
     range_rows: int = 5000
     range_bytes: int = 4 * MEGABYTE
     filters: int = 32
-    """The largest number of nodes of one filter or condition, composites counted (SDKs' tests; older pages say 10)."""
+    """The largest number of nodes of one filter or condition, including composite nodes (from the SDKs' tests; older
+    pages say 10)."""
     partitions: int = 10
-    """The largest number of partitions of a new table. Splitting shards may exceed it."""
+    """The largest number of partitions of a new table. Later splits of shards may exceed this number."""
     defined_columns: int = 32
     split_unit_bytes: int = MEGABYTE
     """The smallest ``split_size_unit_in_byte`` that ComputeSplitPointsBySize accepts."""
     capacity_units: int = 100_000
     stream_expiration_hours: int = 168
-    """The longest retention of a stream: seven days, as in the SDKs' tests; pages of 2017 say 24 hours."""
+    """The longest retention of a stream: seven days (from the SDKs' tests; pages of 2017 say 24 hours)."""
     stream_expiration_default_hours: int = 24
     stream_page_records: int = 1000
-    """The number of records in one answer when the request gives no limit."""
+    """The number of records in one answer of GetStreamRecord if the request gives no limit."""
     stream_page_records_most: int = 5000
-    """The largest number of records in one answer; clients request up to 1,000."""
+    """The largest number of records in one answer of GetStreamRecord. Clients request up to 1,000."""
     stream_page_bytes: int = 4 * MEGABYTE
-    """The largest size of the records in one answer. At least one record is returned, whatever its size."""
+    """The largest size of the records in one answer of GetStreamRecord. The first record may be larger."""
     stream_page_shards: int = 100
-    """The number of shards in one answer when the request gives no limit."""
+    """The number of shards in one answer of DescribeStream if the request gives no limit."""
     stream_page_shards_most: int = 1000
-    """The largest number of shards in one answer. A longer listing has several pages."""
+    """The largest number of shards in one answer of DescribeStream. A longer list has several pages."""
     transaction_bytes: int = 4 * MEGABYTE
     transaction_seconds: int = 60
-    """The seconds after which a local transaction ends by itself."""
+    """The seconds after which the server aborts a local transaction."""
     open_transactions: int = 10_000
-    """The largest number of open transactions of the server. The service's number is not documented; this number bounds
+    """The largest number of open transactions of the server. The service's limit is not documented. This limit bounds
     the server's memory."""
     open_transaction_bytes: int = 256 * MEGABYTE
     """The largest size of the data of all open transactions together."""
     tunnel_base_channel_bytes: int = 16 * MEGABYTE
-    """The approximate size of one channel of a tunnel's full data. The size at the service is not documented."""
+    """The approximate size of the rows in one channel of a tunnel's full data. The service's size is not documented."""
     tunnel_page_records: int = 1000
-    """The largest number of records of incremental data in one answer: above 500, because from 500 records on clients
-    read again without a pause."""
+    """The largest number of records of incremental data in one answer to a tunnel's client. It is above 500, because
+    from 500 records on, clients read the next page without a pause."""
     tunnels: int = 1_000
-    """The largest number of tunnels of the instance. The service's number is not documented; this number only bounds
-    memory."""
+    """The largest number of tunnels of the instance. The service's limit is not documented. This limit only bounds the
+    server's memory."""
     tunnel_sessions: int = 1_000
-    """The largest number of clients of one tunnel at the same time. As for ``tunnels``, this number only bounds
+    """The largest number of clients that one tunnel has at the same time. This limit only bounds the server's
     memory."""
     splits_per_request: int = 10_000
-    """The largest number of split points in one answer, so that a tiny split size cannot make a huge answer."""
+    """The largest number of split points in one answer of ComputeSplitPointsBySize. It bounds the answer if the split
+    size is tiny."""
     put: PutLimits = field(init=False)
-    """The limits of a put's row, in the form of the compiled reader."""
+    """The limits for the row of a put, as the tuple that the compiled reader takes."""
 
     @put.default
     def _put(self) -> PutLimits:
@@ -106,4 +108,5 @@ TIME_TO_LIVE_MIN_SECONDS = SECONDS_PER_DAY
 """The shortest time to live other than "for ever": one day."""
 
 DEVIATION_MAX_SECONDS = INT64_MAX // MICROS_PER_SECOND
-"""The largest deviation of a cell's timestamp from the clock. It is kept in microseconds, in 64 bits."""
+"""The largest deviation of a cell's timestamp from the clock, in seconds. The service keeps it as microseconds in 64
+bits."""

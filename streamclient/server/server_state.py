@@ -1,7 +1,7 @@
-"""The whole state of one server: tables, streams, and changes that are not committed yet.
+"""The whole state of one server: tables, streams, tunnels, transactions, and changes that are not yet committed.
 
-Every change of a table, row, stream or shard is made by a method of ``ServerState``, which also notes the change for
-the storage. The engine calls ``commit`` before it answers. Used by one thread at a time.
+Only the methods of ``ServerState`` change a table, row, stream or shard. They also note each change for the storage.
+The engine calls ``commit`` before it answers a request. One thread at a time uses the state.
 """
 
 from __future__ import annotations
@@ -39,22 +39,24 @@ from streamclient.server.tunnels.tunnel_journal import ChangedParts
 from streamclient.server.tunnels.tunnel_positions import follow, records_forgotten, shard_forgotten
 
 CLOCK_OFFSET = "clock_offset_micros"
-"""The setting that keeps the clock's offset, so that it survives the end of the process."""
+"""The name of the stored setting with the clock's offset. A restarted server goes on with this offset."""
 
 CLOCK_LATEST = "clock_latest_micros"
-"""The setting that keeps the time of the last commit: after a restart, time goes on from there."""
+"""The name of the stored setting with the time of the last commit. After a restart, the clock goes on from this
+time."""
 
 CLOCK_AHEAD = "clock_ahead_micros"
-"""The setting that keeps the highest issued time as long as the clock is before that time. The time comes from a wrong
-clock or from an AUTO_INCREMENT value. New versions are dated after it, so that they are the newest."""
+"""The name of the stored setting with the highest time that the server gave to a version or an AUTO_INCREMENT value.
+The setting is written only while that time is ahead of the clock, for example after a wrong clock. New versions get
+later times, so that they are the newest."""
 
 RECORD_COUNT = "record_count"
-"""The setting that keeps the number of retained stream records. If a record in the middle of a shard is missing, the
-positions reveal that; if the last records are missing, this count reveals it."""
+"""The name of the stored setting with the number of retained stream records. At the next start, a wrong number shows
+that the last records of a shard are missing. A missing record in the middle of a shard shows in the positions."""
 
 
 class ServerState:
-    """Tables by name, streams and tunnels by id, and the journal of changes."""
+    """The tables by name, the streams and tunnels by id, and the journal of uncommitted changes."""
 
     def __init__(
         self,
@@ -80,13 +82,14 @@ class ServerState:
             limits.transaction_seconds, limits.open_transactions, limits.open_transaction_bytes
         )
         self.last_number: int = 0
-        """The highest number of a table, stream or shard. Each number is used only once."""
+        """The highest number that a table, stream or shard ever had. Each number is used only once."""
         self.last_creation_micros: int = 0
         self.last_generated = 0
-        """The highest AUTO_INCREMENT value of any table. The value is made from the time, but may be ahead of it."""
+        """The highest AUTO_INCREMENT value of all tables. Such a value is a time in microseconds, but may be ahead of
+        the clock."""
         self.ahead_micros = self._stored_ahead_micros = 0
-        """The latest time, in microseconds, that versions may have. The clock may be before that time, if it was set
-        back."""
+        """The latest time, in microseconds, that stored versions may have. If the clock was set back, this time is
+        ahead of the clock."""
         self.stored_offset_micros: int = 0
         self.record_count: int = 0
         """The number of retained records of all streams."""
@@ -111,7 +114,7 @@ class ServerState:
         return table
 
     def stream(self, stream_id: str) -> Stream:
-        """Return the stream ``stream_id``, without records past retention.
+        """Return the stream ``stream_id``; delete its records past retention first.
 
         Raises:
             ServiceError: the stream does not exist, or was switched off or deleted with its table.
@@ -123,15 +126,21 @@ class ServerState:
         return stream
 
     def stream_of(self, table: Table) -> Stream | None:
-        """Return the table's stream, if it is switched on."""
+        """Return the table's stream; ``None`` if the table has no stream."""
         return self._streams_by_table.get(table.definition.number)
 
     def transaction(self, transaction_id: str | None) -> Transaction | None:
-        """Return the open transaction that a request names; ``None`` if the request names no transaction."""
+        """Return the open transaction that a request names; ``None`` if the request names no transaction.
+
+        Raises:
+            ServiceError: the named transaction ended, or never existed.
+        """
         return None if transaction_id is None else self.transactions.find(transaction_id, self.clock.now_micros())
 
     def rows_seen(self, table: Table, transaction_id: str | None, *keys: Key) -> Rows:
-        """Return the rows that a read of these keys or bounds sees: the committed rows, or its transaction's.
+        """Return the rows that a read sees: the committed rows, and in a transaction also the transaction's own writes.
+
+        ``keys`` are the keys of the read, or the bounds of its range.
 
         Raises:
             ServiceError: the transaction ended, or it does not hold these keys.
@@ -143,7 +152,7 @@ class ServerState:
         return transaction.draft.rows
 
     def commit(self) -> None:
-        """Delete the data that has expired meanwhile, and hand all changes to the storage."""
+        """Delete expired rows and versions, and write all uncommitted changes to the storage."""
         self._forget_expired_rows()
         self._note_tunnels()
         if self.clock.offset_micros != self.stored_offset_micros:
@@ -167,19 +176,22 @@ class ServerState:
             self._changes.append(change)
 
     def next_number(self) -> int:
-        """Return a number for a new table, stream or shard."""
+        """Return an unused number for a new table, stream or shard."""
         self.last_number += 1
         return self.last_number
 
     def creation_micros(self) -> int:
-        """Return the present time in microseconds. Each call returns a different time, because ids are made of it."""
+        """Return the present time in microseconds, or 1 more than the last result if that is later.
+
+        Ids contain the result, so the method never returns the same time twice.
+        """
         self.last_creation_micros = max(self.clock.now_micros(), self.last_creation_micros + 1)
         return self.last_creation_micros
 
     # Tables and rows
 
     def add_table(self, definition: ServedTable) -> Table:
-        """Create an empty table."""
+        """Create an empty table with this definition."""
         table = Table(definition)
         self.adopt_table(table)
         self._note(PutTable(definition.number, definition.to_json()))
@@ -192,7 +204,7 @@ class ServerState:
             self._expiry.expect(table, key, row)
 
     def define(self, table: Table, definition: ServedTable) -> None:
-        """Replace a table's definition."""
+        """Replace a table's definition, and note the change for the storage."""
         table.definition = definition
         self._note(PutTable(definition.number, definition.to_json()))
 
@@ -208,32 +220,38 @@ class ServerState:
         self._note(DropTable(table.definition.number))
 
     def put_row(self, table: Table, key: bytes, row: StoredRow) -> None:
-        """Store or replace a row."""
+        """Store or replace a row, and note the change for the storage."""
         table.rows.put(key, row)
         self._expiry.expect(table, key, row)
         if self._keeps:
             self._note(PutRow(table.definition.number, key, row.written_millis, row.body(table.key_names)))
 
     def delete_row(self, table: Table, key: bytes) -> None:
-        """Delete a row, if it is stored."""
+        """Delete a row if it is stored, and note the change for the storage."""
         if table.rows.get(key) is not None:
             table.rows.delete(key)
             self._expiry.forget_row(table, key)
             self._note(DeleteRow(table.definition.number, key))
 
     def forget_all_expired(self) -> None:
-        """Delete all data past retention or time to live, even if no request concerns it."""
+        """Delete all data past retention or time to live, even if no request concerns the data."""
         for stream in self.streams.values():
             self.forget_expired(stream)
         while self._forget_expired_rows():
             continue
 
     def _forget_expired_rows(self) -> int:
-        """Delete rows and versions past their tables' time to live; return the number of rows."""
+        """Delete rows and versions past their tables' time to live; return the number of changed rows.
+
+        One call handles a limited number of rows of each table.
+        """
         return sum(self.forget_expired_rows(table) for table in self.tables.values())
 
     def forget_expired_rows(self, table: Table) -> int:
-        """Delete rows and versions of one table past its time to live; return the number of rows."""
+        """Delete rows and versions past the time to live of one table; return the number of changed rows.
+
+        One call handles a limited number of rows.
+        """
         count = 0
         for key, row in self._expiry.due(table, self.clock.now_micros()):
             count += 1
@@ -246,7 +264,7 @@ class ServerState:
     # Streams
 
     def switch_on(self, table: Table, *, expiration_hours: int, origin_columns: tuple[str, ...] = ()) -> Stream:
-        """Give a table without a stream a new stream, with one open shard for each of the table's partitions."""
+        """Create a stream for a table that has no stream, with one open shard for each partition of the table."""
         created = self.creation_micros()
         definition = table.definition
         stream = Stream(
@@ -273,7 +291,7 @@ class ServerState:
         self._streams_by_table[stream.definition.table_number] = stream
 
     def switch_off(self, table: Table) -> None:
-        """Drop the table's stream, if it has one, with all records."""
+        """Delete the table's stream with all its records. Do nothing if the table has no stream."""
         stream = self._streams_by_table.pop(table.definition.number, None)
         if stream is not None:
             del self.streams[stream.stream_id]
@@ -281,14 +299,17 @@ class ServerState:
             self._note(DropStream(stream.definition.number))
 
     def append(self, stream: Stream, shard: ShardLog, timestamp_micros: int, size_bytes: int, element: bytes) -> None:
-        """Add a record, given by its parts, to an open shard of a stream without expired records."""
+        """Append a record to an open shard. The caller has deleted the stream's expired records.
+
+        ``element`` is the record, serialized as in answers; ``size_bytes`` is the row's size for capacity units.
+        """
         position = stream.append(shard, timestamp_micros, size_bytes, element)
         self.record_count += 1
         if self._keeps:
             self._note(AppendRecord(shard.definition.number, position, timestamp_micros, size_bytes, element))
 
     def forget_expired(self, stream: Stream) -> None:
-        """Drop the records past retention, and shards whose closing is past retention."""
+        """Delete the records past retention, and the closed shards that readers no longer need."""
         cutoff = stream.cutoff_micros(self.clock.now_micros())
         while (shard := stream.next_due(cutoff)) is not None:
             self._forget(stream, shard, shard.position_at(cutoff))
@@ -322,11 +343,11 @@ class ServerState:
         return self._tunnels_by_stream.get(stream.stream_id, [])
 
     def trim(self, stream: Stream, shard: ShardLog, before_position: int) -> int:
-        """Drop the records of a shard before a position; return their number."""
+        """Delete the records of a shard before a position; return their number."""
         return self._forget(stream, shard, before_position)
 
     def expire_iterators(self, stream: Stream) -> None:
-        """Invalidate all earlier iterators."""
+        """Invalidate all existing iterators of a stream."""
         stream.definition = evolve(stream.definition, generation=stream.definition.generation + 1)
         self._note(PutStream(stream.definition.number, stream.definition.to_json()))
 
@@ -347,7 +368,10 @@ class ServerState:
         self._write_down(stream, shard)
 
     def split(self, table: Table, stream: Stream, parent: ShardLog, boundary: bytes) -> tuple[ShardLog, ShardLog]:
-        """Close an open shard, and open two shards for its range, which is cut at an encoded key strictly inside it."""
+        """Close an open shard, and open two shards for its range; return the lower and the upper shard.
+
+        ``boundary`` is the encoded first key of the upper shard, strictly inside the range.
+        """
         old = parent.definition
         self._close(stream, parent)
         boundaries = tuple(sorted((*table.definition.boundaries, boundary)))
@@ -359,7 +383,7 @@ class ServerState:
         return lower, upper
 
     def merge(self, table: Table, stream: Stream, lower: ShardLog, upper: ShardLog) -> ShardLog:
-        """Close two open shards with adjoining ranges, and open one shard for both ranges."""
+        """Close two open shards with adjoining ranges, and open one shard for both ranges; return the new shard."""
         boundary = upper.definition.begin
         self._close(stream, lower)
         self._close(stream, upper)
@@ -371,20 +395,20 @@ class ServerState:
     # Tunnels
 
     def add_tunnel(self, tunnel: Tunnel) -> None:
-        """Register a new tunnel."""
+        """Register a new tunnel, and note it for the storage."""
         self.adopt_tunnel(tunnel)
         if tunnel.journal is not None:
             tunnel.journal.note(*tunnel.part)
 
     def adopt_tunnel(self, tunnel: Tunnel) -> None:
-        """Register a tunnel that was created or restored. From now on all its changes are written to the storage."""
+        """Register a tunnel that was created or restored. From now on, the state notes all its changes."""
         definition = tunnel.definition
         tunnel.keep_journal(ChangedParts(definition.tunnel_id, self._changed_tunnels))
         self.tunnels[definition.tunnel_id] = tunnel
         self._tunnels_by_stream.setdefault(definition.stream_id, []).append(tunnel)
 
     def drop_tunnel(self, tunnel_id: str) -> None:
-        """Delete a tunnel with its sessions."""
+        """Delete a tunnel with its channels and sessions."""
         tunnel = self.tunnels.pop(tunnel_id)
         others = self._tunnels_by_stream[tunnel.definition.stream_id]
         others.remove(tunnel)

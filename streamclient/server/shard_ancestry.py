@@ -1,4 +1,4 @@
-"""Shards as operators see and control them: list, split, merge and trim. Python values only."""
+"""The operator's functions for shards: list, split, merge and trim. They take and return plain Python values."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from streamclient.server.stored_tables import TYPE_NAMES, Table, value_type_name
 
 @frozen
 class ShardView:
-    """A shard as an operator sees it."""
+    """A shard of a table's stream, for an operator."""
 
     shard_id: str
     parent_ids: tuple[str, ...]
-    """The ids of the parents: none for a first shard, one after a split, two after a merge."""
+    """The ids of the parents: one after a split, two after a merge, none for a shard that opened with the stream."""
     is_open: bool
     key_range: str
-    """The half-open range of keys, as text."""
+    """The half-open range of keys, as text such as ``[INF_MIN, ('m',))``."""
     record_count: int
-    """The number of retained records."""
+    """The number of retained records in the shard."""
     oldest_sequence: str | None
-    """The epoch and timestamp of the oldest retained record; ``None`` without records."""
+    """The epoch and timestamp of the oldest retained record, as ``epoch/micros``; ``None`` without records."""
     newest_sequence: str | None
 
 
 def stream_of(state: ServerState, table_name: str) -> Stream:
-    """Return the table's stream, without records past retention.
+    """Return the table's stream; delete its records past retention first.
 
     Raises:
-        ServiceError: the table does not exist, or its stream is off.
+        ServiceError: the table does not exist, or has no stream.
     """
     stream = state.stream_of(state.table(table_name))
     if stream is None:
@@ -45,9 +45,10 @@ def stream_of(state: ServerState, table_name: str) -> Stream:
 
 
 def view_shards(state: ServerState, table_name: str) -> list[ShardView]:
-    """Return the listed shards: closed shards, parents before children, then open shards in the order of their keys.
+    """Return the shards of a table's stream that DescribeStream lists.
 
-    Open shards cover the whole key space, so open neighbours in the list can be merged.
+    Closed shards come first, parents before their children. Open shards come after them, in key order. The open shards
+    cover the whole key space. So two neighbours among the open shards can always be merged.
     """
     stream = stream_of(state, table_name)
     shards = sorted(
@@ -95,7 +96,11 @@ def _row_count(table: Table, shard: ShardLog) -> int:
 def split_shard(
     state: ServerState, table_name: str, shard_id: str | None, at: Sequence[KeyValue] | None
 ) -> tuple[str, str]:
-    """Split the named shard, or the shard that owns ``at``, or the shard with the most rows."""
+    """Split an open shard; return the ids of the lower and the upper child.
+
+    ``at`` is the first key of the upper child; by default, the median of the shard's rows. Without ``shard_id``, split
+    the shard that contains ``at``. Without both, split the shard with the most rows.
+    """
     stream = stream_of(state, table_name)
     table = state.table(table_name)
     boundary = None if at is None else _boundary(table, at)
@@ -125,9 +130,10 @@ def _boundary(table: Table, at: Sequence[KeyValue]) -> bytes:
 
 
 def _median(table: Table, shard: ShardLog) -> bytes:
-    """Return the median row's key.
+    """Return an encoded key that divides the rows of a shard into halves.
 
-    Return only its first column if that divides the shard: partition keys then stay whole.
+    If possible, the key is only the partition key of the median row, so that all rows of one partition key stay in one
+    shard. Otherwise, it is the whole key of the median row.
     """
     count = _row_count(table, shard)
     if count < 2:
@@ -139,7 +145,7 @@ def _median(table: Table, shard: ShardLog) -> bytes:
 
 
 def merge_shards(state: ServerState, table_name: str, shard_a: str, shard_b: str) -> str:
-    """Merge two open shards, named in any order."""
+    """Merge two open shards with adjoining ranges; return the id of the child. Either shard may be the lower one."""
     stream = stream_of(state, table_name)
     lower, upper = sorted(
         (_open_shard(stream, shard_a), _open_shard(stream, shard_b)), key=lambda shard: shard.definition.begin
@@ -154,7 +160,7 @@ def merge_shards(state: ServerState, table_name: str, shard_a: str, shard_b: str
 def trim(
     state: ServerState, table_name: str, shard_id: str | None, before_micros: int | None, keep_last: int | None
 ) -> int:
-    """Delete records of one shard, or of all shards."""
+    """Delete records of one shard or of all shards; return their number. See ``Control.trim`` for the parameters."""
     stream = stream_of(state, table_name)
     if keep_last is not None and keep_last < 0:
         raise refusals.CONTROL_KEEP(given=keep_last)

@@ -1,4 +1,4 @@
-"""Keys that divide a table into parts of about equal size."""
+"""The computation of keys that divide a table into parts of about equal size."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from streamclient.server.stored_tables import Table
 
 
 def split_points(table: Table, split_bytes: int, limit: int) -> list[bytes]:
-    """Return at most ``limit`` encoded keys, or leading columns, that begin parts of at least ``split_bytes``.
+    """Return at most ``limit`` split points of a table. Each part but the last has at least ``split_bytes``.
 
-    If a run of rows ends before the next cut, its known size is used, so only few rows of a large table are read.
-    Expired rows count until they are deleted.
+    A split point is an encoded key or its encoded first column. If a run of keys contains no split point, use the known
+    size of the run instead of reading its rows. Expired rows count until they are deleted.
     """
     points: list[bytes] = []
     size, stamp_bytes = 0, table.stamp_bytes
     last: bytes | None = None
-    """The key of the previous row."""
+    """The key before the present key; ``None`` at the first key."""
     for run in table.rows.runs():
         weight = run.size_bytes + stamp_bytes * run.version_count
         if size + weight < split_bytes:
@@ -35,7 +35,10 @@ def split_points(table: Table, split_bytes: int, limit: int) -> list[bytes]:
 
 
 def _cut(key: bytes, last: bytes | None) -> bytes:
-    """Return a cut between two partition keys if possible, otherwise between two rows."""
+    """Return a split point between the keys ``last`` and ``key``.
+
+    If their partition keys differ, return the partition key of ``key``, otherwise ``key``.
+    """
     partition_key = _partition_key(key)
     return key if last is not None and _partition_key(last) == partition_key else partition_key
 

@@ -1,4 +1,4 @@
-"""The choice of the server's storage."""
+"""The choice of the server's storage: memory, or a data directory."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ __all__ = ["Storage", "open_storage"]
 
 
 def open_storage(data_dir: str | Path | None) -> Storage:
-    """Open the storage in a directory, which is made if it is missing. Without a directory, keep everything in memory.
+    """Open the storage in the directory ``data_dir``; create the directory if it is missing.
+
+    If ``data_dir`` is ``None``, the server keeps its data only in memory.
 
     Raises:
-        DataDirectoryError: another server holds the directory, or it cannot be used.
+        DataDirectoryError: another server holds the directory, or the directory cannot be used.
     """
     return MemoryStorage() if data_dir is None else SqliteStorage(Path(data_dir))

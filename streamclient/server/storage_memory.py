@@ -1,4 +1,4 @@
-"""No storage: the server's state ends with its process."""
+"""The storage of a server without a data directory: it stores nothing, so the data end with the process."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from streamclient.server.admin_changes import Change, StoredState
 
 
 class MemoryStorage:
-    """Forgets every change; only the state in memory exists."""
+    """A storage that ignores every change. The data exist only in the server's state in memory."""
 
     keeps = False
 
     def load(self) -> StoredState:
-        """Return an empty state."""
+        """Return empty content."""
         return StoredState()
 
     def commit(self, changes: Sequence[Change]) -> None:
-        """Do nothing."""
+        """Do nothing, because changes are not stored."""
 
     def close(self) -> None:
-        """Do nothing."""
+        """Do nothing, because no file is open."""

@@ -1,18 +1,18 @@
-"""Storage in a directory: one SQLite file, held by one server at a time.
+"""The storage in a data directory: one SQLite file, which one server at a time holds.
 
 Two locks exclude other servers. The first lock is on a separate file beside the database (``streamclient.base.locks``).
-It lasts until this process ends, even if other code in the process opens and closes the database's file. The second
-lock is SQLite's own, on the database. It also covers hard links. But it is a POSIX lock, so it ends when any code in
-this process opens and closes the file, for example to copy the directory.
+This lock lasts until this process ends, even if other code in the process opens and closes the database file. The
+second lock is SQLite's own, on the database file. It also covers hard links to the file. But it is a POSIX lock, so it
+ends when any code in this process opens and closes the file, for example to copy the directory.
 
-A new database is made under another name and renamed when it is complete. So an empty file, or a journal without its
-database, means lost content, and the server refuses to start over it.
+The server creates a new database under another name, and renames it when it is complete. So an empty file, or a journal
+without its database, means that content was lost. Then the server refuses to start.
 
-Every row has a checksum over all of its values, so a damaged row is reported when it is read, and never served.
+Every row has a checksum over all its values. So the server reports a damaged row when it starts, and never serves it.
 
-Every commit is one SQLite transaction in WAL mode. With ``synchronous=NORMAL`` the operating system has the data of a
+Every commit is one SQLite transaction in WAL mode. With ``synchronous=NORMAL``, the operating system has the data of a
 commit when the commit returns, so the commit survives any end of this process. Only a crash of the whole machine may
-lose the last commits. It loses whole commits, the latest first. See the page ``server-storage`` of the decisions.
+lose the last commits. Such a crash loses whole commits, the latest first. See the decision page ``server-storage``.
 """
 
 from __future__ import annotations
@@ -57,32 +57,32 @@ from streamclient.server.server_errors import DataDirectoryError
 DATABASE_FILE = "tablestore.sqlite3"
 LOCK_FILE = "tablestore.lock"
 _NEW_SUFFIX = ".new"
-"""The suffix of a database that is being made."""
+"""The suffix of the name of a database that is not yet complete."""
 _JOURNAL_SUFFIX = "-wal"
 
 _APPLICATION_ID = 0x53434C54
-"""The application id in SQLite's header, the letters SCLT. It marks the file as one of this server."""
+"""The application id in SQLite's header, the letters SCLT. It marks a file as a database of this server."""
 DATA_FORMAT = KeptFormat("the data directory", version=3, oldest=3)
-"""The format of the database, whose ``user_version`` states it. No release had one of the two before it."""
+"""The format of the database. SQLite's ``user_version`` has the version. No release wrote version 1 or 2."""
 
 _VACUUM_AFTER = 1_000
-"""The number of deleted rows after which free pages are returned to the file system."""
+"""The number of deleted rows after which the storage returns free pages to the file system."""
 
 
 @frozen
 class _Kind:
-    """One SQLite table: the type of change that its rows hold. The columns are the type's fields, and a checksum."""
+    """One SQLite table, whose rows hold changes of one type. Its columns are the fields of the type, and a checksum."""
 
     name: str
     change: type[Any]
     columns: str
     key: str
-    """The columns of a row's key. Rows are loaded in the order of these columns."""
+    """The columns of the table's primary key. ``load`` returns rows in the order of these columns."""
     options: str = ""
 
     @property
     def definition(self) -> str:
-        """The statement that creates the table."""
+        """The SQL statement that creates the table."""
         return (
             f"CREATE TABLE {self.name} ({self.columns}, checksum INTEGER NOT NULL, PRIMARY KEY ({self.key}))"
             f"{self.options};"
@@ -90,8 +90,8 @@ class _Kind:
 
     @property
     def put(self) -> str:
-        """The statement that stores a row. It replaces an earlier row if that is allowed."""
-        # A position that is used twice is a defect, and must not overwrite a record.
+        """The SQL statement that stores a row. The row replaces a row with the same key, except for records."""
+        # A position that is used twice is a defect. It must not overwrite a record.
         verb = "INSERT" if self.change is AppendRecord else "INSERT OR REPLACE"
         return f"{verb} INTO {self.name} VALUES ({', '.join('?' * (len(fields(self.change)) + 1))})"
 
@@ -131,7 +131,7 @@ _KINDS = (
 )
 
 _SHARDS_BY_STREAM = "CREATE INDEX shards_by_stream ON shards (stream_number)"
-"""An index for dropping a stream in a time that does not depend on the shards of other streams."""
+"""An index of shards by stream, so that the shards of other streams do not slow down the deletion of a stream."""
 
 _PUT: Mapping[type[Change], str] = MappingProxyType({kind.change: kind.put for kind in _KINDS})
 
@@ -153,11 +153,13 @@ _DELETE: Mapping[type[Change], tuple[str, ...]] = MappingProxyType(
         DropTunnel: ("DELETE FROM tunnel_parts WHERE tunnel_id = ?",),
     }
 )
-"""The statements of the other changes. Each takes the fields of the change."""
+"""The SQL statements for each type of change that deletes data. The change's fields are their parameters."""
 
 
 def checksum(kind: str, values: Sequence[Any]) -> int:
-    """Return the checksum of a row, including its key. So a row that moved to another key counts as damaged, too.
+    """Return the checksum over a row's values and the name ``kind`` of its table.
+
+    The values include the key. So a row that moved to another key counts as damaged, too.
 
     Raises:
         TypeError: a value has a type that is never stored.
@@ -176,12 +178,12 @@ def _number(value: Any) -> bytes:
 
 
 class SqliteStorage:
-    """The file ``tablestore.sqlite3`` in a directory; this object holds it until it is closed."""
+    """The open and locked file ``tablestore.sqlite3`` in a data directory."""
 
     keeps = True
 
     def __init__(self, directory: Path) -> None:
-        """Open or create the file, and lock it.
+        """Open or create the database file in ``directory``, and lock it.
 
         Raises:
             DataDirectoryError: another server holds the file, the file cannot be used, or another program made its
@@ -190,7 +192,7 @@ class SqliteStorage:
         self._path = directory / DATABASE_FILE
         try:
             directory.mkdir(parents=True, exist_ok=True)
-            file = self._path.resolve()  # A link leads to the same file, and so to the same lock.
+            file = self._path.resolve()  # so a symbolic link to the file leads to the same lock
             self._lock = HeldLock(file.with_name(LOCK_FILE))
         except LockHeldError as error:
             raise DataDirectoryError(_in_use(directory, f" ({error.holder})")) from error
@@ -207,10 +209,10 @@ class SqliteStorage:
         _OPEN.add(self)
 
     def load(self) -> StoredState:
-        """Return all that was committed.
+        """Return the whole committed content.
 
         Raises:
-            DataDirectoryError: the content is damaged; the text names the table and the row.
+            DataDirectoryError: the content is damaged; the text names the table and the row, if they are known.
         """
         settings, tables, rows, streams, shards, records, parts = (tuple(self._rows(kind)) for kind in _KINDS)
         problems = self._database.execute("PRAGMA quick_check(1)").fetchone()
@@ -244,7 +246,7 @@ class SqliteStorage:
         return DataDirectoryError(f"{self._path} is damaged: table '{kind.name}': {what}")
 
     def _place(self, kind: _Kind, values: Sequence[Any]) -> str:
-        """Describe a damaged row, as far as it can be read."""
+        """Return words that name a row, even if some of its values are damaged."""
         if kind.change is PutRow:
             return f"row {_key_text(values[1])} of {self._table_text(values[0])}"
         if kind.change is AppendRecord:
@@ -268,7 +270,7 @@ class SqliteStorage:
             return None
 
     def commit(self, changes: Sequence[Change]) -> None:
-        """Apply all changes in one transaction."""
+        """Apply all changes in one SQLite transaction."""
         with self._database:
             self._database.execute("BEGIN IMMEDIATE")
             for change in changes:
@@ -286,7 +288,7 @@ class SqliteStorage:
             self._deleted += self._database.execute(statement, values).rowcount
 
     def close(self) -> None:
-        """Close the database and release the directory. A forked child leaves both to its parent."""
+        """Close the database and release the directory. In a forked child, do neither, because the parent uses both."""
         if self._is_open and self._lock.is_held:
             self._database.close()
             self._lock.release()
@@ -294,9 +296,9 @@ class SqliteStorage:
         _OPEN.discard(self)
 
     def leave_to_parent(self) -> None:
-        """Never close the database in this forked child, because SQLite would then delete the parent's journal."""
+        """Keep the database open in this forked child, because closing it would delete the parent's journal."""
         self._is_open = False
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._database))  # not even by garbage collection
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._database))  # garbage collection must not close it either
 
 
 _OPEN: weakref.WeakSet[SqliteStorage] = weakref.WeakSet()
@@ -330,7 +332,11 @@ def _key_text(key: Any) -> str:
 
 
 def _require_whole(file: Path) -> None:
-    """Create the database if no part of it exists. Refuse the remains of a database whose content is lost."""
+    """Create the database if none of its files exists.
+
+    Raises:
+        DataDirectoryError: the file is empty, or only the journal exists, so the content was lost.
+    """
     journal = file.with_name(f"{file.name}{_JOURNAL_SUFFIX}")
     if file.exists():
         if file.stat().st_size == 0:
@@ -348,7 +354,7 @@ def _require_whole(file: Path) -> None:
 
 
 def _create(file: Path) -> None:
-    """Create an empty database. However this process ends, the file is either complete or absent."""
+    """Create a database without content. If this process ends at any moment, the file is either complete or absent."""
     new = file.with_name(f"{file.name}{_NEW_SUFFIX}")
     try:
         new.unlink(missing_ok=True)
@@ -370,8 +376,9 @@ def _create(file: Path) -> None:
 
 
 def _open_database(path: Path) -> sqlite3.Connection:
-    # This class begins transactions itself, so that one commit is one transaction. Calls come one at a time, under a
-    # lock. There is no time-out, because another server holds the file until its process ends.
+    # isolation_level: SqliteStorage begins transactions itself, so that one commit is one transaction.
+    # check_same_thread: different threads use the connection, one at a time, under the engine's lock.
+    # timeout: waiting would not help, because another server holds the file until its process ends.
     try:
         database = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=0)
     except sqlite3.DatabaseError as error:

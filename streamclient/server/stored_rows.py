@@ -1,10 +1,10 @@
-"""Rows with versions, and a table's rows in key order.
+"""Rows with versions, and the store of a table's rows in key order.
 
-A row from a put is kept as the put's bytes. If a stream record holds the whole row, the row is kept only as a part of
-that record. So a million rows and their records need little more memory than the records alone.
+The server keeps the row of a put as the put's bytes. If a stream record contains the whole row, the server keeps the
+row only as a part of that record. So a million rows and their records need little more memory than the records alone.
 
-A stored row never changes: a write makes a new row, which replaces the old row. The time to live of the table decides
-which part of a row is visible at a moment, so readers always call ``alive``.
+A stored row never changes: a write makes a new row, which replaces the old row. Parts of a stored row may be past the
+table's time to live. So readers always call ``alive``, which omits these parts.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from streamclient.wire.plainbuffer import HEADER, decode_row
 from streamclient.wire.puts import Columns, Put, parts_of, read_parts, row_of, row_of_parts
 
 Version = tuple[int, ColumnValue]
-"""One version of a column: timestamp in milliseconds, and value."""
+"""One version of a column: its timestamp in milliseconds, and its value."""
 
 KeyNames = tuple[str, ...]
 
 _NUMBER_BYTES = 8
 VERSION_BYTES = 8
-"""The bytes that a version's timestamp adds to the size of a row, if timestamps count."""
+"""The number of bytes that a version's timestamp adds to the size of a row, in tables that count timestamps."""
 
 
 _SIZES = tuple(range(4_096))
@@ -36,7 +36,7 @@ _SIZES = tuple(range(4_096))
 
 
 def value_size(value: ColumnValue) -> int:
-    """Return the size of a value in bytes, by the service's rule for capacity and limits."""
+    """Return the size of a value in bytes, by the service's rule for capacity units and limits."""
     if isinstance(value, str):
         return len(value) if value.isascii() else len(value.encode())
     if isinstance(value, bool):
@@ -45,7 +45,7 @@ def value_size(value: ColumnValue) -> int:
 
 
 def key_size(names: Iterable[str], key: Iterable[KeyValue]) -> int:
-    """Return the size of a key in bytes, names included."""
+    """Return the size of a key in bytes, including the names of its columns."""
     return sum(map(value_size, names)) + sum(map(value_size, key))
 
 
@@ -53,10 +53,10 @@ _Parts = tuple[tuple[KeyValue, ...], Columns]
 
 
 class StoredRow:
-    """One row with all stored versions. Treat it as frozen. It is kept in one form; other forms are made on demand.
+    """One row with all stored versions. Never change it. The row is kept in one form; methods make the other forms.
 
-    ``size_bytes`` is the size of names and values. Some tables also count the timestamps of the ``version_count``
-    versions. ``is_single`` says that no column has two versions.
+    ``size_bytes`` is the size of names and values, without timestamps. ``version_count`` is the number of versions of
+    all columns. ``is_single`` is true if no column has two versions.
     """
 
     __slots__ = ("_data", "_oldest_millis", "_source", "is_single", "size_bytes", "version_count", "written_millis")
@@ -74,7 +74,7 @@ class StoredRow:
     ) -> None:
         self._source = source
         self._data = data
-        """A PlainBuffer row without a header, or the stream record that holds the row."""
+        """A PlainBuffer row without a header, or the stream record that contains the row."""
         self.written_millis: int = written_millis
         self.size_bytes: int = _SIZES[size_bytes] if size_bytes < len(_SIZES) else size_bytes
         self.version_count: int = version_count
@@ -83,9 +83,9 @@ class StoredRow:
 
     @property
     def oldest_millis(self) -> int:
-        """The timestamp of the oldest version, or of the last write of a row without columns.
+        """The timestamp of the oldest version; for a row without columns, the time of the last write.
 
-        The value is computed on demand.
+        The value is computed at the first access.
         """
         if self._oldest_millis is None:
             oldest = (versions[-1][0] for versions in self.columns.values())
@@ -99,15 +99,15 @@ class StoredRow:
 
     @property
     def columns(self) -> Columns:
-        """The versions by column. Each access reads them from the kept bytes again, so keep the result."""
+        """The versions of each column, by name. Each access decodes the stored bytes, so keep the result."""
         return self.parts()[1]
 
     def parts(self) -> _Parts:
-        """Return the key and the columns, for callers that need both."""
+        """Return the key and the columns. This method is cheaper than ``key`` and ``columns`` together."""
         return self._source if isinstance(self._source, tuple) else read_parts(self.stored_form())
 
     def stored_form(self) -> bytes:
-        """Return the row, or a record that holds it, in the form for ``rows_of``."""
+        """Return the bytes of the row, or of the stream record that contains the row, for ``puts.rows_of``."""
         if self._data is None:
             assert self._source is not None
             assert not isinstance(self._source, tuple)
@@ -120,18 +120,18 @@ class StoredRow:
         return row_of(self.form(names))
 
     def form(self, names: KeyNames) -> bytes:
-        """Return the row as ``stored_form`` does, even if the row is kept as values."""
+        """Return the result of ``stored_form``; encode the row first if it is kept as values."""
         if self._data is None and isinstance(self._source, tuple):
             self._data = row_of_parts(names, *self._source)
         return self.stored_form()
 
     def keep_in(self, record: bytes) -> None:
-        """Keep this row only as a part of the stream record that holds all of it."""
+        """Keep this row only as a part of the stream record ``record``, which contains the whole row."""
         self._data, self._source = record, None
 
 
 def row_of_put(put: Put, now_millis: int) -> StoredRow:
-    """Return the row after a put. The former row does not matter."""
+    """Return the row that a put stores. A put replaces the whole former row."""
     oldest = put.versions(now_millis)[0] if put.dated else now_millis
     return StoredRow(
         put,
@@ -145,7 +145,7 @@ def row_of_put(put: Put, now_millis: int) -> StoredRow:
 
 
 def make_row(names: KeyNames, key: tuple[KeyValue, ...], columns: Columns, written_millis: int) -> StoredRow:
-    """Make a row of its parts, with its size."""
+    """Return a row with these key values and columns; compute its size."""
     size = key_size(names, key) + sum(_column_size(*column) for column in columns.items())
     return _sized(key, columns, written_millis, size, sum(map(len, columns.values())))
 
@@ -153,7 +153,10 @@ def make_row(names: KeyNames, key: tuple[KeyValue, ...], columns: Columns, writt
 def changed_row(
     before: StoredRow, old: Columns, columns: Columns, changed: Iterable[str], written_millis: int
 ) -> StoredRow:
-    """Return the row after a change of the columns ``changed``. No other column is read."""
+    """Return the row after an update of ``before``, whose columns change from ``old`` to ``columns``.
+
+    To compute the size, the function reads only the columns ``changed``.
+    """
     size, count = before.size_bytes, before.version_count
     for name in changed:
         now, then = columns.get(name, ()), old.get(name, ())
@@ -167,7 +170,7 @@ def changed_row(
 def _in_common(some: tuple[Version, ...], others: tuple[Version, ...]) -> int:
     """Return the number of leading versions that two tuples share.
 
-    The function compares the objects, and reads no values.
+    The function compares versions by identity, which is quick even for long values.
     """
     return next(compress(count(), map(is_not, some, others)), min(len(some), len(others)))
 
@@ -189,7 +192,7 @@ def _sized(key: tuple[KeyValue, ...], columns: Columns, written_millis: int, siz
 
 
 def decode_body(body: bytes, written_millis: int) -> StoredRow:
-    """Return the row whose ``body`` was stored. The whole body is read here, so that damage is noticed early."""
+    """Return the row with this stored ``body``. Decode the whole body, to notice damage at the start of the server."""
     row = decode_row(HEADER + body)
     key, columns = parts_of(row)
     whole = make_row(tuple(name for name, _ in row.primary_key), key, columns, written_millis)
@@ -198,25 +201,25 @@ def decode_body(body: bytes, written_millis: int) -> StoredRow:
 
 
 class Versions:
-    """The versions of one column while a write changes them. Each step is cheap, however many versions there are.
+    """The versions of one column while a write changes them. Each change is cheap, even with many versions.
 
-    Nearly all writes put one version into the sorted tuple. From the second step on, heaps find the newest and the
-    oldest.
+    Nearly all writes put one version. The first change inserts the version into a sorted tuple. From the second change
+    on, heaps find the newest and the oldest version.
     """
 
     def __init__(self, versions: tuple[Version, ...] = (), max_versions: int | None = None) -> None:
         self._max_versions = max_versions
         self._listed: tuple[Version, ...] | None = versions
-        """All versions, newest first, until the second step."""
+        """All versions, newest first; ``None`` as soon as heaps contain them."""
         self._is_changed = False
         self._values: dict[int, ColumnValue] = {}
         self._oldest: list[int] = []
         self._newest: list[int] = []
 
     def put(self, timestamp_millis: int, value: ColumnValue) -> None:
-        """Put a version. It replaces a version with the same timestamp.
+        """Put a version. The version replaces an existing version with the same timestamp.
 
-        Drop the oldest version if there are too many.
+        If the column then has more than ``max_versions`` versions, drop the oldest version.
         """
         if self._listed is not None and not self._is_changed:
             self._is_changed = True
@@ -231,12 +234,12 @@ class Versions:
             self._values.pop(heappop(self._oldest), None)  # This version is absent if it was already deleted.
 
     def delete(self, timestamp_millis: int) -> None:
-        """Delete the version with that timestamp, if it exists."""
+        """Delete the version with this timestamp, if it exists."""
         self._heap()
         self._values.pop(timestamp_millis, None)
 
     def newest(self) -> Version | None:
-        """Return the newest version, which readers get first."""
+        """Return the newest version; ``None`` if no version is left."""
         if self._listed is not None:
             return self._listed[0] if self._listed else None
         while self._newest and -self._newest[0] not in self._values:
@@ -269,10 +272,10 @@ def _with_version(versions: tuple[Version, ...], timestamp_millis: int, value: C
 
 
 def alive(row: StoredRow | None, names: KeyNames, expired_before_millis: int | None) -> StoredRow | None:
-    """Return the row as readers see it, without expired versions; ``None`` if no part of it is left.
+    """Return the visible part of a row, without expired versions; ``None`` if the whole row has expired.
 
-    ``expired_before_millis`` is the clock minus the time to live, or ``None`` if the table keeps data for ever. A row
-    without columns lives until its last write expires.
+    ``expired_before_millis`` is the clock's time minus the time to live; ``None`` if the table keeps data for ever. A
+    row without columns expires one time to live after its last write.
     """
     if row is None or expired_before_millis is None:
         return row
@@ -288,20 +291,20 @@ def alive(row: StoredRow | None, names: KeyNames, expired_before_millis: int | N
 
 
 class Rows(Protocol):
-    """Rows of one table by encoded key, in key order."""
+    """The rows of one table by encoded key, as readers use them."""
 
     def get(self, key: bytes) -> StoredRow | None:
-        """Return the row, even if it has expired."""
+        """Return the row with this key, even if it has expired; ``None`` if no such row is stored."""
 
     def ascending(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, StoredRow]]:
-        """Return rows with start <= key < end."""
+        """Return the rows with start <= key < end, in key order."""
 
     def descending(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, StoredRow]]:
-        """Return rows with start >= key > end, from the greatest down."""
+        """Return the rows with start >= key > end, the greatest key first."""
 
 
 class RowStore:
-    """The rows of one table by encoded key, in key order."""
+    """The store of one table's rows by encoded key, in key order."""
 
     def __init__(self) -> None:
         self._rows: dict[bytes, StoredRow] = {}
@@ -311,11 +314,11 @@ class RowStore:
         return len(self._rows)
 
     def get(self, key: bytes) -> StoredRow | None:
-        """Return the stored row, even if it has expired."""
+        """Return the row with this key, even if it has expired; ``None`` if no such row is stored."""
         return self._rows.get(key)
 
     def put(self, key: bytes, row: StoredRow) -> None:
-        """Store or replace a row."""
+        """Store a row. The row replaces a stored row with the same key."""
         before = self._rows.get(key)
         if before is None:
             run = self._keys.add(key)
@@ -328,7 +331,7 @@ class RowStore:
         self._rows[key] = row
 
     def delete(self, key: bytes) -> None:
-        """Delete a stored row."""
+        """Delete the row with this key, which must be stored."""
         row = self._rows.pop(key)
         run = self._keys.run_of(key)
         run.size_bytes -= row.size_bytes
@@ -340,19 +343,19 @@ class RowStore:
         return sum(row.size_bytes for row in rows), sum(row.version_count for row in rows)
 
     def runs(self) -> Sequence[KeyRun]:
-        """Return all keys in order, in runs with the known size of their rows."""
+        """Return all keys in order, divided into runs. Each run has the total size of its rows."""
         return self._keys.runs
 
     def ascending(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, StoredRow]]:
-        """Return rows with start <= key < end. Do not write while you iterate."""
+        """Return the rows with start <= key < end, in key order. Do not write during the iteration."""
         return ((key, self._rows[key]) for key in self._keys.ascending(start, end))
 
     def descending(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, StoredRow]]:
-        """Return rows with start >= key > end, from the greatest down. Do not write while you iterate."""
+        """Return the rows with start >= key > end, the greatest key first. Do not write during the iteration."""
         return ((key, self._rows[key]) for key in self._keys.descending(start, end))
 
     def count(self, start: bytes, end: bytes | None) -> int:
-        """Return the number of rows with start <= key < end. Without an end, count all rows from ``start`` on."""
+        """Return the number of rows with start <= key < end. If ``end`` is ``None``, count all from ``start`` on."""
         return self._keys.count(start, end)
 
     def key_at(self, start: bytes, offset: int) -> bytes:

@@ -1,15 +1,15 @@
-"""Streams: shards of one table's changes, in commit order.
+"""Streams: the changes of one table, in commit order, divided into shards.
 
 Laws:
 
 - A shard owns a range of keys while it is open. The ranges of a stream's open shards contain each key exactly once.
-- Positions in a shard count up by one and are never used twice; an iterator is a position.
+- Positions in a shard count up by one. A position is never used twice. An iterator contains a position.
 - Sequence timestamps rise with every request, across all shards of the stream. Only rows of one batch share a
   timestamp.
-- A shard that closes never grows again, and its children start later: with a greater epoch and later timestamps.
+- A closed shard never grows. Its children have a greater epoch and later timestamps.
 - Records are deleted only by retention, by an explicit trim, or with the stream itself.
-- The cost of a request does not grow with old data: ``wake_micros`` says when a shard must be checked, and only shards
-  whose time has come are checked.
+- The cost of a request does not grow with old data. ``wake_micros`` gives the time of a shard's next check, and the
+  server checks only shards whose time has come.
 """
 
 from __future__ import annotations
@@ -30,12 +30,13 @@ from attrs import frozen
 from streamclient.base.times import MICROS_PER_HOUR
 
 _NUMBER_BYTES, _CHECK_BYTES = 4, 2
-"""The parts at the end of a shard id: the shard's number, and a checksum over the stream and the rest of the id."""
+"""The sizes of the last two parts of a shard id's UUID: the shard's number, and a checksum. The checksum is over the
+stream's id and the other bytes of the UUID."""
 
 
 @frozen
 class StreamDefinition:
-    """The fixed properties of a stream, and the present generation of its iterators."""
+    """The fixed properties of a stream, and the generation of its valid iterators."""
 
     stream_id: str
     number: int
@@ -46,15 +47,15 @@ class StreamDefinition:
     origin_columns: tuple[str, ...] = ()
     """The attribute columns whose previous values each record includes."""
     generation: int = 0
-    """The number of times that all iterators were invalidated."""
+    """The number of times that ``expire_iterators`` invalidated all iterators of the stream."""
 
     def to_json(self) -> str:
-        """Return the form that the storage keeps."""
+        """Return the stream's definition as the JSON text that the storage keeps."""
         return json.dumps(attrs.asdict(self))
 
     @classmethod
     def from_json(cls, text: str) -> StreamDefinition:
-        """Return the definition that ``to_json`` wrote."""
+        """Return the stream's definition from the text that ``to_json`` wrote."""
         document = json.loads(text)
         document["origin_columns"] = tuple(document["origin_columns"])
         return cls(**document)
@@ -62,53 +63,53 @@ class StreamDefinition:
 
 @frozen
 class StoredRecord:
-    """One change, ready to be sent."""
+    """One record of a stream, in the form in which answers contain it."""
 
     timestamp_micros: int
     size_bytes: int
     """The row's size in bytes, from which capacity units are computed."""
     element: bytes
-    """The record as one repeated element of GetStreamRecordResponse."""
+    """The record, serialized as one repeated element of GetStreamRecordResponse."""
 
 
 @frozen
 class RecordRun:
-    """Consecutive records of a shard."""
+    """Consecutive records of a shard, each as a serialized element and a sequence timestamp."""
 
     elements: list[bytes]
     timestamps: Sequence[int]
     size_bytes: int
-    """The size of the rows in bytes, from which capacity units are computed."""
+    """The total size of the rows in bytes, from which capacity units are computed."""
 
     def before(self, count: int) -> list[bytes]:
-        """Return the first ``count`` records, each as an element of an answer."""
+        """Return the first ``count`` records, each as a serialized element of an answer."""
         return self.elements if count >= len(self.elements) else self.elements[:count]
 
 
 @frozen
 class ShardDefinition:
-    """Identity and lineage of a shard."""
+    """The fixed properties of a shard: its id, its range of keys and its parents."""
 
     shard_id: str
     number: int
     epoch: int
     begin: bytes
-    """The encoded first key of the range, inclusive; empty for the lowest range."""
+    """The encoded first key of the shard's range; empty for the lowest range."""
     end: bytes | None
-    """The encoded end of the range, exclusive; ``None`` for the highest range."""
+    """The encoded first key after the shard's range; ``None`` for the highest range."""
     parent_id: str | None = None
     parent_sibling_id: str | None = None
 
 
 _FORGOTTEN = b""
-"""The placeholder of a deleted record until the list is shortened."""
+"""The placeholder for a deleted record in a shard's list, until the list is shortened."""
 
 
 def shard_id_for(stream: StreamDefinition, number: int) -> str:
     """Return a shard id in the service's form: a UUID and the stream's creation time.
 
-    The UUID is random except for its end, which contains the shard's number. So without remembering a deleted shard,
-    the server can distinguish it from a shard that never existed, and knows its order.
+    The UUID is random except for its end, which contains the shard's number. So the server need not remember deleted
+    shards. By the id alone, it knows whether a shard ever existed, and its order among the other shards.
     """
     head = uuid.UUID(bytes=os.urandom(16), version=4).bytes[: -_NUMBER_BYTES - _CHECK_BYTES]
     head += number.to_bytes(_NUMBER_BYTES, "big")
@@ -116,7 +117,7 @@ def shard_id_for(stream: StreamDefinition, number: int) -> str:
 
 
 def number_of(stream: StreamDefinition, shard_id: str) -> int | None:
-    """Return the number in an id that ``shard_id_for`` made for this stream; ``None`` for any other text."""
+    """Return the shard's number in an id that ``shard_id_for`` made for this stream; ``None`` for any other text."""
     name, _, created = shard_id.partition("_")
     try:
         data = uuid.UUID(name).bytes
@@ -133,7 +134,7 @@ def _check(stream: StreamDefinition, head: bytes) -> bytes:
 
 
 class ShardLog:
-    """Records of one key range. Only the state changes it, under the engine's lock."""
+    """The records of one shard. Only ``ServerState`` changes them, under the engine's lock."""
 
     def __init__(self, definition: ShardDefinition) -> None:
         self.definition = definition
@@ -141,19 +142,19 @@ class ShardLog:
         self.first_position: int = 0
         self.last_timestamp_micros: int = 0
         self.is_shown = True
-        """Whether the stream's listing contains the shard at present."""
+        """Whether the stream's list of shards contains this shard."""
         self.is_awaited = False
-        """Whether the stream's heap of later checks contains the shard at present."""
-        # Use parallel lists. Objects would often take more memory than their records.
+        """Whether the stream's heap of later checks contains this shard."""
+        # Parallel lists save memory: an object for each record would often be larger than the record.
         self._elements: list[bytes] = []
         self._timestamps = array("q")
         self._sizes = array("q")
         self._forgotten = 0
-        """The number of deleted entries at the beginning of the lists."""
+        """The number of deleted entries at the beginning of the lists of records."""
 
     @property
     def shard_id(self) -> str:
-        """The shard's id."""
+        """The shard's id in the service's form; see ``shard_id_for``."""
         return self.definition.shard_id
 
     @property
@@ -163,29 +164,29 @@ class ShardLog:
 
     @property
     def record_count(self) -> int:
-        """The number of retained records."""
+        """The number of retained records of the shard."""
         return len(self._elements) - self._forgotten
 
     @property
     def next_position(self) -> int:
-        """The position of the next record."""
+        """The position that the next appended record will have."""
         return self.first_position + self.record_count
 
     @property
     def oldest(self) -> StoredRecord | None:
-        """The oldest retained record."""
+        """The oldest retained record; ``None`` without records."""
         return self._record(self._forgotten) if self.record_count else None
 
     @property
     def newest(self) -> StoredRecord | None:
-        """The newest retained record."""
+        """The newest retained record; ``None`` without records."""
         return self._record(-1) if self.record_count else None
 
     def _record(self, place: int) -> StoredRecord:
         return StoredRecord(self._timestamps[place], self._sizes[place], self._elements[place])
 
     def append(self, timestamp_micros: int, size_bytes: int, element: bytes) -> int:
-        """Append a record, given by the parts of ``StoredRecord``; return its position."""
+        """Append a record, given by the values of a ``StoredRecord``; return its position."""
         position = self.first_position + len(self._elements) - self._forgotten
         self._elements.append(element)
         self._timestamps.append(timestamp_micros)
@@ -202,9 +203,9 @@ class ShardLog:
         return self.first_position + place - self._forgotten
 
     def page(self, position: int, limit: int, limit_bytes: int) -> RecordRun:
-        """Return at most ``limit`` records from ``position`` on, in at most ``limit_bytes``.
+        """Return at most ``limit`` records from ``position`` on, with at most ``limit_bytes`` in total.
 
-        The first record may be larger.
+        Always return the first record, even if it is larger than ``limit_bytes``.
         """
         start = position - self.first_position + self._forgotten
         elements = self._elements[start : start + limit]
@@ -215,9 +216,10 @@ class ShardLog:
         return RecordRun(elements, self._timestamps[start:end], sum(self._sizes[start:end]))
 
     def forget_before(self, position: int) -> int:
-        """Drop the records before ``position``; return their number.
+        """Delete the records before ``position``; return their number.
 
-        The lists are shortened when half of their entries are deleted, so dropping one record of many is cheap.
+        The lists of records shrink only when half of their entries are deleted. So it is cheap to delete one of many
+        records.
         """
         count = max(0, min(position, self.next_position) - self.first_position)
         if count:
@@ -233,19 +235,19 @@ class ShardLog:
         return count
 
     def is_listed(self, cutoff_micros: int) -> bool:
-        """Return whether DescribeStream shows the shard. A closed shard disappears with its last record.
+        """Return whether DescribeStream lists the shard. A closed shard disappears with its last record.
 
-        A shard without any record is shown until its closing is past retention.
+        A closed shard that never had a record is listed until its closing is past retention.
         """
         if self.closed_micros is None or self.record_count:
             return True
         return self.next_position == 0 and self.closed_micros >= cutoff_micros
 
     def wake_micros(self, retention_micros: int) -> int | None:
-        """Return a time: once it is past retention, this shard must be checked.
+        """Return the time that starts the wait for the shard's next check: the check is due one retention later.
 
-        Return ``None`` while nothing can expire. A closed shard first leaves the listing, and is forgotten one
-        retention later. Until then, a reader at the shard's end can still learn that the shard ended.
+        Return ``None`` while nothing of the shard can expire. A closed shard first leaves the list of shards. The
+        server forgets the shard one retention later. Until then, a reader at its end can still learn that it ended.
         """
         if self.record_count:
             return self._timestamps[self._forgotten]
@@ -254,7 +256,7 @@ class ShardLog:
         return self.closed_micros if self.is_shown and not self.next_position else self.closed_micros + retention_micros
 
     def to_json(self) -> str:
-        """Return the form that the storage keeps, without the records, which are stored separately."""
+        """Return the shard as the JSON text that the storage keeps. The records are stored separately."""
         definition = self.definition
         document = attrs.asdict(definition)
         document["begin"] = definition.begin.hex()
@@ -266,7 +268,7 @@ class ShardLog:
 
     @classmethod
     def from_json(cls, text: str) -> ShardLog:
-        """Return the shard that ``to_json`` wrote, without its records."""
+        """Return the shard, without its records, from the text that ``to_json`` wrote."""
         document = json.loads(text)
         closed_micros = document.pop("closed_micros")
         first_position = document.pop("first_position")
@@ -281,28 +283,28 @@ class ShardLog:
 
 
 class Stream:
-    """All shards of one stream, in order of creation: parents come before their children."""
+    """The shards of one stream, in order of creation: parents come before their children."""
 
     def __init__(self, definition: StreamDefinition) -> None:
         self.definition = definition
         self.shards: dict[str, ShardLog] = {}
         self.open_shards: list[ShardLog] = []
-        """The shards that take records, by key range from the lowest."""
+        """The open shards, ordered by their key ranges."""
         self.last_timestamp_micros: int = 0
         """The latest sequence timestamp of all shards, including deleted shards."""
         self._listed: list[ShardLog] = []
-        """The shards that DescribeStream shows, by number."""
+        """The shards that DescribeStream lists, ordered by number."""
         self._awaited: list[tuple[int, int, ShardLog]] = []
         """A heap of shards, ordered by the time when they must be checked, then by number."""
 
     @property
     def stream_id(self) -> str:
-        """The stream's id."""
+        """The stream's id: the table's name and the creation time."""
         return self.definition.stream_id
 
     @property
     def retention_micros(self) -> int:
-        """The retention of records."""
+        """The retention of the stream's records, in microseconds."""
         return self.definition.expiration_hours * MICROS_PER_HOUR
 
     def cutoff_micros(self, now_micros: int) -> int:
@@ -314,7 +316,7 @@ class Stream:
         return shard_id in self.shards or number_of(self.definition, shard_id) is not None
 
     def add(self, shard: ShardLog) -> None:
-        """Add a shard, new or restored with its records. Shards must be added in the order of their numbers."""
+        """Add a new shard, or a restored shard with its records. Add shards in the order of their numbers."""
         self.shards[shard.shard_id] = shard
         self._listed.append(shard)
         self.last_timestamp_micros = max(self.last_timestamp_micros, shard.last_timestamp_micros)
@@ -323,34 +325,37 @@ class Stream:
         self._closed_or_restored(shard)
 
     def close(self, shard: ShardLog, now_micros: int) -> None:
-        """Close an open shard, which then accepts no more records."""
+        """Close an open shard, so that it accepts no more records."""
         shard.closed_micros = self.next_timestamp(now_micros)
         del self.open_shards[bisect_left(self.open_shards, _begin(shard), key=_begin)]
         self._closed_or_restored(shard)
 
     def _closed_or_restored(self, shard: ShardLog) -> None:
-        self.unlist(shard, cutoff_micros=0)  # If all of its records are gone, only its expiry is awaited.
+        self.unlist(shard, cutoff_micros=0)  # a restored shard may have lost all its records already
         self.await_expiry(shard)
 
     def forget(self, shard: ShardLog) -> None:
-        """Forget a shard that closed long ago."""
+        """Forget a closed shard that readers no longer need."""
         del self.shards[shard.shard_id]
 
     def unlist(self, shard: ShardLog, cutoff_micros: int) -> None:
-        """Remove a shard from the listing if its time has come, so that pages of the listing need not skip it."""
+        """Remove a shard from the list of shards if DescribeStream no longer lists it."""
         if shard.is_shown and not shard.is_listed(cutoff_micros):
             shard.is_shown = False
             del self._listed[bisect_left(self._listed, shard.definition.number, key=_number)]
 
     def await_expiry(self, shard: ShardLog) -> None:
-        """Schedule a check of the shard for the time when its data may expire. Until then, further calls do nothing."""
+        """Schedule a check of the shard for the time when its data may expire.
+
+        Do nothing if a check is scheduled already.
+        """
         wake_micros = shard.wake_micros(self.retention_micros)
         if wake_micros is not None and not shard.is_awaited:
             shard.is_awaited = True
             heappush(self._awaited, (wake_micros, shard.definition.number, shard))
 
     def next_due(self, cutoff_micros: int) -> ShardLog | None:
-        """Return a shard that must be checked now, another shard at each call; ``None`` if there is no more."""
+        """Remove a shard whose check is due from the schedule, and return it; ``None`` if no check is due."""
         if not self._awaited or self._awaited[0][0] >= cutoff_micros:
             return None
         shard = heappop(self._awaited)[2]
@@ -358,9 +363,9 @@ class Stream:
         return shard
 
     def next_timestamp(self, now_micros: int) -> int:
-        """Return the next request's sequence timestamp.
+        """Return the sequence timestamp of the next request.
 
-        It is the clock's time, or later if earlier timestamps require that.
+        The timestamp is the clock's time, or one microsecond after the last timestamp if that is later.
         """
         return max(now_micros, self.last_timestamp_micros + 1)
 
@@ -373,17 +378,23 @@ class Stream:
         return position
 
     def listed(self) -> list[ShardLog]:
-        """Return the listed shards, parents before children. The stream must have no expired records."""
+        """Return the shards that DescribeStream lists, parents before children.
+
+        The caller has deleted the stream's expired records.
+        """
         return self.created_since(0)
 
     def page(self, start_shard_id: str | None, limit: int) -> list[ShardLog]:
-        """Return at most ``limit`` listed shards from ``start_shard_id`` on, even if that shard is no longer listed."""
+        """Return at most ``limit`` of the shards that DescribeStream lists, from ``start_shard_id`` on.
+
+        The shard ``start_shard_id`` itself need not be listed any more.
+        """
         number = 0 if start_shard_id is None else number_of(self.definition, start_shard_id) or 0
         first = bisect_left(self._listed, number, key=_number)
         return self._listed[first : first + limit]
 
     def created_since(self, number: int) -> list[ShardLog]:
-        """Return the listed shards with a higher number, parents before their children."""
+        """Return the listed shards with a number above ``number``, parents before their children."""
         return self._listed[bisect_right(self._listed, number, key=_number) :]
 
 

@@ -1,4 +1,4 @@
-"""A table: its definition, its rows, and the ranges of keys that the shards of its stream follow."""
+"""A table: its definition, its rows, and its partitions, which are also the key ranges of its stream's open shards."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ from streamclient.wire.puts import key_column_form
 from streamclient.wire.schema import PrimaryKeyType
 
 Key = tuple[tuple[str, KeyValue | KeyBound], ...]
-"""The names and values of a key, of leading columns of a key, or of a bound, as they are in a request."""
+"""The names and values of a key, of leading columns of a key, or of a range bound, as in a request."""
 
 TYPE_NAMES = {
     PrimaryKeyType.INTEGER: "VT_INTEGER",
     PrimaryKeyType.STRING: "VT_STRING",
     PrimaryKeyType.BINARY: "VT_BLOB",
 }
-"""The types, in the words of the service's error texts."""
+"""The types of key columns, as the service's error texts name them."""
 
 _VALUE_TYPES = {
     PrimaryKeyType.INTEGER: tags.TYPE_INTEGER,
     PrimaryKeyType.STRING: tags.TYPE_STRING,
     PrimaryKeyType.BINARY: tags.TYPE_BLOB,
 }
-"""The types, in the form that rows use."""
+"""The types of key columns, as PlainBuffer rows encode them."""
 
 
 @frozen
 class KeyColumn:
-    """One column of the primary key."""
+    """One column of a table's primary key, with its type."""
 
     name: str
     type: PrimaryKeyType
@@ -49,44 +49,46 @@ class KeyColumn:
 
 @frozen
 class TableOptions:
-    """The options of a table. The defaults are the service's."""
+    """The options of a table. The defaults are the defaults of the service."""
 
     time_to_live_seconds: int = -1
-    """The time to live in seconds; -1 keeps data for ever."""
+    """The time to live of the table's data in seconds; -1 keeps data for ever."""
     max_versions: int = 1
     deviation_seconds: int = 86_400
     allow_update: bool = True
     update_full_row: bool = False
-    """Returned as given; it matters only for global tables and search indexes, which this server lacks."""
+    """An option that the server stores and returns, but does not use. It matters only for global tables and search
+    indexes, which this server lacks."""
 
     @property
     def counts_timestamps(self) -> bool:
         """Whether the size of a row counts the timestamps of its versions.
 
-        If the table keeps one version that never expires, the size does not count its timestamp.
+        If the table keeps one version of each column for ever, the size does not count timestamps.
         """
         return self.max_versions > 1 or self.time_to_live_seconds >= 0
 
 
 @frozen
 class Encryption:
-    """Server-side encryption as requested. The server returns the settings, but does not encrypt."""
+    """The settings of server-side encryption, as requested. The server returns the settings, but does not encrypt."""
 
     enable: bool = False
     key_type: int | None = None
     key_id: str = ""
-    """The key's id, in hexadecimal form."""
+    """The id of the encryption key, in hexadecimal form."""
     role_arn: str = ""
-    """The role's ARN, in hexadecimal form."""
+    """The ARN of the role for encryption, in hexadecimal form."""
 
 
 @frozen
 class ServedTable:
-    """The definition of a table. It is replaced as a whole when a part changes."""
+    """The definition of a table. A change of any part replaces the whole definition."""
 
     name: str
     number: int
-    """The table's number. A number is never used twice, so a new table with an old name does not get the old rows."""
+    """The table's number. A number is never used twice. So a new table with the name of a deleted table does not get
+    the old rows."""
     key: tuple[KeyColumn, ...]
     created_micros: int
     defined_columns: tuple[tuple[str, int], ...] = ()
@@ -98,16 +100,16 @@ class ServedTable:
     last_decrease_seconds: int | None = None
     encryption: Encryption = Encryption()
     boundaries: tuple[bytes, ...] = ()
-    """The encoded first keys of the partitions, ascending, without the first partition's."""
+    """The encoded first keys of all partitions except the first, ascending."""
     local_transactions: bool = True
     """Whether the table was created for local transactions; see ``allows_transactions``."""
     key_names: KeyNames = field(init=False)
     defined_types: Mapping[str, int] = field(init=False, eq=False)
-    """The DefinedColumnType by the name of a declared attribute column."""
+    """The DefinedColumnType of each declared attribute column, by name."""
     generates_keys: bool = field(init=False)
-    """Whether the service fills a column of the key."""
+    """Whether the key has an AUTO_INCREMENT column."""
     key_form: bytes = field(init=False)
-    """The types and names of the key, in the form that the compiled reader compares."""
+    """The types and names of the key columns, in the encoded form that the compiled reader of puts compares."""
 
     @key_names.default
     def _key_names(self) -> KeyNames:
@@ -127,18 +129,18 @@ class ServedTable:
 
     @property
     def allows_transactions(self) -> bool:
-        """Whether transactions can be started. They never can in a table with generated keys."""
+        """Whether clients can start local transactions. They cannot if the key has an AUTO_INCREMENT column."""
         return self.local_transactions and not self.generates_keys
 
     def to_json(self) -> str:
-        """Return the form that the storage keeps."""
+        """Return the table's definition as the JSON text that the storage keeps."""
         document = attrs.asdict(self, filter=lambda attribute, _: attribute.init)
         document["boundaries"] = [boundary.hex() for boundary in self.boundaries]
         return json.dumps(document)
 
     @classmethod
     def from_json(cls, text: str) -> ServedTable:
-        """Return the definition that ``to_json`` wrote."""
+        """Return the table's definition from the text that ``to_json`` wrote."""
         document: dict[str, Any] = json.loads(text)
         document["key"] = tuple(
             KeyColumn(column["name"], PrimaryKeyType(column["type"]), column["auto_increment"])
@@ -152,7 +154,7 @@ class ServedTable:
 
 
 class Table:
-    """A definition with rows. Only the state changes it, under the engine's lock."""
+    """A table's definition and its rows. Only ``ServerState`` changes them, under the engine's lock."""
 
     def __init__(self, definition: ServedTable) -> None:
         self.definition = definition
@@ -160,11 +162,14 @@ class Table:
 
     @property
     def key_names(self) -> KeyNames:
-        """Names of the key columns, in key order."""
+        """The names of the key columns, in key order."""
         return self.definition.key_names
 
     def expired_before_millis(self, now_micros: int) -> int | None:
-        """Return the time before which versions are expired; ``None`` if the table keeps data for ever."""
+        """Return the time in milliseconds before which versions are expired.
+
+        Return ``None`` if the table keeps data for ever.
+        """
         seconds = self.definition.options.time_to_live_seconds
         return None if seconds < 0 else now_micros // 1000 - seconds * MILLIS_PER_SECOND
 
@@ -174,22 +179,25 @@ class Table:
         return VERSION_BYTES if self.definition.options.counts_timestamps else 0
 
     def size_of(self, row: StoredRow) -> int:
-        """Return the size in bytes of a row, or of a part of it, from which capacity units are computed."""
+        """Return the size in bytes of a row or of a part of a row, from which capacity units are computed."""
         return row.size_bytes + self.stamp_bytes * row.version_count
 
     def partition_of(self, key: bytes) -> int:
-        """Return the number of the partition that owns an encoded key."""
+        """Return the index of the partition that owns an encoded key, counted from 0."""
         return bisect_right(self.definition.boundaries, key)
 
     def partition_range(self, partition: int) -> tuple[bytes, bytes | None]:
-        """Return the encoded begin and the exclusive end of a partition. The last partition's end is ``None``."""
+        """Return the encoded first key of a partition, and the encoded first key after the partition.
+
+        For the first partition, the first key is empty. For the last partition, the key after it is ``None``.
+        """
         boundaries = self.definition.boundaries
         begin = boundaries[partition - 1] if partition else b""
         return begin, boundaries[partition] if partition < len(boundaries) else None
 
 
 def value_type_name(value: KeyValue | KeyBound) -> str:
-    """Return the type of a key value as the service's error texts write it."""
+    """Return the type of a key value, as the service's error texts name it."""
     if isinstance(value, KeyBound):
         return f"VT_{value.name}"
     if isinstance(value, str):
@@ -198,9 +206,9 @@ def value_type_name(value: KeyValue | KeyBound) -> str:
 
 
 def _check_type(column: KeyColumn, value: KeyValue | KeyBound) -> None:
-    """Raise unless the value has the column's type.
+    """Raise ``OTSInvalidPK`` unless the value has the column's type.
 
-    A bound is left to the caller, because only the caller knows whether bounds may occur.
+    Accept bounds of ranges, too. The caller must refuse a bound where a row needs a value.
     """
     if isinstance(value, KeyBound):
         if value is KeyBound.AUTO_INCREMENT and not column.auto_increment:
@@ -212,14 +220,17 @@ def _check_type(column: KeyColumn, value: KeyValue | KeyBound) -> None:
 
 
 def check_key(definition: ServedTable, key: Key) -> None:
-    """Raise ``OTSInvalidPK`` unless the key has the table's columns. Check their number, then names, then types."""
+    """Raise ``OTSInvalidPK`` unless the key has the table's key columns.
+
+    The checks come in this order: the number of columns, the names, the types.
+    """
     if len(key) != len(definition.key):
         raise refusals.KEY_SIZE(given=len(key), expected=len(definition.key))
     check_leading_key(definition, key)
 
 
 def check_leading_key(definition: ServedTable, key: Key) -> None:
-    """Raise ``OTSInvalidPK`` unless names and types of the leading columns are as in the table."""
+    """Raise ``OTSInvalidPK`` unless the columns of ``key`` have the names and types of the table's leading columns."""
     for column, (name, _) in zip(definition.key, key, strict=False):
         if name != column.name:
             raise refusals.KEY_NAME(given=name, expected=column.name)
@@ -228,7 +239,7 @@ def check_leading_key(definition: ServedTable, key: Key) -> None:
 
 
 def check_key_values(key: Key, limits: Limits) -> None:
-    """Raise unless every STRING and BINARY value of a key is short enough."""
+    """Raise ``ServiceError`` if a STRING or BINARY value of a key is too long."""
     for name, value in key:
         if isinstance(value, (str, bytes, bytearray)):
             size = value_size(value)

@@ -1,4 +1,4 @@
-"""Parts of answers that describe a table. Every number is set, because the Go and Node SDKs read all numbers."""
+"""The parts of answers that describe a table. They set every number, because the Go and Node SDKs read them all."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from streamclient.wire.schema import PrimaryKeyOption
 
 
 def key_schema(columns: tuple[KeyColumn, ...]) -> list[Any]:
-    """Return the key columns."""
+    """Return the messages that describe the key columns."""
     messages = []
     for column in columns:
         message = schema.PrimaryKeySchema(name=column.name, type=column.type)
@@ -24,7 +24,7 @@ def key_schema(columns: tuple[KeyColumn, ...]) -> list[Any]:
 
 
 def table_meta(definition: ServedTable) -> Any:
-    """Return the table's name and columns."""
+    """Return the message with the table's name and columns."""
     return schema.TableMeta(
         table_name=definition.name,
         primary_key=key_schema(definition.key),
@@ -33,7 +33,7 @@ def table_meta(definition: ServedTable) -> Any:
 
 
 def table_options(definition: ServedTable) -> Any:
-    """Return all options."""
+    """Return the message with all options of the table."""
     options = definition.options
     return schema.TableOptions(
         time_to_live=options.time_to_live_seconds,
@@ -45,7 +45,7 @@ def table_options(definition: ServedTable) -> Any:
 
 
 def throughput_details(definition: ServedTable) -> Any:
-    """Return the reserved throughput and the time of its last change."""
+    """Return the message with the reserved throughput, and the times of its last increase and decrease."""
     details = schema.ReservedThroughputDetails(
         capacity_unit=schema.CapacityUnit(read=definition.read_capacity, write=definition.write_capacity),
         last_increase_time=definition.last_increase_seconds,
@@ -56,7 +56,10 @@ def throughput_details(definition: ServedTable) -> Any:
 
 
 def stream_details(stream: Stream | None) -> Any:
-    """Return the details of the stream, even if the table has no stream: the Go SDK fails without the details."""
+    """Return the message with the details of the stream.
+
+    If the table has no stream, return a message that says this, because the Go SDK fails without the message.
+    """
     if stream is None:
         return schema.StreamDetails(enable_stream=False)
     definition = stream.definition
@@ -70,7 +73,7 @@ def stream_details(stream: Stream | None) -> Any:
 
 
 def encryption_details(definition: ServedTable) -> Any:
-    """Return the server-side encryption as requested."""
+    """Return the message with the settings of server-side encryption, as requested at the table's creation."""
     encryption = definition.encryption
     details = schema.SSEDetails(enable=encryption.enable)
     if encryption.key_type is not None:
@@ -83,6 +86,6 @@ def encryption_details(definition: ServedTable) -> Any:
 
 
 def key_prefix_frame(definition: ServedTable, boundary: bytes) -> bytes:
-    """Return a boundary between rows as a PlainBuffer row with the boundary's leading key columns."""
+    """Convert an encoded boundary of partitions to a PlainBuffer row that has only the boundary's key columns."""
     values = decode_key(boundary)
     return encode_row(Row(tuple(zip(definition.key_names, values, strict=False))))

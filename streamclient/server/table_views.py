@@ -1,4 +1,4 @@
-"""Tables, rows, changes and tunnels as an operator sees them, without requests. Python values only."""
+"""Views of tables, rows, changes and tunnels for an operator, as plain Python values. No view counts as a request."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from streamclient.wire.record_decoding import default_codec
 
 @frozen
 class TableView:
-    """A table as an operator sees it."""
+    """A table with its key and its numbers of rows, shards and records, for an operator."""
 
     name: str
     key: tuple[tuple[str, str], ...]
@@ -30,10 +30,10 @@ class TableView:
     row_count: int
     """The number of stored rows. Expired rows count until they are deleted."""
     retention_hours: int | None
-    """The retention of the stream's records; ``None`` without a stream."""
+    """The retention of the stream's records in hours; ``None`` if the table has no stream."""
     open_shard_count: int
     record_count: int
-    """The number of retained stream records."""
+    """The number of retained records of the stream; 0 if the table has no stream."""
 
 
 @frozen
@@ -47,7 +47,7 @@ class RowView:
 
 @frozen
 class ChangeView:
-    """A record of a stream, and its position in its shard."""
+    """A record of a stream, with its shard and its position in the shard."""
 
     shard_id: str
     position: int
@@ -57,25 +57,25 @@ class ChangeView:
 
 @frozen
 class ChangesView:
-    """Records of a stream, oldest first."""
+    """Records of a table's stream, oldest first."""
 
     records: tuple[ChangeView, ...]
     positions: Mapping[str, int]
-    """For each shard the position of the next record. Give these positions to the next call."""
+    """The position of the next record of each shard, for the parameter ``after`` of the next call."""
     skipped: int
-    """The number of records that are newer than the given positions, and older than the returned records."""
+    """The number of records that the call left out, because they are older than the newest ``most`` records."""
 
 
 @frozen
 class FoundChanges:
-    """Records of a stream before they are decoded: shard, position, time in microseconds, and element."""
+    """Records of a table's stream that are not yet decoded: shard, position, time in microseconds, and bytes."""
 
     elements: tuple[tuple[str, int, int, bytes], ...]
     positions: Mapping[str, int]
     skipped: int
 
     def decoded(self) -> ChangesView:
-        """Return the records decoded."""
+        """Decode the records; return them with ``positions`` and ``skipped``."""
         page = b"".join([entry[-1] for entry in self.elements])
         rest = schema.GetStreamRecordResponse(consumed=consumed(read=0), may_more_record=False)
         decoded = default_codec().decode_page(page + rest.SerializeToString())
@@ -88,25 +88,25 @@ class FoundChanges:
 
 @frozen
 class ShardSpan:
-    """A shard: a range of keys during a span of time."""
+    """A shard as a rectangle in a picture: its range of keys, and the time from its opening to its closing."""
 
     shard_id: str
     parent_ids: tuple[str, ...]
     begin: bytes
-    """The encoded first key, inclusive; empty for the lowest shard. Encoded keys are ordered like the keys."""
+    """The encoded first key of the range; empty for the lowest shard. Encoded keys are ordered like the keys."""
     end: bytes | None
-    """The encoded end, exclusive; ``None`` for the highest shard."""
+    """The encoded first key after the range; ``None`` for the highest shard."""
     opened_micros: int | None
-    """The time of the opening; ``None`` if the parents are forgotten."""
+    """The time when the shard opened; ``None`` if the server has forgotten the shard's parents."""
     closed_micros: int | None
-    """The time of the closing; ``None`` for an open shard."""
+    """The time when the shard closed; ``None`` for an open shard."""
     record_count: int
-    """The number of retained records."""
+    """The number of retained records in the shard."""
 
 
 @frozen
 class ChannelView:
-    """A channel of a tunnel."""
+    """A channel of a tunnel, for an operator."""
 
     channel_id: str
     kind: str
@@ -114,14 +114,15 @@ class ChannelView:
     client_id: str
     """The session that holds the channel; empty if no session holds it."""
     record_count: int
-    """The number of consumed records."""
+    """The number of records that clients have consumed through the channel."""
     consumed_micros: int
-    """The time in the log that the checkpoint has reached; 0 before the first checkpoint, and for full data."""
+    """The time in the stream that the channel's checkpoint has reached; 0 before the first checkpoint, and for full
+    data."""
 
 
 @frozen
 class TunnelView:
-    """A tunnel as the last request about it left it. Finished channels are not listed, only counted."""
+    """A tunnel for an operator, in its state after the last request about it. Finished channels are only counted."""
 
     tunnel_id: str
     name: str
@@ -130,13 +131,13 @@ class TunnelView:
     stage: str
     client_ids: tuple[str, ...]
     record_count: int
-    """The number of consumed records of all channels."""
+    """The number of records that clients have consumed through all channels."""
     finished_channel_count: int
     channels: tuple[ChannelView, ...]
 
 
 def view_tables(state: ServerState) -> list[TableView]:
-    """Return all tables, by name."""
+    """Return a view of each table, ordered by name."""
     found = []
     for name in sorted(state.tables):
         table = state.tables[name]
@@ -175,10 +176,12 @@ def view_rows(state: ServerState, table_name: str, after: bytes | None, most: in
 
 
 def find_changes(state: ServerState, table_name: str, after: Mapping[str, int] | None, most: int) -> FoundChanges:
-    """Return the newest ``most`` records after the positions ``after``, oldest first.
+    """Return the newest records of a stream after the positions ``after``, at most ``most``, oldest first.
+
+    ``after`` has the position of the next record for each known shard. Include all records of other shards.
 
     Raises:
-        ServiceError: the table does not exist, or its stream is off.
+        ServiceError: the table does not exist, or has no stream.
     """
     known = after or {}
     fresh: dict[str, int] = {}
@@ -194,9 +197,9 @@ def find_changes(state: ServerState, table_name: str, after: Mapping[str, int] |
 
 
 def _backwards(shard: ShardLog, count: int) -> Iterator[tuple[str, int, int, bytes]]:
-    """Yield the last ``count`` records, newest first."""
+    """Yield the last ``count`` records of a shard, newest first."""
     for position in range(shard.next_position - 1, shard.next_position - 1 - count, -1):
-        run = shard.page(position, 1, 1)  # The first record is returned, whatever its size is.
+        run = shard.page(position, 1, 1)  # the first record is returned even if it is larger than one byte
         yield shard.shard_id, position, run.timestamps[0], run.elements[0]
 
 
@@ -205,7 +208,7 @@ def _age(entry: tuple[str, int, int, bytes]) -> int:
 
 
 def view_spans(state: ServerState, table_name: str) -> list[ShardSpan]:
-    """Return the listed shards, parents before their children."""
+    """Return a view of each shard that DescribeStream lists, parents before their children."""
     stream = stream_of(state, table_name)
     return [_span(stream, shard) for shard in stream.listed()]
 
@@ -225,9 +228,9 @@ def _span(stream: Stream, shard: ShardLog) -> ShardSpan:
 
 
 def _opened_micros(stream: Stream, parents: tuple[str, ...]) -> int | None:
-    """Return the time when the parents closed, because a child opens at that moment.
+    """Return the time when a shard with these parents opened: the time when the parents closed.
 
-    A first shard opens with its stream.
+    A shard without parents opened with the stream. Return ``None`` if the server has forgotten the parents.
     """
     if not parents:
         return stream.definition.created_micros
@@ -236,10 +239,10 @@ def _opened_micros(stream: Stream, parents: tuple[str, ...]) -> int | None:
 
 
 def ranges_of(spans: Iterable[ShardSpan]) -> dict[str, tuple[float, float]]:
-    """Return each shard's part of the key space, from 0 to 1, in the order of the keys.
+    """Return the interval of each shard, for a picture in which the key space reaches from 0 to 1.
 
-    Keys have no distances. So shards without a known parent share the space evenly, and a split cuts its shard in the
-    middle: a picture does not change when a shard splits.
+    Keys have no measurable distance. So shards without a known parent share the space evenly, and the children of a
+    split share their parent's interval evenly. A split does not move other shards in the picture.
     """
     listed = list(spans)
     present = {span.shard_id for span in listed}
@@ -258,7 +261,7 @@ def ranges_of(spans: Iterable[ShardSpan]) -> dict[str, tuple[float, float]]:
 
 
 def view_tunnels(state: ServerState) -> list[TunnelView]:
-    """Return all tunnels, by table and name."""
+    """Return a view of each tunnel, ordered by table and name."""
     by_name = sorted(state.tunnels.values(), key=lambda tunnel: (tunnel.definition.table_name, tunnel.definition.name))
     return [_tunnel(tunnel) for tunnel in by_name]
 

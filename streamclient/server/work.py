@@ -1,9 +1,9 @@
-"""The work of one request apart from the bytes that it reads and writes: matches, versions, cells, columns.
+"""The limit on the work of one request: matches of patterns, tests of versions, decoded cells, named columns.
 
-Requests take effect one after another, so a slow request delays all others. The engine gives each request a purse, that
-is, a number of units of work. Each step whose cost may exceed the request's length is paid from the purse before it
-begins. If the purse cannot pay for a step, the refusal names the step; or the page of a range ends early, and the next
-page continues with a purse of its own.
+Requests take effect one after another, so a slow request delays all others. The engine gives each request a budget of
+units of work. Some steps may cost much more than the size of the request suggests. The request pays for such a step
+from its budget before the step begins. If the budget is too small for a step, the server refuses the request and names
+the step. A range read ends its page early instead, and the next page has its own budget.
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ from streamclient.server import refusals
 from streamclient.server.server_errors import ServiceError
 
 WORK_PER_REQUEST = 20_000_000
-"""The purse of a request, in units. One unit is one instruction of a compiled expression at one byte. That was measured
-to take at most about 27 ns, and usually a third of that. So all steps that a request pays for take about half a second
-at most."""
+"""The budget of a request, in units of work. One unit is one instruction of a compiled pattern at one byte of text. One
+unit was measured to take at most about 27 ns, and usually 9 ns. So all steps that a request pays for take about half a
+second at most."""
 
 VERSION_WORK = 12
-"""The cost, in units, of a filter's test of one version: about 0.3 µs."""
+"""The cost, in units of work, of a filter's test of one version of a column: about 0.3 µs."""
 
 CELL_WORK = 800
-"""The cost, in units, of decoding one cell of a row: about 20 µs, from the request to the record. An ordinary put is
-not decoded."""
+"""The cost, in units of work, of one decoded cell of a written row: about 20 µs for all steps up to the stream record.
+The server does not decode the cells of an ordinary put."""
 
 COLUMN_WORK, MATRIX_WORK = 5, 30
-"""The costs, in units, of a named column in one row, and of one value in a matrix, even if it is absent. They are about
-0.15 µs and 0.5 µs."""
+"""The costs, in units of work. ``COLUMN_WORK`` is for one named column in one row: about 0.15 µs. ``MATRIX_WORK`` is
+for one value in a matrix, even an absent value: about 0.5 µs."""
 
 
 class TooMuchWorkError(ServiceError):
-    """The request needs more work than its purse can pay for."""
+    """The error of a request that needs more work than its budget allows."""
 
     def __init__(self, what: str) -> None:
         refusal = refusals.WORK(step=what, work=WORK_PER_REQUEST)
@@ -39,7 +39,7 @@ class TooMuchWorkError(ServiceError):
 
 
 class _Purse(threading.local):
-    """The purse of each thread. One thread executes a request from beginning to end."""
+    """The budget of the request that a thread executes. One thread executes a request from beginning to end."""
 
     left = WORK_PER_REQUEST
 
@@ -48,15 +48,17 @@ _purse = _Purse()
 
 
 def begin_request() -> None:
-    """Fill the purse of this thread."""
+    """Give the calling thread a full budget of work for a new request."""
     _purse.left = WORK_PER_REQUEST
 
 
 def pay(cost: int, what: str, *details: int) -> None:
-    """Take the cost of a step from the request's purse before the step.
+    """Take the cost of a step from the request's budget of work. Call this before the step.
+
+    ``what`` is a format string that names the step; ``details`` are the values for it.
 
     Raises:
-        TooMuchWorkError: too little is left in the purse. ``what``, completed by ``details``, names the step.
+        TooMuchWorkError: less than ``cost`` is left in the budget. The error names the step.
     """
     if cost > _purse.left:
         raise TooMuchWorkError(what % details)

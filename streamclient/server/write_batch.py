@@ -1,6 +1,7 @@
-"""Execution of one request's writes to one table. Rows are stored and records appended, or both are only planned.
+"""The execution of one request's writes to one table.
 
-Rows and records change under the same lock: the order of records is the order of commits.
+Outside a transaction, each write stores a row and appends a record. Both happen under the same lock, so that the order
+of records is the order of commits. In a transaction, the writes are only planned.
 """
 
 from __future__ import annotations
@@ -36,18 +37,18 @@ _ACTIONS: Mapping[OperationType, ActionType] = MappingProxyType(
 
 @frozen
 class WriteResult:
-    """The result of a write."""
+    """The result of writing one row, for the answer."""
 
     read_units: int
     write_units: int
     row: bytes | None
-    """The row, if the request asked for it."""
+    """The PlainBuffer row that the request asks the server to return; ``None`` if it asks for no row."""
 
 
 class WriteBatch:
-    """The rows of one request for one table. They share their time and, in the stream, their epoch and timestamp.
+    """The writes of one request to one table. Their rows share one time, and their records one sequence timestamp.
 
-    With a transaction, which must be open and of this table, the writes are planned into it; nothing else changes.
+    In a transaction, the batch only adds the planned writes to the transaction.
     """
 
     def __init__(self, state: ServerState, table: Table, transaction: Transaction | None = None) -> None:
@@ -64,8 +65,8 @@ class WriteBatch:
         """Execute the write of one row.
 
         Raises:
-            ServiceError: the row does not fit the table, another transaction holds its partition key, or its condition
-                does not hold. Nothing was changed.
+            ServiceError: the row does not fit the table, another transaction holds its partition key, or a condition
+                of the write does not hold. Nothing was changed.
         """
         self._admit(write)
         self._check_size(write.size_bytes)
@@ -73,12 +74,10 @@ class WriteBatch:
         return self._take(self._plan(rows, self._state.last_generated, write))
 
     def execute_all(self, writes: Sequence[AnyWrite]) -> list[WriteResult]:
-        """Execute the writes of all rows in their order, each on the result of earlier writes.
-
-        Execute all or no writes.
+        """Execute the writes of all rows, or none of them. Each write sees the results of the earlier writes.
 
         Raises:
-            ServiceError: the first refusal of a row. Nothing was changed.
+            ServiceError: a row is refused; the error is the refusal of the first such row. Nothing was changed.
         """
         below = None if self._transaction is None else self._transaction.draft
         draft = Draft(self._table, None if below is None else below.rows, self._state.last_generated)
@@ -92,14 +91,14 @@ class WriteBatch:
         plan = plan_write(
             self._table, rows, last_generated, write, self._now_micros, ahead_micros=self._state.ahead_micros
         )
-        if plan.made is not None and plan.after is not None:  # A put is at most as large as its request.
+        if plan.made is not None and plan.after is not None:  # a plain put cannot exceed the limit
             limit, size = self._state.limits.stored_row_bytes, self._table.size_of(plan.after)
             if size > limit:
                 raise refusals.ROW_SIZE(limit=limit, size=size)
         return plan
 
     def apply(self, plans: Sequence[WritePlan]) -> None:
-        """Execute a transaction's plans as one batch."""
+        """Execute the planned writes of a transaction, as one batch."""
         for plan in plans:
             self._apply(plan)
 
@@ -139,7 +138,7 @@ class WriteBatch:
             state.put_row(table, plan.encoded_key, plan.after)
 
     def _record(self, stream: Stream, plan: WritePlan) -> None:
-        """Append the record. If the record holds the whole row, keep the row in it."""
+        """Append the stream record of a write. If the record has the whole row, keep the row only in the record."""
         if self._may_hold_expired:
             self._may_hold_expired = False
             self._state.forget_expired(stream)
@@ -180,7 +179,10 @@ class WriteBatch:
 
 
 def _read_units(table: Table, plan: WritePlan) -> int:
-    """Return the read units. A row condition reads the key; a column condition reads the row."""
+    """Return the read units of a write; only its conditions cost read units.
+
+    A condition on the row's existence reads the key. A condition on columns reads the whole row.
+    """
     condition = plan.write.condition
     if condition.is_trivial:
         return 0
@@ -196,7 +198,7 @@ def _named_key(names: KeyNames, key: tuple[KeyValue, ...]) -> tuple[tuple[str, K
 
 
 def _newest(row: StoredRow, names: tuple[str, ...]) -> tuple[Cell, ...]:
-    """Return the newest version of each named column of the row, by name."""
+    """Return the newest version of each column in ``names`` that the row has, ordered by name."""
     columns = row.columns
     return tuple(
         Cell(name, columns[name][0][1], timestamp_millis=columns[name][0][0])

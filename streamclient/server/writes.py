@@ -1,7 +1,7 @@
-"""The decision of one row write: from the condition to the new row and its record.
+"""The planning of the write of one row: the check of its conditions, the new row, and the stream record.
 
-This module changes nothing. ``write_batch`` applies the plans. In an atomic batch or a local transaction, plans depend
-on each other, and a ``Draft`` holds them.
+This module changes no stored data. ``write_batch`` applies the plans. In an atomic batch or a local transaction, plans
+depend on each other, and a ``Draft`` collects them.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _DEFINED_TYPES: Mapping[type, DefinedColumnType] = MappingProxyType(
 
 @frozen
 class RowWrite:
-    """One validated row change, not yet compared with a table."""
+    """The write of one row as a validated request asks for it, not yet checked against the table."""
 
     kind: OperationType
     key: Key
@@ -58,8 +58,8 @@ class RowWrite:
     return_type: ReturnType = ReturnType.NONE
     return_columns: tuple[str, ...] = ()
     size_bytes: int = field(init=False)
-    """The size in bytes from which capacity units are computed. A key column that the server will generate counts as an
-    integer."""
+    """The size in bytes from which capacity units are computed. An AUTO_INCREMENT column that the server will fill
+    counts as an integer."""
 
     @size_bytes.default
     def _size_bytes(self) -> int:
@@ -68,26 +68,26 @@ class RowWrite:
 
     @property
     def encoded_key(self) -> bytes:
-        """The key in its sortable form. Use it only if the write does not generate its key."""
+        """The encoded key. Use it only if ``generates_key`` is false."""
         return encode_key(value for _, value in self.key)
 
     @property
     def request_bytes(self) -> int:
-        """The size in bytes by the rule for requests, which counts the timestamps that the client sent."""
+        """The size in bytes that counts for the limits on requests. It includes the timestamps that the client sent."""
         dated = sum(cell.timestamp_millis is not None for cell in self.cells)
         return self.size_bytes + VERSION_BYTES * dated
 
     @property
     def generates_key(self) -> bool:
-        """Whether the service fills a column of the key."""
+        """Whether the server fills an AUTO_INCREMENT column of the key."""
         return any(value is KeyBound.AUTO_INCREMENT for _, value in self.key)
 
 
 class PlainPut:
-    """A validated ``RowWrite`` that puts stored values, at most one per column, and returns nothing.
+    """A validated put in its usual form, with the attributes of a ``RowWrite``.
 
-    Nearly all writes are of this kind, and are not decoded: the compiled reader has checked the request's bytes, and
-    makes the row and its record of these bytes.
+    It has at most one value for each column and returns no row. Nearly all writes have this form. The server does not
+    decode such a put. The compiled reader has checked its bytes, and makes the row and the stream record from them.
     """
 
     __slots__ = ("condition", "encoded_key", "put", "request_bytes", "size_bytes")
@@ -106,13 +106,13 @@ class PlainPut:
 
     @property
     def key(self) -> Key:
-        """The names and values of the key. Each access makes them again."""
+        """The names and values of the key. Each access decodes them."""
         key: Key = self.put.key
         return key
 
     @property
     def cells(self) -> tuple[Cell, ...]:
-        """The other cells, in the request's order. Each access makes them again."""
+        """The cells of attribute columns, in the request's order. Each access decodes them."""
         return decode_row(self.put.frame).cells
 
 
@@ -120,7 +120,7 @@ AnyWrite = RowWrite | PlainPut
 
 
 def cells_size(cells: tuple[Cell, ...]) -> int:
-    """Return the bytes of the names and values of cells."""
+    """Return the total size in bytes of the names and values of cells."""
     return sum(
         value_size(cell.name) + (0 if cell.value is None else value_size(cast(ColumnValue, cell.value)))
         for cell in cells
@@ -129,16 +129,16 @@ def cells_size(cells: tuple[Cell, ...]) -> int:
 
 @frozen
 class WritePlan:
-    """The effect of a write."""
+    """The planned effect of one write: the row before it, the row after it, and the cells for the stream record."""
 
     write: AnyWrite
     encoded_key: bytes
     before: StoredRow | None
     after: StoredRow | None
     made: tuple[Cell, ...] | None = None
-    """The cells for the stream record; ``None`` for the whole row."""
+    """The cells for the stream record; ``None`` if the record has all cells of the row after the write."""
     generated: int | None = None
-    """The AUTO_INCREMENT value, if this write generates one."""
+    """The AUTO_INCREMENT value that this write generates; ``None`` if it generates no value."""
 
     @property
     def key(self) -> tuple[KeyValue, ...]:
@@ -147,9 +147,9 @@ class WritePlan:
 
     @property
     def recorded(self) -> tuple[Cell, ...]:
-        """The cells of the stream record: puts with timestamps, and deletions.
+        """The cells for the stream record: puts with timestamps, and deletions.
 
-        An increment becomes the put of its result.
+        An increment is recorded as a put of its result.
         """
         if self.made is not None or self.after is None:
             return self.made or ()
@@ -161,7 +161,10 @@ def _key_values(write: AnyWrite, generated: int | None) -> tuple[KeyValue, ...]:
 
 
 def _check_generated(write: AnyWrite) -> None:
-    """Check a write to a table with an AUTO_INCREMENT key column, as far as the check does not depend on the row."""
+    """Raise ``ServiceError`` for an impossible write to a table with an AUTO_INCREMENT key column.
+
+    This function makes only the checks that do not depend on the stored row.
+    """
     expectation = write.condition.expectation
     if write.generates_key:
         if write.kind is OperationType.DELETE:
@@ -175,7 +178,7 @@ def _check_generated(write: AnyWrite) -> None:
 
 
 def _check_defined_types(definition: ServedTable, cells: tuple[Cell, ...]) -> None:
-    """Refuse values whose type is not that of their declared attribute column."""
+    """Raise ``ServiceError`` if a value does not have the type that the table declares for its column."""
     for cell in cells:
         expected = definition.defined_types.get(cell.name)
         if expected is None or cell.value is None:
@@ -198,7 +201,7 @@ def _check_timestamps(options: TableOptions, cells: tuple[Cell, ...], now_millis
 
 
 def check_write(definition: ServedTable, write: AnyWrite, now_micros: int) -> None:
-    """Raise ``ServiceError`` unless the write fits the table. The rows of the table do not matter."""
+    """Raise ``ServiceError`` unless the write fits the table's definition. This check ignores stored rows."""
     if not isinstance(write, PlainPut) or not write.put.has_form(definition.key_form):
         check_key(definition, write.key)
     if definition.generates_keys:
@@ -206,7 +209,7 @@ def check_write(definition: ServedTable, write: AnyWrite, now_micros: int) -> No
     if write.kind is OperationType.UPDATE and not definition.options.allow_update:
         raise refusals.UPDATE_NOT_ALLOWED()
     if isinstance(write, PlainPut) and not write.put.dated and not definition.defined_types:
-        return  # the checks below concern given timestamps and declared types
+        return  # the checks below are only for given timestamps and declared types
     cells = write.cells
     _check_defined_types(definition, cells)
     _check_timestamps(definition.options, cells, now_micros // 1000)
@@ -215,12 +218,13 @@ def check_write(definition: ServedTable, write: AnyWrite, now_micros: int) -> No
 def plan_write(
     table: Table, rows: Rows, last_generated: int, write: AnyWrite, now_micros: int, *, ahead_micros: int = 0
 ) -> WritePlan:
-    """Decide which effect a write has on ``rows``. The write must fit the table.
+    """Return the planned effect of a write on ``rows``. The write must have passed ``check_write``.
 
-    A wrong clock may have dated versions up to ``ahead_micros``; a new version is newer than they are.
+    ``ahead_micros`` is the latest time that a wrong clock may have given to stored versions. An updated column gets a
+    version that is newer than these versions.
 
     Raises:
-        ServiceError: the condition does not hold, or the write cannot be applied to the present row.
+        ServiceError: a condition does not hold, or the write cannot be applied to the present row.
     """
     generated = max(now_micros, last_generated + 1) if write.generates_key else None
     encoded = write.encoded_key if generated is None else encode_key(_key_values(write, generated))
@@ -238,7 +242,10 @@ def plan_write(
 
 
 def _names_generated_key(definition: ServedTable, write: AnyWrite) -> bool:
-    """Return whether a put or update names a generated key. Only the service generates keys, so the row must exist."""
+    """Return whether a put or update gives the value of an AUTO_INCREMENT column.
+
+    The row must exist already, because only the server generates these values.
+    """
     return definition.generates_keys and write.kind is not OperationType.DELETE and not write.generates_key
 
 
@@ -251,7 +258,7 @@ def _after(
     now_millis: int,
     ahead_millis: int,
 ) -> tuple[StoredRow | None, tuple[Cell, ...]]:
-    """Return the row after the write, and the cells to record."""
+    """Return the row after the write (``None`` if it does not exist), and the cells for the stream record."""
     if write.kind is OperationType.DELETE:
         return None, ()
     names, max_versions = table.key_names, table.definition.options.max_versions
@@ -261,7 +268,7 @@ def _after(
     old: Columns = {} if before is None else before.columns
     columns = dict(old)
     recorded = _update(columns, write.cells, now_millis, ahead_millis, max_versions)
-    # Deletions alone do not create a row, but an existing row stays, without columns.
+    # Deletions of columns do not create a row. But if they delete all columns of an existing row, the row stays.
     if before is not None:
         return changed_row(before, old, columns, {cell.name for cell in recorded}, now_millis), recorded
     exists = any(cell.operation is CellOperation.PUT for cell in recorded)
@@ -289,7 +296,7 @@ def _update(
     ahead_millis: int,
     max_versions: int,
 ) -> tuple[Cell, ...]:
-    """Apply an update's cells in the request's order; return the cells to record, by column name."""
+    """Apply an update's cells to ``columns`` in the request's order; return the cells to record, ordered by name."""
     recorded = []
     changing: dict[str, Versions] = {}
     for cell in cells:
@@ -317,9 +324,10 @@ def _update(
 
 
 def _newest_date(versions: Versions, now_millis: int, ahead_millis: int) -> int:
-    """Return the present time.
+    """Return the timestamp for a new version of a column: normally the present time.
 
-    If a wrong clock has dated a version, return a later time: the new version must be the newest.
+    If a wrong clock gave the newest version a later timestamp, return a time after that timestamp, so that the new
+    version is the newest.
     """
     newest = versions.newest()
     if newest is None or not now_millis <= newest[0] <= ahead_millis:
@@ -328,7 +336,7 @@ def _newest_date(versions: Versions, now_millis: int, ahead_millis: int) -> int:
 
 
 def _incremented(cell: Cell, versions: Versions, now_millis: int) -> Cell:
-    """Return an increment as the put of its result, which is never older than the version that it increments."""
+    """Return a put of an increment's result. Its timestamp is not before the timestamp of the incremented version."""
     timestamp, current = versions.newest() or (0, 0)
     if isinstance(current, bool) or not isinstance(current, int):
         raise refusals.INCREMENT_COLUMN(name=cell.name)

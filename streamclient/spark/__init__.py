@@ -1,8 +1,9 @@
-"""Change streams through Spark: a record processor that stores each batch once, and checkpoints afterwards.
+"""Change streams with Spark: a record processor for workers, and a data source for Spark's own queries.
 
-Importing this package imports neither pyspark nor pyarrow; they come with the extra ``spark``.
-``TablestoreDataSource`` is the data source of Structured Streaming, for ``readStream``, ``read`` and ``write`` with
-``format("tablestore")``.
+``SparkRecordProcessorFactory`` makes the record processors. A processor stores each batch of changes, and then its
+checkpoint. ``TablestoreDataSource`` is for ``readStream``, ``read`` and ``write`` with ``format("tablestore")``.
+
+The extra ``spark`` installs pyspark and pyarrow. Importing this package does not import them.
 """
 
 from typing import TYPE_CHECKING, Any

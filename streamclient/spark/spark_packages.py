@@ -1,4 +1,4 @@
-"""The heavy libraries, imported on first use. ``import streamclient.spark`` works without them."""
+"""Functions that import Spark and Arrow on first use, so that ``import streamclient.spark`` works without them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from streamclient.base.extras import load
 
 
 def pyspark(module: str = "") -> Any:
-    """Import ``pyspark``, or the module ``module`` below it. If that fails, the error says which extra to install."""
+    """Import ``pyspark``, or its module ``module``. If that fails, raise an error that says which extra to install."""
     return load(f"pyspark.{module}" if module else "pyspark", "spark")
 
 

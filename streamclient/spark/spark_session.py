@@ -1,4 +1,4 @@
-"""A Spark session for one machine."""
+"""Spark sessions: starting one on this machine, sharing it among processor factories, and detecting its end."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 _LOOPBACK = "127.0.0.1"
 
 _PYTHON_SETTING = "spark.pyspark.python"
-"""The setting for the workers' Python. Only spark-submit reads it; a session reads the variable below when it
-starts."""
+"""The Spark setting that names the Python interpreter of Spark's worker processes. Only ``spark-submit`` reads this
+setting, so ``local_session`` passes its value to Spark in the variable ``PYSPARK_PYTHON``."""
 
 _PYTHON_VARIABLE = "PYSPARK_PYTHON"
 
@@ -36,13 +36,13 @@ def _settings() -> dict[str, str]:
         "spark.driver.host": _LOOPBACK,
         "spark.driver.memory": "1g",
         "spark.log.level": "ERROR",
-        # Over TCP, each Python task would wait 40 ms at its end for an acknowledgement that the kernel delays.
+        # Over TCP, each Python task would end 40 ms later, because the kernel delays an acknowledgement.
         "spark.python.unix.domain.socket.enabled": str(os.name == "posix").lower(),
         # Tablestore's column names are case-sensitive.
         "spark.sql.caseSensitive": "true",
         "spark.sql.catalogImplementation": "in-memory",
         "spark.sql.session.timeZone": "UTC",
-        # The default is two hundred: far too many tasks for the data of one machine.
+        # Spark's default of 200 partitions makes too many small tasks on one machine.
         "spark.sql.shuffle.partitions": "2",
         "spark.sql.warehouse.dir": os.path.join(tempfile.gettempdir(), "streamclient-warehouse"),
         "spark.ui.enabled": "false",
@@ -53,21 +53,22 @@ def _settings() -> dict[str, str]:
 def local_session(app_name: str = "streamclient", *, cores: int = 2, **conf: str) -> SparkSession:
     """Start Spark in this process, or return the session that already runs.
 
-    The caller must stop this session: no factory does so from now on, even if a factory started it.
+    The caller must stop the session. No ``SparkRecordProcessorFactory`` stops it any more, even if one has started it.
 
-    The function finds a Java by itself. The session listens on loopback only, prints little on the console, and has the
-    time zone UTC and case-sensitive names. Its Python workers run ``spark.pyspark.python`` if that is in ``conf``, else
-    the variable ``PYSPARK_PYTHON`` if it is set, else the calling Python.
+    The function searches this machine for a Java. A session that it starts listens on loopback only, prints little on
+    the console, and has the time zone UTC and case-sensitive names. The session's worker processes run the Python
+    interpreter that the setting ``spark.pyspark.python`` in ``conf`` names. Without this setting, they run the
+    interpreter that the variable ``PYSPARK_PYTHON`` names, or by default the caller's interpreter.
 
     Args:
-        app_name: name shown by Spark.
+        app_name: the name of the application that Spark shows.
         cores: the number of tasks that run at the same time.
-        conf: Spark settings that replace or extend these, such as ``**{"spark.driver.memory": "4g"}``; settings of
-            Hadoop begin with ``spark.hadoop.``.
+        conf: settings of Spark that replace or extend the defaults, such as ``**{"spark.driver.memory": "4g"}``.
+            Settings of Hadoop begin with ``spark.hadoop.``.
 
     Raises:
-        ConfigurationError: an argument is invalid; or pyspark, pyarrow or a Java is missing, and the message says what
-            to install.
+        ConfigurationError: an argument is invalid, or pyspark, pyarrow or a Java is missing. The message says which
+            package to install.
     """
     checks.text.require("app_name", app_name)
     checks.positive.require("cores", cores)
@@ -96,10 +97,10 @@ def _running_or_new(app_name: str = "streamclient", cores: int = 2, **conf: str)
 
 
 def running_session() -> SparkSession | None:
-    """Return the session that already runs in this process, or ``None``.
+    """Return the active session of this process; ``None`` if no session runs.
 
     Raises:
-        StreamClientException: Spark's Java has ended.
+        StreamClientException: Spark's Java process has ended.
     """
     require_extra("spark", "a Spark session")
     _check_java(pyspark().SparkContext._gateway)
@@ -111,21 +112,21 @@ def running_session() -> SparkSession | None:
 
 
 def why_ended(session: SparkSession) -> str | None:
-    """Return the reason why a session can no longer run anything; ``None`` while it can run jobs."""
+    """Return in words why ``session`` can no longer run jobs; ``None`` while it can run jobs."""
     if is_connect(session):
         return _STOPPED if session.is_stopped else None
     context = session.sparkContext
     if context._jsc is None:
         return _STOPPED
-    # Another program may have stopped it: a cluster does, when its master or the application is gone.
+    # Spark may have stopped the context without a request, for example because the cluster's master is gone.
     return _lost_java(context._gateway) or (_STOPPED if context._jsc.sc().isStopped() else None)
 
 
 def forget_ended(session: SparkSession) -> None:
-    """Make PySpark forget a session that has ended; otherwise PySpark would return it to the next caller.
+    """Stop a ``session`` that can no longer run jobs, so that PySpark does not return it to the next caller.
 
     Raises:
-        StreamClientException: Spark's Java has ended.
+        StreamClientException: Spark's Java process has ended.
     """
     if not is_connect(session):
         _check_java(session.sparkContext._gateway)
@@ -133,8 +134,9 @@ def forget_ended(session: SparkSession) -> None:
 
 
 def _lost_java(gateway: Any) -> str | None:
-    """Return how Spark's Java process has ended; ``None`` while it runs."""
-    java = getattr(gateway, "proc", None)  # where Spark's own launcher keeps it
+    """Return in words how Spark's Java process has ended; ``None`` while it runs."""
+    # Spark's launcher keeps its Java process in the attribute ``proc``.
+    java = getattr(gateway, "proc", None)
     if java is None or java.poll() is None:
         return None
     return f"has lost its Java, process {java.pid}, which ended with code {java.returncode}"
@@ -144,16 +146,16 @@ def _check_java(gateway: Any) -> None:
     lost = _lost_java(gateway)
     if lost is not None:
         raise StreamClientException(
-            f"Spark {lost}, often for want of memory: end this program and start it again, as Spark starts no second "
-            "Java in a process"
+            f"Spark {lost}, often for want of memory: end this program and start it again, because Spark starts no "
+            "second Java in a process"
         )
 
 
 class SharedSession:
-    """The session shared by all factories in this process that were given no session of their own.
+    """The Spark session of all processor factories in this process that have no session of their own. Thread-safe.
 
-    The first of these factories starts the session, and the last one stops it. A session that ran before, or was given
-    away, belongs to the user and is never stopped. Thread-safe.
+    The first of these factories starts the session, and the last one stops it. A session that already ran, or that
+    ``give_away`` has returned, belongs to the user. ``SharedSession`` never stops such a session.
     """
 
     def __init__(self) -> None:
@@ -162,10 +164,10 @@ class SharedSession:
         self._holders = 0
 
     def hold(self) -> SparkSession:
-        """Return the session, to be used until ``release``, which must follow exactly once.
+        """Return the shared session to a factory. The factory must call ``release`` once when it has finished.
 
         Raises:
-            ConfigurationError: as ``local_session``.
+            ConfigurationError: pyspark, pyarrow or a Java is missing.
         """
         with self._lock:
             runs = running_session() is not None
@@ -176,17 +178,20 @@ class SharedSession:
             return session
 
     def give_away(self, app_name: str, cores: int, conf: Mapping[str, str]) -> SparkSession:
-        """Return the session to a user who does not report the end of its use.
+        """Return the session to a user, who has to stop it. A later ``release`` does not stop it.
 
         Raises:
-            ConfigurationError: as ``local_session``.
+            ConfigurationError: pyspark, pyarrow or a Java is missing.
         """
         with self._lock:
             self._own = None
             return _running_or_new(app_name, cores, **conf)
 
     def release(self) -> None:
-        """End the caller's use of the session."""
+        """Record that a factory no longer uses the session.
+
+        When the last factory releases the session, stop it if ``hold`` has started it.
+        """
         with self._lock:
             self._holders -= 1
             if self._holders or self._own is None:
@@ -195,36 +200,34 @@ class SharedSession:
             if why_ended(own) is not None:
                 return
             running = running_session()
-            # Other code may have stopped it, and started another one.
+            # Other code may have stopped the session and started another one.
             if running is not None and not is_connect(running) and running.sparkContext is own.sparkContext:
                 own.stop()
 
 
 SHARED_SESSION = SharedSession()
-"""The only instance in the process, because Spark has one context per process."""
+"""The only ``SharedSession`` of this process, because Spark allows one context in a process."""
 
 
 def is_session(value: object) -> bool:
-    """Return whether ``value`` is a session, and not a class of sessions."""
+    """Return whether ``value`` is a Spark session, and not the class ``SparkSession``."""
     return hasattr(value, "createDataFrame") and not isinstance(value, type)
 
 
 def is_connect(session: SparkSession) -> bool:
-    """Return whether the session uses Spark Connect.
-
-    If so, Spark runs elsewhere, without a context and Java objects here.
-    """
+    """Return whether the session uses Spark Connect, so that this process has no Spark context and no Java."""
     return type(session).__module__.startswith("pyspark.sql.connect.")
 
 
 _COPYING = threading.Lock()
-"""Held while a copy of a session is made, because ``RDD.toDF`` is bound to the copy for a moment."""
+"""The lock that makes calls of ``private_copy`` wait for each other. PySpark replaces ``RDD.toDF`` during a copy, and
+``private_copy`` restores it."""
 
 
 def private_copy(session: SparkSession) -> SparkSession:
-    """Return a session with the same settings, views and tables. Changes of its settings affect no other session.
+    """Return a copy of ``session`` with its views and tables, and with settings that can be changed independently.
 
-    Spark itself binds the frame given to the function of ``foreachBatch`` to such a copy, too.
+    Spark itself makes such a copy for the frames that it passes to the function of ``foreachBatch``.
     """
     rdd = pyspark().RDD
     with _COPYING:
@@ -237,7 +240,7 @@ def private_copy(session: SparkSession) -> SparkSession:
 
 @contextmanager
 def _environment(**values: str) -> Iterator[None]:
-    """Set variables for the launch of the Java process, which inherits them; restore the former values afterwards."""
+    """Set environment variables for the Java process that is started in this context; restore them afterwards."""
     before = {name: os.environ.get(name) for name in values}
     os.environ.update(values)
     try:

@@ -62,8 +62,8 @@ _HOMES = {
     "with_integrity": "integrity",
     "with_limits": "connection_limits",
 }
-"""Each public name and the module that defines it. A module is loaded when its name is first used, because only some of
-the modules need the SDK."""
+"""Each public name with the module that defines it. A module is loaded at the first use of one of its names, because
+only some of the modules need the SDK."""
 
 
 __getattr__ = loader(__name__, _HOMES)

@@ -1,4 +1,4 @@
-"""One socket and the answers that arrive on it, read with few system calls and within bounds."""
+"""One HTTP connection over a socket. It reads responses with few system calls, and bounds their size and duration."""
 
 from __future__ import annotations
 
@@ -26,72 +26,79 @@ from streamclient.tablestore.connection_limits import (
 from streamclient.wire.signature import read_head
 
 READ_BYTES = 16_384
-"""The number of bytes to read when the length of an answer is unknown: a head and all of a small body, or a TLS
-record."""
+"""The number of bytes that one ``recv`` requests while the length of the response is unknown. They suffice for the
+headers and all of a small body, or for one TLS record."""
 
 HEAD_BYTES = 2_048
-"""The end of a long answer's head is searched within this number of first bytes. The service's heads have 400 bytes."""
+"""The number of bytes at the beginning of a long response among which the channel looks for the end of the headers.
+The service's headers have about 400 bytes."""
 
 RESTED_SECONDS = 1.0
-"""The longest rest after which a connection is used again without a check. A service keeps idle connections for
-seconds."""
+"""The longest idle time after which a connection is reused without a check. A service closes a connection only after
+several idle seconds."""
 
 MOST_HEADERS = 100
-"""The largest number of headers of an answer, as in ``http.client``."""
+"""The largest number of headers that a response may have. ``http.client`` has the same limit."""
 
 INTERIM = range(100, 200)
-"""HTTP statuses of interim answers, after which another answer comes."""
+"""HTTP statuses of interim responses, such as 100 (Continue). The final response to the request follows later."""
 
 BODYLESS = frozenset({204, 304})
-"""Statuses whose answers end with the head, even if the head announces a body."""
+"""HTTP statuses of responses without a body. They end with the headers, even if the headers announce a length."""
 
 PIECE_BYTES = 8 * MEBIBYTE
-"""The largest number of bytes that one read requests, and for which it allocates memory before they arrive: twice a
-whole page."""
+"""The largest number of bytes that one ``recv`` requests. Python allocates this memory before the bytes arrive. A
+largest page of records has half of these bytes."""
 
 SILENCE_SECONDS = 3.0
-"""The silence after which a connection that has rested counts as dead, and the read that was sent on it is sent again
-on a new connection. By then TCP has sent the request five times. If the service was only slow, it gets the same read
-twice."""
+"""The seconds within which the response to a repeatable request must begin, on a connection that was idle. Otherwise
+the connection counts as dead, and the request is sent again over a new connection. By then TCP has sent the request
+five times. If the service was only slow, it receives the same request twice."""
 
 _SHOWN = 40
-"""The largest number of characters of a malformed number that a message quotes. Such a number may be as long as a
-head."""
+"""The largest number of characters that an error message quotes of a malformed status line or length."""
 
 _HEXADECIMAL = frozenset(hexdigits)
 
 
 @frozen
 class HttpAnswer:
-    """One answer of any status."""
+    """An HTTP response with its body. The status may be a success or an error."""
 
     status: int
     headers: Mapping[str, str]
-    """Headers by name in lower case, without spaces around the value; the last value of a repeated header."""
+    """The headers by their names in lower case. Spaces around the values are removed. If a header is repeated,
+    the last value is kept."""
     body: bytes
     has_end: bool
-    """Whether the body's end was announced, by a length or by chunks. Otherwise the end of the connection ended the
-    body, for an unknown reason."""
+    """Whether the response announced the end of its body, by a length or by chunks. Otherwise the body ended with the
+    connection, and it may have been cut."""
 
 
 class SilentError(TimeoutError):
-    """A connection that had rested did not answer soon. Its request may be sent again over another connection."""
+    """A connection that was idle did not respond within ``SILENCE_SECONDS``.
+
+    The request may be sent again over another connection.
+    """
 
 
 class HttpChannel:
-    """One socket, which carries one exchange at a time."""
+    """An HTTP connection over one socket. It carries one request and its response at a time."""
 
     def __init__(self, channel: socket.socket, wait_seconds: float, attempt_seconds: float) -> None:
-        """Bound each wait by ``wait_seconds``. Errors of exchanges that take too long name ``attempt_seconds``."""
+        """Wrap the connected socket ``channel``, and bound each wait for it by ``wait_seconds``.
+
+        The error of an exchange that takes too long names ``attempt_seconds`` as its longest duration.
+        """
         self._channel = channel
         self._usual_wait, self._attempt_seconds = wait_seconds, attempt_seconds
         self._ahead = b""
-        """Bytes that were received and are not used yet."""
+        """Bytes that were received and are not parsed yet."""
         self._all = _waits_in_the_kernel(channel, wait_seconds)
         self._wait_seconds = wait_seconds
         self._deadline = inf
         self._heads_left = 0
-        """The number of bytes that may still arrive as heads and around chunks."""
+        """The number of bytes that are left for headers, and for lines around chunks, in this response."""
         self._is_much_expected = False
         self._has_input_within = _input_waiter(channel)
         self.is_new: bool = True
@@ -99,26 +106,27 @@ class HttpChannel:
 
     @property
     def is_dropped(self) -> bool:
-        """Whether the socket has unexpected input, which usually means the end of the connection."""
+        """Whether the socket has input although no request was sent. Usually the peer has closed the connection."""
         return self._has_input_within(0)
 
     def exchange(self, message: bytes, deadline: float, *, is_doubted: bool) -> tuple[HttpAnswer, bool]:
-        """Send ``message``; return the answer and whether the connection may be used again.
+        """Send the request ``message``; return the response, and whether the connection may carry another request.
 
-        If ``is_doubted``, the connection must answer within ``SILENCE_SECONDS``.
+        The response must be complete at ``deadline``, a time of the monotonic clock. If ``is_doubted``, the connection
+        may be dead, and the response must also begin within ``SILENCE_SECONDS``.
         """
         self._deadline, self._heads_left = deadline, HEADS_BYTES_MAX
         try:
-            if self.is_new:  # connecting has used a part of the time
+            if self.is_new:  # connecting has used a part of the time until the deadline
                 self._hurry()
                 self.is_new = False
             sent = self._channel.send(message)
             if sent < len(message):
                 self._send_rest(message, sent)
             if is_doubted and not self._has_input_within(SILENCE_SECONDS):
-                raise SilentError(f"a rested connection did not answer within {SILENCE_SECONDS:g} s")
+                raise SilentError(f"a connection that was idle did not answer within {SILENCE_SECONDS:g} s")
             answer = self._answer()
-        except BlockingIOError as error:  # the kernel's error for its own time-out
+        except BlockingIOError as error:  # Python's error for a time-out that the kernel applied
             waited = self._wait_seconds
             self._hurry()
             raise TimeoutError(f"timed out: nothing came for {waited:.3g} s") from error
@@ -132,10 +140,10 @@ class HttpChannel:
         self._channel.close()
 
     def _hurry(self) -> None:
-        """Let the next wait end by the deadline.
+        """Shorten the next wait so that it ends by the deadline. Raise ``TimeoutError`` if the deadline has passed.
 
-        The first wait of an exchange over a kept connection ends by the deadline anyway. So the usual answer, which
-        arrives in one piece, needs no look at the clock.
+        The first wait on a kept connection ends by the deadline anyway. So a response that arrives in one piece, as
+        usual, needs no call of this method.
         """
         left = self._deadline - time.monotonic()
         if left <= 0:
@@ -165,7 +173,7 @@ class HttpChannel:
         while status in INTERIM:
             interim += 1
             if interim > INTERIM_ANSWERS_MAX:
-                raise HTTPException(f"more than {INTERIM_ANSWERS_MAX} interim answers came before the one that counts")
+                raise HTTPException(f"more than {INTERIM_ANSWERS_MAX} interim answers came before the final answer")
             self._hurry()
             version, status, headers = self._head()
         length, coding = headers.get("content-length"), headers.get("transfer-encoding")
@@ -205,9 +213,9 @@ class HttpChannel:
         return version, int(rest[:3]), {name.lower(): value.strip() for name, _, value in parts}
 
     def _lines(self) -> list[str]:
-        """Read the head of an answer, or the trailer of a chunked answer, without the empty line at its end."""
+        """Read the lines of the headers, or of a chunked body's trailer, without the empty line after them."""
         head, end, after = self._ahead.partition(b"\r\n\r\n")
-        if head and end and len(head) <= self._heads_left:  # the head arrived in one piece, as it mostly does
+        if head and end and len(head) <= self._heads_left:  # the usual case: all headers arrived in one piece
             self._ahead = after
             self._heads_left -= len(head)
             lines = head.decode("latin-1").split("\r\n")
@@ -218,9 +226,9 @@ class HttpChannel:
         return lines
 
     def _beginning(self) -> bytes:
-        """Read the first bytes.
+        """Read the first bytes of a response.
 
-        If a long answer is expected, read only its head, so that the body comes in one piece.
+        If the previous body on this connection was long, read only the headers, so that one read can fetch the body.
         """
         size = READ_BYTES
         if self._is_much_expected:
@@ -229,7 +237,7 @@ class HttpChannel:
         return self._channel.recv(size)
 
     def _line(self) -> str:
-        """Read the next line, without its end."""
+        """Read the next line of the headers or around chunks, and return it without its line end."""
         while b"\n" not in self._ahead and len(self._ahead) <= self._heads_left:
             came = self._more(READ_BYTES)
             if not came:
@@ -238,7 +246,7 @@ class HttpChannel:
         line, _, self._ahead = self._ahead.partition(b"\n")
         self._heads_left -= len(line) + 1
         if self._heads_left < 0:
-            raise HTTPException(f"an answer has more than {HEADS_BYTES_MAX} bytes of heads, or too many chunks")
+            raise HTTPException(f"an answer has more than {HEADS_BYTES_MAX} bytes of headers, or too many chunks")
         return line.decode("latin-1").rstrip("\r")
 
     def _chunks(self) -> Iterator[bytes]:
@@ -252,7 +260,7 @@ class HttpChannel:
         self._lines()
 
     def _exactly(self, size: int, total: int = 0) -> bytes:
-        """Read the next ``size`` bytes, a part of a body of at least ``total`` bytes."""
+        """Read the next ``size`` bytes of a body; for a chunk, ``total`` is the size of all chunks up to this one."""
         _require_fitting(max(size, total))
         data, self._ahead = self._ahead[:size], self._ahead[size:]
         if len(data) == size:
@@ -268,7 +276,7 @@ class HttpChannel:
         return b"".join(parts)
 
     def _rest(self) -> bytes:
-        """Read all bytes up to the end of the connection."""
+        """Read a body that ends with the connection."""
         parts, total = [], 0
         came, self._ahead = self._ahead or self._more(READ_BYTES), b""
         while came:
@@ -280,8 +288,8 @@ class HttpChannel:
 
 
 def _input_waiter(channel: socket.socket) -> Callable[[float], bool]:
-    """Return a function that waits for input, for a given time at most, and returns whether input came."""
-    if not hasattr(select, "poll"):  # Windows; its select accepts sockets with any number
+    """Return a function that waits at most a number of seconds for input, and returns whether input came."""
+    if not hasattr(select, "poll"):  # Windows has no poll, but its select accepts every socket
         return lambda seconds: channel.fileno() < 0 or bool(select.select([channel], [], [], seconds)[0])
     poll = select.poll()
     poll.register(channel, select.POLLIN)
@@ -289,10 +297,11 @@ def _input_waiter(channel: socket.socket) -> Callable[[float], bool]:
 
 
 def _waits_in_the_kernel(channel: socket.socket, seconds: float) -> int:
-    """Let the kernel keep the socket's time-out. Return ``MSG_WAITALL`` if the kernel can do so, else 0.
+    """Let the kernel apply the socket's time-out, if possible. Return the flags for reads of a body.
 
-    This saves a call before each read, and with the flag one call reads a whole body. Python keeps the time-out if the
-    kernel cannot, over TLS, and on Windows, which would read the seconds as milliseconds.
+    The kernel's time-out saves a system call before each read. The flag ``MSG_WAITALL`` lets one call read a whole
+    body. Over TLS, on Windows (whose kernel expects milliseconds) and if the kernel refuses, Python applies the
+    time-out, and the flags are 0.
     """
     if not isinstance(channel, ssl.SSLSocket) and os.name == "posix":
         try:
@@ -307,18 +316,18 @@ def _waits_in_the_kernel(channel: socket.socket, seconds: float) -> int:
 
 
 def _set_kernel_time_out(channel: socket.socket, seconds: float) -> None:
-    """Set the time-out of each wait. Without a limit the time-out is infinite; the kernel's number for that is 0."""
+    """Let the kernel end each wait for the socket after ``seconds``. To the kernel, 0 means an infinite time-out."""
     whole = 0 if seconds == inf else max(1, round(seconds * 1_000_000))
-    limit = struct.pack("@ll", *divmod(whole, 1_000_000))  # a struct timeval
+    limit = struct.pack("@ll", *divmod(whole, 1_000_000))  # the layout of C's struct timeval
     for direction in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
         channel.setsockopt(socket.SOL_SOCKET, direction, limit)
 
 
 def _length(text: str) -> int:
     try:
-        if text.isascii() and text.isdigit():  # Python would accept signs, spaces and underscores, too.
+        if text.isascii() and text.isdigit():  # int() alone would accept signs, spaces, underscores
             return int(text)
-    except ValueError:  # more digits than Python reads
+    except ValueError:  # more digits than int() accepts
         pass
     raise _no_length(text)
 
@@ -330,9 +339,9 @@ def _chunk_length(text: str) -> int:
 
 
 def _no_length(text: str) -> HTTPException:
-    return HTTPException(f"the answer says {text[:_SHOWN]!r} where the length of its body belongs")
+    return HTTPException(f"the length of an answer's body is malformed: {text[:_SHOWN]!r}")
 
 
 def _require_fitting(size: int) -> None:
     if size > BODY_BYTES_MAX:
-        raise HTTPException(f"an answer's body of {size} bytes or more is longer than {BODY_BYTES_MAX}")
+        raise HTTPException(f"an answer's body, of at least {size} bytes, is longer than {BODY_BYTES_MAX} bytes")

@@ -1,4 +1,4 @@
-"""Bounds of the network's input: the size of one answer, the duration of one attempt, and the rest of a connection."""
+"""Bounds of network input: the size of a response, the duration of an attempt, the idle time of a connection."""
 
 from __future__ import annotations
 
@@ -16,50 +16,51 @@ if TYPE_CHECKING:
 MEBIBYTE = 1_024 * 1_024
 
 BODY_BYTES_MAX = 256 * MEBIBYTE
-"""The longest body of an answer. Pages, ranges and batches end at 4 MB. Only a single row, which is never divided, may
-be longer: the bound leaves room for a hundred columns of 2 MB, the largest size of a value."""
+"""The largest number of bytes in a response body. The service ends pages, ranges and batches at 4 MB, but it never
+divides a row. The bound leaves room for a row of a hundred columns with 2 MB each, the largest size of a value."""
 
 HEADS_BYTES_MAX = 65_536
-"""The largest number of bytes in all heads of one answer: the heads of interim answers, the answer's own, and the
-trailer. The service's heads have 400 bytes."""
+"""The largest number of bytes of headers in one exchange: the headers of interim responses and of the final response,
+and the trailer. The service's headers have about 400 bytes."""
 
 CHUNK_HEADS_BYTES_MAX = MEBIBYTE
-"""The largest number of bytes in one body's chunk framing: the lengths and line ends around the data. It also limits
-the number of chunks. The longest body, in chunks of 4 KB (the smallest that gateways make), needs half of it."""
+"""The largest number of bytes around the data of a chunked body: the lengths of the chunks, and the line ends. So the
+number of chunks is limited, too. Gateways make chunks of at least 4 KB, and the longest body in such chunks needs half
+of these bytes."""
 
 INTERIM_ANSWERS_MAX = 10
-"""The largest number of interim answers before the real answer. A gateway sends one or two."""
+"""The largest number of interim responses (status 100 to 199) before the final response. A gateway sends one or two."""
 
 ATTEMPT_WAITS = 2
-"""The number of waits in one attempt, each as long as one time-out: one to connect and one for the answer. So an honest
-answer that arrives slowly has at least one whole time-out."""
+"""The default duration of an attempt, as a multiple of the client's time-out: one time-out to connect, and one for the
+response. So even a slow response may take at least one whole time-out."""
 
 FORGOTTEN_SECONDS = 240.0
-"""The shortest time after which a device on the way is known to forget an idle connection silently: Azure's load
-balancer and its outbound NAT, by default (learn.microsoft.com, "Load Balancer TCP Reset and Idle Timeout"). The devices
-of AWS wait 350 s. The devices of Alibaba Cloud wait up to 900 s and send a reset."""
+"""The shortest idle time after which a network device is known to drop a connection silently. It is the default of
+Azure's load balancer and outbound NAT (learn.microsoft.com, "Load Balancer TCP Reset and Idle Timeout"). AWS's devices
+wait 350 s. Alibaba Cloud's devices wait up to 900 s, and they send a reset."""
 
 REST_SECONDS = FORGOTTEN_SECONDS / 3
-"""The rest after which a connection is not used again: a third of ``FORGOTTEN_SECONDS``, because devices may be
-configured to forget sooner."""
+"""The default idle time after which a connection is not reused. It is a third of ``FORGOTTEN_SECONDS``, because network
+devices may be configured to drop connections sooner."""
 
 _ATTRIBUTE = "_streamclient_limits"
-"""The attribute of the client that holds its limits; every copy made for leases, tables or counting keeps the
+"""The name of the client's attribute that holds its limits. Every copy that this package makes of the client keeps the
 attribute."""
 
 
 @checks.explains_names
 @frozen(kw_only=True)
 class ConnectionLimits:
-    """The longest rest of a client's connections, and the longest attempt on them."""
+    """The longest idle time of a client's connections, and the longest duration of one attempt to call the service."""
 
     rest_seconds: float = field(default=REST_SECONDS, validator=checks.seconds)
-    """The rest after which a connection is closed instead of used. A good choice is a third of the shortest idle time
-    that a NAT gateway, firewall or load balancer on the way allows."""
+    """The idle time, in seconds, after which a connection is closed instead of reused. A good choice is a third of the
+    shortest idle time that the NAT gateways, firewalls and load balancers before the service allow."""
     attempt_seconds: float | None = field(default=None, validator=checks.optional(checks.seconds))
-    """The longest duration of one attempt: to connect, to send and to receive all of the answer. By default it is twice
-    the client's ``socket_timeout``, which bounds each single wait. The look-up of the host's name takes as long as the
-    system allows."""
+    """The longest time, in seconds, to connect, to send one request and to receive all of the response. ``None`` means
+    twice the client's ``socket_timeout``, which bounds each single wait. This limit does not interrupt the look-up of
+    the host's name."""
 
 
 def with_limits(
@@ -67,9 +68,9 @@ def with_limits(
 ) -> OTSClient:
     """Return a copy of ``client``, for workers, tunnels and streams, with these limits of its connections.
 
-    A limit that is left out stays unchanged, and so does the given client. The limits apply to connections that this
-    package makes. If a client has a connection of your own, or a ``socket_timeout`` that is not a number, its own
-    limits apply.
+    Each limit has the meaning of the field of the same name in ``ConnectionLimits``. A limit that is left out keeps its
+    value. ``client`` itself is not changed. The limits apply only to connections that this package makes: they do not
+    apply if the client has a connection of your own, or a ``socket_timeout`` that is not a number.
 
     Raises:
         ConfigurationError: a limit is not a number of seconds above 0, or ``client`` is not a ``tablestore.OTSClient``.
@@ -82,6 +83,6 @@ def with_limits(
 
 
 def limits_of(client: Any) -> ConnectionLimits:
-    """Return the limits that were chosen for a client, or the defaults."""
+    """Return the limits that ``with_limits`` has set for ``client``, or the defaults."""
     chosen: ConnectionLimits = getattr(client, _ATTRIBUTE, None) or ConnectionLimits()
     return chosen

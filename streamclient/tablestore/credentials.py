@@ -1,4 +1,4 @@
-"""Credentials from a client's provider. The provider may be the user's own, and may fail for a while."""
+"""Credentials from a client's credentials provider, which may be user code and may fail for a while."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from streamclient.errors import DependencyException
 
 
 def credentials_of(provider: Any) -> Any:
-    """Return the credentials that a client's provider gives.
+    """Return the credentials that a client's credentials provider gives.
 
     Raises:
-        DependencyException: the provider raised, for example because its server does not answer; the same call may
+        DependencyException: the provider raised, for example because its server does not answer. The same call may
             succeed later.
     """
-    if type(provider) is PatientProvider:  # it calls this function itself
+    if type(provider) is PatientProvider:  # its get_credentials calls this function for the provider that it wraps
         return provider.get_credentials()
     try:
         return done("get_credentials", provider.get_credentials())
@@ -28,7 +28,10 @@ def credentials_of(provider: Any) -> Any:
 
 
 class PatientProvider:
-    """Wraps a provider for calls that the SDK sends itself. Its errors say that the same call may succeed later."""
+    """A wrapper of a credentials provider, for calls that the SDK sends itself.
+
+    If the wrapped provider fails, the error says that the same call may succeed later.
+    """
 
     def __init__(self, provider: Any) -> None:
         self._provider = provider

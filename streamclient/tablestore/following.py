@@ -1,7 +1,7 @@
-"""A stream followed without leases: every change of every shard, parents before children, for one reader.
+"""A reader that follows a stream without leases: every change of every shard, parents before children.
 
-A follower stores no position and is unknown to other readers, so a reader that stops has to begin again. Use workers
-for lasting work.
+The reader stores no position, and other readers do not know it. After a stop, a new reader cannot continue where this
+reader stopped. Use workers for lasting work.
 """
 
 from __future__ import annotations
@@ -26,29 +26,30 @@ from streamclient.records import StreamRecord, place_of
 from streamclient.tablestore.stream_api import RecordPage, StreamApi
 
 LIST_SECONDS = 5.0
-"""The time between two listings of the shards. If a shard seems to have ended and no children are listed, the shards
-are listed immediately."""
+"""The seconds between two listings of the shards. If a shard seems to have ended, but the last listing has no child of
+the shard, the follower lists the shards immediately."""
 
 SHORTEST_MILLIS = 100
-"""The shortest time between two reads of a shard without changes. A person who watches does not notice it."""
+"""The shortest time between two reads of a shard without changes, in milliseconds. A person who watches the changes
+does not notice this delay."""
 
 IDLE_SECONDS = 0.5
-"""The pause after a failed read."""
+"""The pause after a failed read, in seconds."""
 
 LONGEST_DOUBT_SECONDS = 20.0
-"""The longest pause before a shard is read again after a page that could not be true. The first pause is
-``IDLE_SECONDS``."""
+"""The longest pause, in seconds, before a shard is read again after a page that cannot be true. The first pause lasts
+``IDLE_SECONDS``. Each further doubtful page doubles the pause."""
 
 QUIET_DOUBTS = 4
-"""The number of consecutive doubtful pages after which they are reported. They are reported again at each doubling.
-Most shards recover before the first report."""
+"""The number of consecutive doubtful pages of a shard after which the follower first reports the doubt. It reports
+again each time the number has doubled. Most shards recover before the first report."""
 
 RECORDS_PER_READ = 100
 
 
 @frozen
 class FollowedRecord:
-    """A change, and the shard that it comes from."""
+    """A record, and the shard from which it was read."""
 
     shard_id: str
     record: StreamRecord
@@ -56,7 +57,10 @@ class FollowedRecord:
 
 @frozen
 class _Doubt:
-    """Consecutive pages of one shard that could not be true."""
+    """The number of a shard's consecutive doubtful pages, and the time of its next read.
+
+    A page is doubtful if it contradicts the shard's records or the list of shards.
+    """
 
     count: int
     until: float
@@ -65,14 +69,14 @@ class _Doubt:
 
 @frozen
 class LostRecords:
-    """The stream dropped records before they were read. Reading continues at the oldest record left."""
+    """The report that records left the stream before they were read. Reading continues at the oldest record left."""
 
     shard_id: str
 
 
 @frozen
 class Interruption:
-    """The service did not answer, or its answer cannot be true. The follower goes on trying."""
+    """The report of a failed read or a doubtful page. The follower reads again after a pause."""
 
     error: DependencyException
 
@@ -81,14 +85,14 @@ Followed = FollowedRecord | LostRecords | Interruption
 
 
 class StreamFollower:
-    """Reads a stream in the calling thread. Setting ``stop`` ends the reading at the next change.
+    """A reader of one stream, in the calling thread. Setting ``stop`` ends the reading at the next change.
 
     Args:
         streams: the operations that read the stream.
-        stream_id: the stream.
+        stream_id: the id of the stream.
         since_micros: begin with records written at or after this time, in microseconds since 1970; ``None`` begins at
             the oldest record that is kept. Shards that open later are read from their beginning.
-        shard_ids: the shards to read, regardless of their parents; all by default.
+        shard_ids: the shards to read, regardless of their parents; by default all shards, parents before children.
     """
 
     def __init__(
@@ -115,26 +119,27 @@ class StreamFollower:
         self._ends = ListedEnds()
         self._tree = ShardTree()
         self._candidates: deque[str] = deque()
-        """Shards that are not read yet, but may begin by now and must be checked."""
+        """The ids of shards that may be ready to be read. ``_open_shards`` checks and removes each of them."""
         self._trails: dict[str, ReadTrail] = {}
-        """For each shard that is read: the last yielded record, and the positions from which that record can be found
-        again."""
+        """The last yielded record of each shard that is read, and the position at which it was read, by shard. With
+        them the follower finds its way back after a doubtful page."""
         self._doubts: dict[str, _Doubt] = {}
         self._table_pace = WorkerPace(ClientConfig(worker_idle_time_millis=SHORTEST_MILLIS)).table()
         self._paces: dict[str, ShardPace] = {}
         self._due: dict[str, float] = {}
-        """The time of the next read of each shard that had no new records, by the monotonic clock."""
+        """The time of each shard's next read, by the monotonic clock. For a shard in ``_doubts``, the time there counts
+        instead."""
         self._reports: list[Interruption] = []
-        """Interruptions that are still to be yielded between the changes."""
+        """Interruptions that ``changes`` has not yielded yet."""
         self._circles: Collection[tuple[str, ...]] = ()
 
     def changes(self) -> Iterator[Followed]:
-        """Yield changes until stopped, in the order of each shard, a child's changes after those of its parents.
+        """Yield changes until ``stop`` is set. Each shard's changes come in order, after the changes of its parents.
 
-        With ``shard_ids`` the method also ends when all of these shards are closed and read to their ends.
+        If the constructor was given ``shard_ids``, the method also ends when all these shards are read to their ends.
 
         Raises:
-            DependencyException: a read failed for good. A passing failure is an ``Interruption`` among the changes.
+            DependencyException: a read failed permanently. A transient failure is yielded as an ``Interruption``.
         """
         self._list()
         self._first = frozenset(self._shards)
@@ -157,15 +162,15 @@ class StreamFollower:
                     self._stop.wait(self._seconds_to_next())
 
     def _seconds_to_next(self) -> float:
-        """Return the time until a shard must be read, or the shards must be listed."""
+        """Return the seconds until the next read of a shard or the next listing of the shards."""
         doubts = (doubt.until for doubt in self._doubts.values())
         quiet = (due for shard_id, due in self._due.items() if shard_id not in self._doubts)
         return max(0.0, min(self._listed_at + LIST_SECONDS, *doubts, *quiet) - self._monotonic())
 
     def _round(self) -> Iterator[Followed]:
-        """Yield the changes of one page of each shard that may be read.
+        """Read one page of each shard whose next read is due, and yield its changes.
 
-        Then list the shards, if it is time for that.
+        After these pages, list the shards if the last listing is older than ``LIST_SECONDS``.
         """
         for shard_id in self._open_shards():
             doubt = self._doubts.get(shard_id)
@@ -182,11 +187,11 @@ class StreamFollower:
 
     @property
     def known(self) -> Collection[str]:
-        """The shards of the last listing, and shards that are still read."""
+        """The ids of the shards in the last listing, and of shards that left the listing but are still read."""
         return self._shards.keys()
 
     def _list(self) -> None:
-        """List the shards, and forget shards that left the listing. Shards that are still read, or were named, stay."""
+        """List the shards. Forget each shard that left the listing, unless it is still read."""
         described = self._streams.describe_stream(self._stream_id)
         in_reading = {shard_id: shard for shard_id, shard in self._shards.items() if shard_id in self._positions}
         self._shards = {**in_reading, **{shard.shard_id: shard for shard in described.shards}}
@@ -207,7 +212,7 @@ class StreamFollower:
         self._circles = circles
 
     def _open_shards(self) -> list[str]:
-        """Look up the beginnings of shards that may begin; return all shards that can be read now."""
+        """Look up the first position of each candidate that may begin; return the ids of all shards being read."""
         while self._candidates:
             shard_id = self._candidates[0]
             is_new = shard_id not in self._positions and shard_id not in self._ended
@@ -250,13 +255,13 @@ class StreamFollower:
             self._in_doubt(shard_id, judged.why, trail)
             return
         if following.is_shard_end and not self._ends.confirms(shard_id, began, self._list):
-            if not self._ends.has_child(shard_id):  # a child appeared after the page was read
+            if not self._ends.has_child(shard_id):  # not if a child has appeared after the page was read
                 self._in_doubt(shard_id, NOT_SHOWN)
             return
         if judged.taken == len(records) > 0 and not following.is_shard_end:
             if not judged.is_way:
                 trail.arrive()
-            self._positions[shard_id] = following.text  # the page had no new record, so the doubt stays
+            self._positions[shard_id] = following.text  # a page without a new record does not end a doubt
             self._read_again(shard_id, began)
             return
         self._took(shard_id, page, began)
@@ -266,7 +271,7 @@ class StreamFollower:
             yield FollowedRecord(shard_id, record)
 
     def _read_again(self, shard_id: str, began: float) -> None:
-        """Read the shard again after the shortest pause, whether it is in doubt or not."""
+        """Set the shard's next read to the shortest pause after ``began``, whether the shard is in doubt or not."""
         due = began + SHORTEST_MILLIS / 1_000
         if shard_id in self._doubts:
             self._doubts[shard_id] = evolve(self._doubts[shard_id], until=due)
@@ -292,9 +297,9 @@ class StreamFollower:
             self._due[shard_id] = began + pace.interval(began)
 
     def _in_doubt(self, shard_id: str, why: str, trail: ReadTrail | None = None) -> None:
-        """Drop a doubtful page.
+        """Count a doubtful page, which is not used, and set the time of the next read.
 
-        Read again after a pause, at the same position or at a position that ``trail`` chooses.
+        Without ``trail`` the shard is read at the same position; otherwise ``trail`` chooses the position.
         """
         if trail is not None:
             self._positions[shard_id] = trail.turn(self._positions[shard_id])
@@ -303,5 +308,5 @@ class StreamFollower:
         pause = doubling_millis(count, round(IDLE_SECONDS * 1_000), round(LONGEST_DOUBT_SECONDS * 1_000)) / 1_000
         self._doubts[shard_id] = _Doubt(count, self._monotonic() + pause)
         if count >= QUIET_DOUBTS and not count & (count - 1):
-            text = f"shard {shard_id} does not move: {why} ({times(count)}); it is read again until that is not so"
+            text = f"shard {shard_id} does not move: {why} ({times(count)}); it is read again until it moves"
             self._reports.append(Interruption(DependencyException(text)))

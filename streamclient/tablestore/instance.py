@@ -1,7 +1,7 @@
-"""The instance and its keys: from options, from the environment, or the local server's defaults.
+"""The connection settings of a Tablestore instance: from options, from the environment, or the local server's defaults.
 
-Every command takes the same options and reads the same variables of the environment. This module makes every client
-that the package makes for a person. Without options and variables, the client is for ``streamclient server``.
+Every command takes the same options and reads the same environment variables. All commands make their clients by this
+module. Without options and variables, a client calls the local server that ``streamclient server`` starts.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tablestore import OTSClient
 
 LOCAL_ENDPOINT = "http://127.0.0.1:8180"
-"""The default endpoint of ``streamclient server``. The next three constants are defaults of that server, too."""
+"""The default endpoint of ``streamclient server``. The next three constants are also defaults of that server."""
 LOCAL_INSTANCE = "local"
 LOCAL_ACCESS_KEY_ID = "local-access-key-id"
 LOCAL_ACCESS_KEY_SECRET = "local-access-key-secret"
@@ -45,12 +45,17 @@ CONNECTION_SETTINGS = tuple(
         ("region", "region, for which requests are signed with V4", checks.text, ""),
     )
 )
-"""The settings of a connection. Files and Spark require all but the last two; for a local server the endpoint suffices.
-Only commands and ``connect`` also have a default for the endpoint, that of the local server."""
+"""The settings of a connection. Configuration files and Spark's options must name all of them except the security token
+and the region; for a local server they need only the endpoint. Commands and ``connect`` need no setting, because the
+local server is their default."""
 
 
 def chosen(setting: Setting, given: str | None, environment: Mapping[str, str] = os.environ) -> str:
-    """Return the given value. Without it, return the value in the environment or, if that is missing, the default."""
+    """Return ``given``; if it is ``None``, the setting's environment variable; if that is not set, the default.
+
+    Raises:
+        ConfigurationError: the value is empty although the setting needs a value.
+    """
     value = given if given is not None else environment.get(setting.variable, setting.default)
     if value is None or (not value and setting.default != ""):
         option = setting.name.replace("_", "-")
@@ -61,7 +66,7 @@ def chosen(setting: Setting, given: str | None, environment: Mapping[str, str] =
 @checks.explains_names
 @frozen(kw_only=True)
 class Connection:
-    """An instance and the keys for it."""
+    """The endpoint, the name and the access keys of a Tablestore instance."""
 
     endpoint: str = field(default=LOCAL_ENDPOINT, validator=checks.text)
     instance: str = field(default=LOCAL_INSTANCE, validator=checks.text)
@@ -70,15 +75,19 @@ class Connection:
     sts_token: str = field(default="", repr=False, validator=checks.any_text)
     """The security token of temporary keys; empty for permanent keys."""
     region: str = field(default="", validator=checks.any_text)
-    """The region for which requests are signed with signature V4; empty for the older signature."""
+    """The region for signatures of version 4; empty to sign requests with version 2."""
 
     @classmethod
     def of_environment(cls, environment: Mapping[str, str] = os.environ) -> Connection:
-        """Make the connection from the environment. A variable that is not set gets the default of the local server."""
+        """Make the connection from environment variables. For a variable that is not set, use the local server's value.
+
+        Raises:
+            ConfigurationError: a variable is empty although its setting needs a value.
+        """
         return cls(**{setting.name: chosen(setting, None, environment) for setting in CONNECTION_SETTINGS})
 
     def client(self, **options: Any) -> OTSClient:
-        """Make a client of the official SDK, without a call; ``options`` are passed to ``OTSClient`` unchanged.
+        """Make a client of the official SDK, and pass ``options`` to ``OTSClient``. This does not call the service.
 
         Raises:
             ConfigurationError: the SDK cannot work with these values, for example because the endpoint is not a URL.
@@ -98,7 +107,7 @@ class Connection:
         """Make a client for this package's own calls: it logs nothing, and in an outage each call is one attempt.
 
         Raises:
-            ConfigurationError: as in ``client``.
+            ConfigurationError: the SDK cannot work with these values.
         """
         from streamclient.tablestore.signed_calls import with_own_connection  # noqa: PLC0415
         from streamclient.wire.sdk_logging import SILENT, silence  # noqa: PLC0415
@@ -109,11 +118,11 @@ class Connection:
 
 
 def connect(**options: Any) -> OTSClient:
-    """Make a client for the instance in the environment, by default for ``streamclient server`` on this machine.
+    """Make a client for the instance that environment variables name, by default for the local server.
 
-    The function reads ``TABLESTORE_ENDPOINT``, ``TABLESTORE_INSTANCE``, ``TABLESTORE_ACCESS_KEY_ID``,
-    ``TABLESTORE_ACCESS_KEY_SECRET``, ``TABLESTORE_STS_TOKEN`` and ``TABLESTORE_REGION``, as every command does, and
-    makes no call. ``options`` are passed to ``OTSClient`` unchanged.
+    As every command does, the function reads ``TABLESTORE_ENDPOINT``, ``TABLESTORE_INSTANCE``,
+    ``TABLESTORE_ACCESS_KEY_ID``, ``TABLESTORE_ACCESS_KEY_SECRET``, ``TABLESTORE_STS_TOKEN`` and ``TABLESTORE_REGION``.
+    It passes ``options`` to ``OTSClient`` unchanged, and does not call the service.
 
     Raises:
         ConfigurationError: a variable is set and empty, or the SDK cannot work with a variable's value.

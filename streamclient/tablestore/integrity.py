@@ -1,4 +1,4 @@
-"""The check of the bytes of a page of records: a setting of the client that requests the page."""
+"""The check of the bytes of each page of records, chosen for a client."""
 
 from __future__ import annotations
 
@@ -13,39 +13,43 @@ if TYPE_CHECKING:
     from tablestore import OTSClient
 
 _ATTRIBUTE = "_streamclient_integrity"
-"""The attribute of a client that holds the choice. Every copy that is made for leases, tables or counting keeps it."""
+"""The name of the client's attribute that holds the chosen check. Every copy that this package makes of the client
+keeps the attribute."""
 
 
 class Integrity(Enum):
     """The check of a page's bytes, in addition to the checksums of the page's rows, which are always verified.
 
     The checksums cover key, columns and operation. They do not cover a record's sequence, nor the bytes around the
-    records, for example the next iterator. A page without a next iterator ends its shard. A page that was cut lacks
-    that iterator, too. So a page without a next iterator is always compared with its digest, whatever was chosen.
+    records, for example the next iterator. A page without a next iterator ends its shard, but a page that was cut on
+    its way may lack the iterator, too. So each page without a next iterator is compared with its digest, whatever check
+    was chosen.
     """
 
     MD5 = "md5"
-    """The digest of all bytes of the page, which the service sends with the page. This is the default."""
+    """The MD5 digest that the service sends with a page: it must fit all bytes of the page. This is the default."""
 
     TLS = "tls"
-    """The TLS connection, which refuses bytes that were changed on the way. No digest is computed, unless the page
-    cannot be read. The endpoint must begin with ``https://``. If a proxy ends the connection, changes by the proxy are
-    not noticed."""
+    """TLS alone, which refuses bytes that were changed on their way. A digest is computed only if the page cannot be
+    read. The endpoint must begin with ``https://``. If a proxy ends the TLS connection, changes by the proxy are not
+    noticed."""
 
     CHECKSUMS = "checksums"
     """The rows' checksums alone, without digest or TLS. This is the Java SDK's default over plain HTTP. Choose it only
-    for networks that you trust as you trust memory."""
+    for a network that you trust as much as your machine's memory."""
 
 
 def with_integrity(client: OTSClient, integrity: Integrity | str) -> OTSClient:
-    """Return a copy of ``client``, on the same connections, for readers of record pages: workers and tunnels.
+    """Return a copy of ``client`` for workers and tunnels, with ``integrity`` as the check of its pages of records.
 
-    ``integrity`` may also be given by its name. The given client is not changed. The digests of requests and of all
-    other answers are always computed. Such answers are small and have no other checksum, and the answer to a write of
-    the status table decides which worker owns a lease.
+    ``integrity`` may also be its name, for example ``tls``. The copy shares the connections of ``client``, which is not
+    changed. Digests of requests, and of all responses other than pages of records, are always computed. Such responses
+    are small and have no other checksum, and the response to a write of the status table decides which worker owns a
+    lease.
 
     Raises:
-        ConfigurationError: ``TLS`` for an endpoint without it, or ``client`` is not a ``tablestore.OTSClient``.
+        ConfigurationError: ``TLS`` was chosen for an endpoint without TLS, or ``client`` is not a
+            ``tablestore.OTSClient``.
     """
     given = checked_client(client)
     integrity = checks.choice("integrity", Integrity, integrity)
@@ -60,16 +64,16 @@ def with_integrity(client: OTSClient, integrity: Integrity | str) -> OTSClient:
 
 
 def integrity_of(client: Any) -> Integrity:
-    """Return the choice of a client; by default ``MD5``."""
+    """Return the check that ``with_integrity`` has set for ``client``; by default ``MD5``."""
     chosen: Integrity = getattr(client, _ATTRIBUTE, Integrity.MD5)
     return chosen
 
 
 def checked_client(client: Any) -> OTSClient:
-    """Return ``client`` if it is a ``tablestore.OTSClient`` with a possible endpoint.
+    """Return ``client`` if it is a ``tablestore.OTSClient`` whose endpoint is a valid URL.
 
     Raises:
-        ConfigurationError: ``client`` is not such a client.
+        ConfigurationError: ``client`` is not a ``tablestore.OTSClient``, or its endpoint is not a valid URL.
     """
     # The import is here because the SDK takes a third of a second to load, which importing this module should not cost.
     from tablestore import AsyncOTSClient, OTSClient  # noqa: PLC0415

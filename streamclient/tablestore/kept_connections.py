@@ -1,10 +1,11 @@
-"""HTTP exchanges over kept connections, with as little CPU time as Python needs.
+"""HTTP exchanges over kept connections, with little CPU time.
 
-A thousand idle shards cause two hundred empty answers a second, so their cost is the cost of single exchanges. The
-SDK's own way through urllib3, and ``http.client``, spend most of an exchange on header objects that no caller reads.
-This module understands the answers that the service, or a gateway before it, gives to a POST: with a length, in chunks,
-up to the end of the connection, or after interim answers. It refuses any other answer. Every answer is bounded in bytes
-and in time. An answer beyond a bound is a network error that names the bound.
+A worker of a thousand idle shards receives two hundred empty responses a second, so the cost of a single exchange
+counts. urllib3, which the SDK uses, and ``http.client`` spend most of an exchange on header objects that no caller
+reads. This module understands the responses that the service, or a gateway before it, gives to a POST. Such a response
+may have a length, chunks, or no announced end, and interim responses may precede it. The module refuses any other
+response. The size and the duration of a response are bounded. A response beyond a bound is a network error that names
+the bound.
 
 A connection belongs to the process that made it. A forked child begins without connections.
 """
@@ -31,22 +32,23 @@ from streamclient.tablestore.connection_limits import ATTEMPT_WAITS, REST_SECOND
 __all__ = ["HttpAnswer", "KeptConnections", "tell_of_forks"]
 
 KEEPALIVE_SECONDS = 30
-"""The silence after which the kernel probes the peer. Later probes follow in thirds of this time. So devices on the way
-remember the connection, and a dead connection ends after a minute, even during the wait for an answer."""
+"""The idle seconds of a connection after which the kernel probes the peer. Each later probe follows after a third of
+this time. The probes keep the connection known to network devices. A dead connection ends after a minute, even during
+the wait for a response."""
 
 
 class _ForkedHolder(Protocol):
-    """A holder of connections. After a fork the child must not use them, because they belong to the parent."""
+    """An object with connections. After a fork, the child must not use the parent's connections."""
 
     def leave_to_parent(self) -> None:
-        """Stop using the connections, and send nothing over them."""
+        """Stop using the parent's connections, in the child, and send nothing over them."""
 
 
 _holders: weakref.WeakSet[_ForkedHolder] = weakref.WeakSet()
 
 
 def tell_of_forks(holder: _ForkedHolder) -> None:
-    """Call ``holder.leave_to_parent`` in every child that is forked from now on."""
+    """Let every later fork call ``holder.leave_to_parent`` in its child process."""
     _holders.add(holder)
 
 
@@ -55,16 +57,16 @@ def _leave_all_to_parent() -> None:
         holder.leave_to_parent()
 
 
-if hasattr(os, "register_at_fork"):  # not on Windows, which does not fork
+if hasattr(os, "register_at_fork"):  # absent on Windows, which does not fork
     os.register_at_fork(after_in_child=_leave_all_to_parent)
 
 
 class KeptConnections:
-    """Connections to one host, each used by one exchange at a time and kept for the next. Thread-safe.
+    """Connections to one host, which are kept between exchanges. Thread-safe.
 
-    Exchanges that run at the same time have a connection each; afterwards at most ``most_idle`` connections are kept.
-    If no connection can be made, nothing was sent, and the error is one of ``urllib3``. Other errors come from
-    ``http.client`` and ``socket``.
+    Each running exchange has a connection of its own. At most ``most_idle`` idle connections are kept. If no connection
+    can be made, nothing was sent, and the error is an error of ``urllib3``. Other errors come from ``http.client`` and
+    ``socket``.
     """
 
     def __init__(
@@ -79,9 +81,9 @@ class KeptConnections:
     ) -> None:
         """Prepare connections to ``origin``: ``http://HOST[:PORT]``, or ``https://...`` with ``tls``.
 
-        This makes no connection yet. ``timeout_seconds`` bounds each wait; ``attempt_seconds`` bounds one exchange with
-        all its waits, by default a multiple of ``timeout_seconds``. A connection that was unused for more than
-        ``rest_seconds`` is not used again.
+        This makes no connection yet. ``timeout_seconds`` bounds each wait. ``attempt_seconds`` bounds a whole exchange;
+        the default is ``ATTEMPT_WAITS`` times ``timeout_seconds``. A connection that was idle for more than
+        ``rest_seconds`` is not reused.
 
         Raises:
             ConfigurationError: ``origin`` is not the address of a host and port.
@@ -100,9 +102,10 @@ class KeptConnections:
         tell_of_forks(self)
 
     def post(self, target: str, lines: str, body: bytes, *, is_repeatable: bool) -> HttpAnswer:
-        """Send one request; return the answer. If a kept connection is dead, a repeatable request is sent once more.
+        """Send one request to the path ``target``; return the response.
 
-        ``lines`` are the headers except host and length, each with its line end.
+        If a kept connection is dead, a repeatable request is sent once more, over a new connection. ``lines`` are the
+        headers except ``Host`` and ``Content-Length``, each with its line end.
         """
         head = f"POST {target} HTTP/1.1\r\n{self._head}Content-Length: {len(body)}\r\n{lines}\r\n"
         message = head.encode("latin-1") + body
@@ -114,19 +117,20 @@ class KeptConnections:
             try:
                 return self._exchange(kept, message, deadline, is_doubted=is_doubted)
             except (RemoteDisconnected, ConnectionError, SilentError):
-                # The service closes connections that were idle for long, perhaps while a request is on its way.
+                # The service closes a connection after a long idle time, perhaps when a request is on its way.
                 if not is_repeatable:
                     raise
         return self._exchange(self._connect(deadline), message, deadline)
 
     def close(self) -> None:
-        """Close the idle connections. Running exchanges end undisturbed, and later exchanges make new connections."""
+        """Close the idle connections. Running exchanges continue, and later exchanges make new connections."""
         _close_all(self._idle)
 
     def leave_to_parent(self) -> None:
         """Close this process's copies of its parent's sockets, including sockets that the parent is using.
 
-        The parent keeps its own sockets: closing a copy ends no connection, and sends nothing, not even over TLS.
+        The parent's own sockets stay open. Closing a copy does not end the connection, and sends nothing, not even over
+        TLS.
         """
         self._idle.clear()
         for connection in list(self._open):
@@ -142,7 +146,7 @@ class KeptConnections:
         except BaseException as error:
             connection.close()
             if isinstance(error, TimeoutError) and not is_new:
-                self.close()  # the cause of one silent connection has probably hit all connections that rested with it
+                self.close()  # the other idle connections are probably dead for the same reason
             raise
         idle = self._idle
         if not is_kept or len(idle) >= (idle.maxlen or 1):
@@ -151,16 +155,16 @@ class KeptConnections:
         idle.append(connection)
         try:
             if connection.used_at - idle[0].used_at > self._rest_seconds:
-                idle.popleft().close()  # This connection rested longest. One for each exchange is enough.
-        except IndexError:  # other threads took all connections meanwhile
+                idle.popleft().close()  # It was idle longest. Closing one connection per exchange is enough.
+        except IndexError:  # other threads have taken all idle connections meanwhile
             pass
         return answer
 
     def _kept(self, now: float, is_repeatable: bool) -> HttpChannel | None:
-        """Return the idle connection that was used last, or ``None``.
+        """Return the most recently used of the idle connections that can be used, or ``None``.
 
-        In this way superfluous connections rest, and are closed in time. If the request must not be repeated, the
-        connection is always checked first, because the service may have closed it.
+        So connections that are not needed stay idle, until they are closed. For a request that must not be repeated,
+        each connection is checked first, because the service may have closed it.
         """
         while True:
             try:
@@ -187,7 +191,7 @@ class KeptConnections:
         return connection
 
     def _reached(self, deadline: float) -> socket.socket:
-        """Return a socket that is connected to the first of the host's addresses that accepts the connection."""
+        """Try the host's addresses in order; return a socket that is connected to the first that accepts."""
         try:
             addresses = socket.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM)
         except (socket.gaierror, UnicodeError) as error:
@@ -225,7 +229,7 @@ def _keep_alive(plain: socket.socket) -> None:
         "TCP_KEEPINTVL": KEEPALIVE_SECONDS // 3,
         "TCP_KEEPCNT": 3,
     }.items():
-        if hasattr(socket, name):  # operating systems have different options
+        if hasattr(socket, name):  # not every operating system has every option
             plain.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 

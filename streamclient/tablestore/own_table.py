@@ -1,4 +1,7 @@
-"""A table for rows of this package, created, checked and awaited: a status table, or a table of parked records."""
+"""The creation of tables that this package writes, for example a status table or a table of parked records.
+
+An existing table is checked before its use. A new table is read until it answers.
+"""
 
 from __future__ import annotations
 
@@ -20,37 +23,41 @@ _log = logs.logger(__name__)
 _outages = OutageLog(_log)
 
 KEEPS_FOR_EVER = -1
-"""The time to live of this package's tables. With any other value, rows disappear that are still needed."""
+"""The time to live of this package's tables, in Tablestore's number for 'never'. With any other value, the service
+deletes rows that are still needed."""
 
 ONE_VERSION = 1
-"""The largest number of versions that are kept per cell. No reader needs an older version."""
+"""The largest number of versions per cell in this package's tables. No reader needs an older version."""
 
 UNKNOWN_SECONDS = 60.0
-"""The time after this package's CreateTable for which the service may not know the table yet. According to the service,
-a new table may take a minute."""
+"""The seconds after a CreateTable in which reads may still fail because the service does not know the new table. The
+service's documentation says that a new table may take a minute."""
 
 SILENT_SECONDS = 5.0
-"""The seconds of waiting after which the log names the table. A new table may take a minute, so the log usually names a
-new table before it is ready. A look at the progress of a replication waits as long."""
+"""The seconds of waiting for a table after which the log names the table. A new table may take a minute, so usually the
+log names it."""
 
 
 @frozen
 class TablePurpose:
-    """The purpose of a table, with the words that messages use for it."""
+    """The purpose of a table: its key, and the words for it in messages."""
 
     noun: str
-    """The word for a table of this kind."""
+    """The name of this kind of table, for example 'status table'."""
     role: str
-    """The verb after 'cannot' in a message: the use of the table, which a table with another key cannot serve."""
+    """The verb after 'cannot' in the message about a table with a wrong key, for example 'be the status table'."""
     content: str
-    """The information that is lost if the table's rows are lost."""
+    """The noun for the content of the rows, for example 'parked records', in the message about lost rows."""
     key: tuple[tuple[str, str], ...]
     """The names and types of the table's key columns."""
     is_updated: bool = False
-    """Whether the package changes rows by UpdateRow, which a table may forbid."""
+    """Whether the package changes rows by UpdateRow. A table's options may forbid this operation."""
 
     def check(self, name: str, description: Any) -> None:
-        """Raise ``ConfigurationError`` if a table, as the SDK describes it, does not serve the purpose."""
+        """Raise ``ConfigurationError`` if the table ``name`` does not serve the purpose.
+
+        ``description`` is the SDK's response to DescribeTable.
+        """
         schema = tuple((column[0], column[1]) for column in description.table_meta.schema_of_primary_key)
         if schema != self.key:
             raise ConfigurationError(
@@ -75,7 +82,10 @@ class TablePurpose:
 
 @define(eq=False)
 class OwnTable:
-    """One table with its purpose. Other code reads and writes the rows. Thread-safe. No call is repeated."""
+    """A table for ``purpose``, with the calls to create it, check it and wait for it. Thread-safe.
+
+    Other modules read and write the rows.
+    """
 
     client: OTSClient
     name: str
@@ -85,19 +95,20 @@ class OwnTable:
     capacity: tuple[int, int] = (0, 0)
     """The capacity units reserved for reads and for writes."""
     ready_millis: int = 120_000
-    """The longest time until a new table answers, in milliseconds."""
+    """The longest wait until a new table answers reads, in milliseconds."""
     look_millis: int = 100
-    """The time between two reads that try whether the table answers, in milliseconds."""
+    """The pause between two reads that test whether the table answers, in milliseconds."""
     created_at: float | None = None
-    """The time of this object's CreateTable, by ``clock``, with or without an answer; ``None`` before that."""
+    """The time of the CreateTable call, by ``clock``; ``None`` if this process did not create the table."""
     problem: StreamClientError | None = None
-    """The last error of creating the table, or of waiting for it; ``None`` once that succeeded."""
+    """The error of the last attempt to create the table or to read from it; ``None`` after a success."""
 
     def create_if_absent(self) -> bool:
         """Create the table unless it exists; return whether this call created it.
 
-        CreateTable fails with a quota error once the instance has its limit of tables, even if the name exists. So the
-        call first checks whether the table exists, as Java's ``LeaseManager.createLeaseTableIfNotExists`` does.
+        The method first asks the service whether the table exists, as Java's
+        ``LeaseManager.createLeaseTableIfNotExists`` does. In an instance that has its limit of tables, CreateTable
+        would fail with a quota error even for a table that exists.
 
         Raises:
             ConfigurationError: a table of that name exists and does not serve the purpose.
@@ -150,9 +161,9 @@ class OwnTable:
         return True
 
     def wait_until_ready(self, probe: Sequence[tuple[str, object]]) -> StreamClientError | None:
-        """Read the row ``probe``, which never exists, until the table answers.
+        """Wait until the table answers reads of the row with the key ``probe``, which never exists.
 
-        Return the last error if the time is over first. The log names a table that keeps the caller waiting.
+        Return ``None``, or the last error after ``ready_millis``. After ``SILENT_SECONDS`` the log names the table.
         """
         began = self.clock()
         longest = self.ready_millis / 1000
@@ -171,7 +182,7 @@ class OwnTable:
         return None
 
     def _probe(self, probe: Sequence[tuple[str, object]]) -> StreamClientError | None:
-        """Return ``None`` once the table answers, or the error if waiting may help; raise any other error."""
+        """Read once. Return ``None`` if the table answers, or the error if waiting may help; raise any other error."""
         try:
             self.client.get_row(self.name, list(probe), max_version=1)
         except Exception as error:
@@ -182,7 +193,7 @@ class OwnTable:
         return None
 
     def _may_pass(self, failure: DependencyException) -> bool:
-        """Return whether waiting may help, after a passing error or while the service may not know the new table."""
+        """Return whether waiting may help: the error is transient, or the service does not know a new table yet."""
         is_new = self.created_at is not None and self.clock() - self.created_at < UNKNOWN_SECONDS
         return failure.kind is not ErrorKind.PERMANENT or (is_new and failure.code == OBJECT_NOT_EXIST)
 

@@ -1,7 +1,7 @@
-"""Ranges of rows, page by page, for all readers. A page that does not advance is refused.
+"""The reading of rows in ranges of keys, page by page. A page that does not advance in the range is refused.
 
-``scan`` reads rows of a status table or a parking store as the SDK gives them. ``TableScan`` reads rows of any other
-table, with every name exactly as it is stored.
+``scan`` reads rows of a status table or a parking store, as objects of the SDK. ``TableScan`` reads rows of any other
+table, with every column name exactly as the service stores it.
 """
 
 from __future__ import annotations
@@ -27,20 +27,21 @@ from streamclient.wire.rows import KeyBound
 from streamclient.wire.service_errors import classify
 
 MOST_PAGES = 100_000
-"""The largest number of pages of a scan. A page of a status table or a parking store holds up to 5,000 rows, so more
-pages mean that the rows do not end."""
+"""The largest number of pages that ``scan`` reads. A page holds up to 5,000 rows of a status table or a parking store,
+so a scan with more pages will never end."""
 
 Call = Callable[[Callable[[], Any]], Any]
-"""A function that makes one call. It may raise the call's errors unchanged, or translated."""
+"""A function that calls its argument and returns the result. It may translate the errors of the call."""
 
 Bounds: TypeAlias = tuple[tuple[str, KeyValue | KeyBound], ...]
-"""A key, or a position between keys, by columns."""
+"""A key, or a position between keys: for each key column its name, and its value or a bound."""
 
 Bound: TypeAlias = Sequence[KeyValue | KeyBound] | None
-"""A key, or a position between keys, perhaps without the last columns; ``None`` is the table's beginning or end."""
+"""The beginning or the end of a range of keys: the values of all key columns, or of the first ones. ``None`` is the
+beginning or the end of the table."""
 
 Page: TypeAlias = tuple[tuple[KeyValue, ...] | None, list[Row]]
-"""The key at which reading continues, ``None`` at the end, and the rows."""
+"""The key at which the next page begins (``None`` at the end of the range), and the rows of this page."""
 
 _Start = TypeVar("_Start")
 _Rows = TypeVar("_Rows", bound=Sequence[Any])
@@ -49,10 +50,10 @@ _Rows = TypeVar("_Rows", bound=Sequence[Any])
 def pages(
     read: Callable[[_Start, int | None], tuple[_Start | None, _Rows]], start: _Start, limit: int | None
 ) -> Iterator[tuple[_Start | None, _Rows]]:
-    """Read page after page from ``start`` to the end, or until ``limit`` rows were read; yield each page.
+    """Read and yield page after page from ``start`` to the end, or until ``limit`` rows were read.
 
-    ``read`` takes the start of a page and the number of rows that are left to read, ``None`` for all. It returns the
-    start of the next page, and the rows. A page is yielded as ``read`` returned it.
+    ``read`` takes the start of a page, and the number of rows that are still wanted (``None`` for all). It returns the
+    page: the start of the next page, and the rows.
     """
     while True:
         following, rows = read(start, limit)
@@ -65,24 +66,24 @@ def pages(
 
 @frozen(kw_only=True)
 class TableScan:
-    """Reads rows of a table in the order of their keys; ``repeater`` repeats the call for each page."""
+    """A reader of a table's rows in the order of their keys. ``repeater`` repeats a failed call for a page."""
 
     calls: SignedCalls
     table: str
     key: Sequence[str]
     """The names of the key columns."""
     max_versions: int = 1
-    """The largest number of versions of each column."""
+    """The largest number of versions to read of each column."""
     columns: Sequence[str] = ()
     """The columns to read; empty for all. The service leaves out a row that has none of these columns."""
     row_filter: bytes | None = None
     repeater: Repeater = field(factory=lambda: Repeater(ReadRetry()))
 
     def pages(self, start: Bound = None, end: Bound = None, *, limit: int | None = None) -> Iterator[Page]:
-        """Read the pages from ``start`` on and before ``end``, with at most ``limit`` rows in all; yield each.
+        """Read and yield the pages of rows from ``start`` on and before ``end``, with at most ``limit`` rows in all.
 
         Raises:
-            StreamClientError: the service does not answer, or its pages do not move on.
+            StreamClientError: a call failed even after its repetitions, or a page does not advance.
         """
 
         def read(begin: Bound, left: int | None) -> Page:
@@ -91,14 +92,14 @@ class TableScan:
         return cast(Iterator[Page], pages(read, start, limit))
 
     def rows(self, start: Bound = None, end: Bound = None, *, limit: int | None = None) -> Iterator[Row]:
-        """Yield each row of ``pages``."""
+        """Read the pages as ``pages`` does, and yield each of their rows."""
         return chain.from_iterable(rows for _, rows in self.pages(start, end, limit=limit))
 
     def page(self, start: Bound = None, end: Bound = None, *, limit: int | None = None) -> Page:
-        """Read one page, with one call.
+        """Read the first page of rows from ``start`` on and before ``end``, with one call.
 
         Raises:
-            StreamClientError: the call failed, or its page does not move on.
+            StreamClientError: the call failed, or the page does not advance.
         """
         first = _bound(self.key, start, KeyBound.INF_MIN)
         last = _bound(self.key, end, KeyBound.INF_MAX if end is None else KeyBound.INF_MIN)
@@ -146,12 +147,12 @@ def scan(
     limit: int | None = None,
     call: Call = lambda read: read(),
 ) -> Iterator[Any]:
-    """Yield at most ``limit`` rows from ``start`` on and before ``end``, as the SDK gives them.
+    """Read at most ``limit`` rows from ``start`` on and before ``end``; yield them as objects of the SDK.
 
-    Errors of ``call`` are raised unchanged.
+    ``call`` makes the request for each page, and its errors are raised unchanged.
 
     Raises:
-        DependencyException: a page does not move on; the call may be repeated.
+        DependencyException: a page does not advance. The caller may repeat the scan.
         StreamClientException: the pages do not end.
     """
 
@@ -178,27 +179,27 @@ def require_progress(
     *,
     is_backward: bool = False,
 ) -> None:
-    """Refuse a page whose rows begin before its start, or whose next key is not after all of its rows.
+    """Refuse a page whose rows begin before ``start``, or whose next key ``following`` is not after its rows.
 
-    The check costs three comparisons per page. Without the check, a service that repeats a page would be read, and
-    copied, for ever.
+    Without this check, a reader would read and copy forever if the service repeated a page. The check costs at most
+    two comparisons per page.
 
     Raises:
-        DependencyException: the page does not move on; no part of it may be used, and the call may be repeated.
+        DependencyException: the page does not advance. No part of it may be used. The call may be repeated.
     """
     if rows:
         first, last = rows[0].primary_key, rows[-1].primary_key
         if _is_before(first, start, is_backward):
-            raise _refused(table, start, f"it has a row at {_shown(first)}, which is before that")
+            raise _refused(table, start, f"it has a row at {_shown(first)}, which is before the start")
         if following and not _is_before(last, following, is_backward):
             where = f"it goes on at {_shown(following)}, which is not after its last row, {_shown(last)}"
             raise _refused(table, start, where)
     elif following and not _is_before(start, following, is_backward):
-        raise _refused(table, start, f"it goes on at {_shown(following)}, which is not after that")
+        raise _refused(table, start, f"it goes on at {_shown(following)}, which is not after the start")
 
 
 def key_order(key: Iterable[Any]) -> list[tuple[int, Any]]:
-    """Return the values of a key in a form that compares like the key: bounds around all values, texts by bytes."""
+    """Return ``key`` in a form that sorts as in Tablestore. Bounds sort before or after all values."""
     return [_comparable(value) for value in key]
 
 
@@ -239,7 +240,7 @@ def _name(value: Any, names: dict[Any, str]) -> str:
 
 
 def record_of(row: Row) -> StreamRecord:
-    """Return a row as a record: a put with the versions of the row, and without a position in the stream."""
+    """Return a row as a record of type PUT, with all versions of the row, and without a position in a stream."""
     columns = tuple(
         RecordColumn(cell.name, ColumnOperation.PUT, cast(ColumnValue, cell.value), cell.timestamp_millis)
         for cell in row.cells
@@ -249,17 +250,17 @@ def record_of(row: Row) -> StreamRecord:
 
 
 def key_text(key: tuple[KeyValue, ...] | None) -> str:
-    """Return a key as text that ``key_from`` reads; empty for ``None``."""
+    """Return ``key`` as a text that ``key_from`` reads; empty for ``None``."""
     if key is None:
         return ""
     return json.dumps([{"hex": bytes(value).hex()} if isinstance(value, bytes | bytearray) else value for value in key])
 
 
 def key_from(text: str) -> tuple[KeyValue, ...] | None:
-    """Return the key from a text of ``key_text``.
+    """Return the key that ``key_text`` wrote as ``text``.
 
     Raises:
-        StreamClientException: ``key_text`` did not write this text.
+        StreamClientException: ``text`` is damaged.
     """
     if not text:
         return None
@@ -271,14 +272,14 @@ def key_from(text: str) -> tuple[KeyValue, ...] | None:
 
 
 def key_of(row: Row) -> tuple[KeyValue, ...]:
-    """Return the key of a stored row. The key columns of a stored row are never bounds.
+    """Return the values of a row's key columns.
 
     Raises:
-        CodecError: a key column is a bound.
+        CodecError: a key column is a bound, such as ``INF_MIN``, which a stored row never has.
     """
     values = []
     for name, value in row.primary_key:
         if isinstance(value, KeyBound):
-            raise CodecError(f"the key column {name!r} of a stored row is {value.name}")
+            raise CodecError(f"the key column {name!r} of a stored row is {value.name}, expected a value")
         values.append(value)
     return tuple(values)

@@ -1,4 +1,4 @@
-"""Repetition of stream reads. The number and the duration are bounded, and a request to stop ends the repetition."""
+"""The repetition of failed reads. Its number and its duration are bounded, and an event can end it."""
 
 from __future__ import annotations
 
@@ -18,38 +18,38 @@ _log = logs.logger(__name__)
 _T = TypeVar("_T")
 
 _THROTTLED_FACTOR = 4
-"""The factor by which a pause is longer after throttling, because throttling passes more slowly than a lost connection.
-The Python SDK waits 2.5 times as long and starts higher."""
+"""The factor by which the first pause is longer after throttling, because throttling lasts longer than a lost
+connection. The Python SDK's factor is 2.5, with a longer first pause."""
 
 
 @checks.explains_names
 @frozen(kw_only=True)
 class ReadRetry:
-    """The number of repetitions of one stream read, and the pauses before them.
+    """The number of repetitions of one failed read, and the pauses before them.
 
-    A read is repeated only after throttling, passing refusals and network errors. The pause doubles from
-    ``shortest_pause_millis`` to ``longest_pause_millis`` and is shortened at random by up to a quarter. The repetitions
-    end after ``retries``. They end earlier if the next pause would end later than ``total_millis`` after the first
-    attempt.
+    A read is repeated only after throttling, transient refusals and network errors. The pause doubles from
+    ``shortest_pause_millis`` to ``longest_pause_millis``, and each pause is shortened at random by up to a quarter. The
+    repetitions end after ``retries``, or when the next repetition would begin later than ``total_millis`` after the
+    first attempt.
     """
 
     retries: int = field(default=10, validator=checks.not_negative)
-    """The largest number of repetitions, by default that of the Java stream client; 0 tries once."""
+    """The largest number of repetitions. With 0, a read is tried once. The Java stream client has the same default."""
     shortest_pause_millis: int = field(default=50, validator=checks.not_negative)
     longest_pause_millis: int = field(default=1_000, validator=checks.not_negative)
     total_millis: int = field(default=30_000, validator=checks.not_negative)
-    """The latest start of an attempt, counted from the start of the first attempt. An attempt takes at most twice the
-    socket time-out."""
+    """The milliseconds after the start of the first attempt in which the last attempt must begin. By default an attempt
+    takes at most twice the client's ``socket_timeout``."""
 
     def pause_seconds(self, failures: int, kind: ErrorKind, dice: random.Random) -> float:
-        """Return the pause after ``failures`` consecutive failures, the last of which was of ``kind``."""
+        """Return the pause after ``failures`` consecutive failures; ``kind`` is the kind of the last failure."""
         factor = _THROTTLED_FACTOR if kind is ErrorKind.THROTTLED else 1
         pause = doubling_millis(failures, self.shortest_pause_millis * factor, self.longest_pause_millis)
         return with_jitter(pause, dice) / 1_000
 
 
 class Repeater:
-    """Calls a read until it succeeds, fails for good, or a bound is reached. Thread-safe."""
+    """A caller of read functions, which repeats a failed read within the bounds of a ``ReadRetry``. Thread-safe."""
 
     def __init__(
         self,
@@ -59,14 +59,17 @@ class Repeater:
         monotonic: Callable[[], float] = time.monotonic,
         dice: random.Random | None = None,
     ) -> None:
-        """Make a repeater. Setting ``stop`` ends every pause immediately; the read then raises its last error."""
+        """Make a repeater with the bounds of ``retry``.
+
+        Setting ``stop`` ends every pause immediately. The call then raises the last error of its read.
+        """
         self._retry = retry
         self._stop = Event() if stop is None else stop
         self._monotonic = monotonic
         self._dice = random.Random() if dice is None else dice
 
     def call(self, name: str, read: Callable[[], _T]) -> _T:
-        """Return the result of ``read``, which raises only errors of this package; ``name`` is for the log."""
+        """Call ``read``, which raises only errors of this package, and return its result. The log uses ``name``."""
         latest = self._monotonic() + self._retry.total_millis / 1_000
         for failures in range(1, self._retry.retries + 2):
             try:

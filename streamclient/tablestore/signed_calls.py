@@ -1,7 +1,7 @@
-"""One signed call with a user's own ``OTSClient``: its endpoint, credentials, signature and time-out.
+"""Signed calls of the service with the endpoint, credentials, signer and time-out of a user's ``OTSClient``.
 
-The client is never changed. The rules for headers and signatures are the same as in the Python SDK 6.4
-(``protocol.py``, ``auth.py``). This module also makes the SDK's checks of an answer, in the same order.
+The client is never changed. Headers and signatures follow the rules of the Python SDK 6.4 (``protocol.py``,
+``auth.py``). This module also makes the SDK's checks of a response, in the SDK's order.
 """
 
 from __future__ import annotations
@@ -47,72 +47,72 @@ from streamclient.wire.signature import (
 API_VERSION = "2015-12-31"
 
 MOST_SKEW_SECONDS = 15 * 60
-"""The largest difference between an answer's date and this machine's clock, as in the SDK."""
+"""The largest accepted difference between the date of a response and this machine's clock, as in the SDK."""
 
 CACHED_DATES = 8
-"""The largest number of parsed dates that are kept. Dates are whole seconds, and many calls are made within one
-second."""
+"""The number of response dates whose parsed values are cached. Responses within one second have the same date."""
 
 CACHED_ENVELOPES = 16
-"""The number of request heads that are kept: about as many as two clients need for their operations in a second."""
+"""The number of request headers that are cached: about as many as the operations of two clients need in a second."""
 
 NEEDED_HEADERS = ("x-ots-contentmd5", "x-ots-requestid", "x-ots-date", "x-ots-contenttype")
-"""The headers of every successful answer to a table or stream operation."""
+"""The headers that a successful response to a table or stream operation must have."""
 
 SUCCESS = 200
-"""The only HTTP status of a success of the service. Another status below 300 comes from a system on the way."""
+"""The HTTP status of every success of the service. Any other status below 300 comes from a gateway."""
 
 _ALL_NEEDED = frozenset(NEEDED_HEADERS)
 _DIGEST_HEADER = "x-ots-contentmd5"
 _DIGEST = "\x00"
-"""The placeholder for the digest of a body. No header can contain it."""
+"""The placeholder for the digest of a body in the signed text. No header can contain this character."""
 
 _SECONDS = len("2026-01-31T23:59:59")
 
 _SET_PER_CALL = ("x-ots-contentmd5", SIGNATURE_V2_HEADER, SIGNATURE_V4_HEADER)
 
 Exchange = Callable[[str, str, bytes, bool], HttpAnswer]
-"""A function that sends one request. It takes the path, the header lines, the body, and whether the request may be
-repeated."""
+"""A function that sends one request and returns the response. It takes the path, the header lines, the body, and
+whether the request may be sent twice."""
 
 SHOWN_BYTES = 100
-"""The largest number of bytes of an unreadable refusal that a message quotes: enough to recognise a gateway's page."""
+"""The number of bytes that an error message quotes of an unreadable refusal: enough to recognise a gateway's page."""
 
 AnswerT = TypeVar("AnswerT")
 PageT = TypeVar("PageT")
 
 
 class SignedCalls:
-    """Sends requests as the client itself would, each once; see ``KeptConnections`` for dead ones. Thread-safe."""
+    """Signed calls with one client's settings. A call is repeated only after a dead connection. Thread-safe."""
 
     def __init__(self, client: Any) -> None:
-        """Prepare calls, without connecting.
+        """Prepare calls with the settings of ``client``, without connecting.
 
         Raises:
             ConfigurationError: ``client`` is not a ``tablestore.OTSClient``.
         """
         self.client: Any = checked_client(client)
-        """The client whose settings these calls use."""
+        """The ``OTSClient`` whose settings the calls use."""
         self.checks_pages: bool = integrity_of(client) is Integrity.MD5
-        """Whether pages of records are compared with their digest before they are decoded, as all other answers are."""
+        """Whether pages are compared with their digest before decoding. All other responses are always compared."""
         self._exchange = _exchange_of(client)
         self._keys: dict[tuple[str, str, str], str] = {}
 
     def call(self, operation: str, body: bytes, *, is_repeatable: bool) -> bytes:
-        """Send a table or stream operation; check the answer's headers and signature, and return the answer's body.
+        """Send a table or stream operation, check the response's headers and signature, and return its body.
 
         Raises:
-            OTSServiceError: the service refused, with its code.
-            OTSClientError: the answer cannot be trusted.
-            OSError, HTTPException, urllib3.exceptions.HTTPError: no answer came.
+            OTSServiceError: the service refused the operation; the error has its code.
+            OTSClientError: the response cannot be trusted.
+            OSError, HTTPException, urllib3.exceptions.HTTPError: no response came.
         """
         return self._answer(operation, body, is_repeatable=is_repeatable, checks_digest=True).body
 
     def read(self, operation: str, body: bytes, decode: Callable[[bytes], AnswerT], *, is_repeatable: bool) -> AnswerT:
-        """Send a table or stream operation; return the answer as ``decode`` reads it. Errors are as in ``call``.
+        """Send a table or stream operation, and return the response's body as ``decode`` decodes it.
 
         Raises:
-            AnswerError: ``decode`` raised ``CodecError`` for an answer that arrived as it was sent.
+            AnswerError: ``decode`` raised ``CodecError``, although the response arrived undamaged.
+            OTSServiceError, OTSClientError, OSError and others: as in ``call``.
         """
         answer = self._answer(operation, body, is_repeatable=is_repeatable, checks_digest=True)
         try:
@@ -123,15 +123,15 @@ class SignedCalls:
     def page(
         self, operation: str, body: bytes, decode: Callable[[bytes], PageT], *, is_last: Callable[[PageT], bool]
     ) -> PageT:
-        """Request a page of records; return it as ``decode`` reads it. The client's ``Integrity`` checks its bytes.
+        """Request a page of records, check its bytes by the client's ``Integrity``, and return it decoded.
 
-        A page that cannot be read is always compared with its digest. If the page was damaged on its way, the call may
-        be repeated; if the service itself has damaged the page, it may not. A page for which ``is_last`` is true ends
-        its shard for good, and looks like a page that was cut between two records. So such a page is also always
-        compared with its digest, and the end of its body must have been announced, by a length or by chunks.
+        Two kinds of pages are compared with their digest, whatever ``Integrity`` was chosen. The first is a page that
+        ``decode`` cannot read, because the call may be repeated only if the page was damaged on its way. The second is
+        a page for which ``is_last`` is true. Such a page ends its shard for good, but a page that was cut between two
+        records looks the same. So the end of its body must also have been announced, by a length or by chunks.
 
         Raises:
-            DisorderError: ``decode`` raised it, for bytes that arrived as they were sent.
+            DisorderError: the records are out of order, although the page arrived undamaged.
             AnswerError: ``decode`` raised another ``CodecError``, or a last page may have been cut.
             OTSServiceError, OTSClientError, OSError and others: as in ``call``.
         """
@@ -174,7 +174,7 @@ class SignedCalls:
         *,
         is_repeatable: bool,
     ) -> Any:
-        """Send a message of this package's schema; return the answer as ``decode`` reads it.
+        """Send a message of this package's schema; return the response message as ``decode`` converts it.
 
         Errors are as in ``read``.
         """
@@ -185,19 +185,19 @@ class SignedCalls:
         return self.read(operation, request.SerializeToString(), read, is_repeatable=is_repeatable)
 
     def send(self, path: str, body: bytes, *, is_repeatable: bool) -> HttpAnswer:
-        """Send ``body``; return the answer unchecked.
+        """Sign ``body`` and send it to ``path``; return the response without the checks of ``call``.
 
-        This is for endpoints with other headers, such as the tunnel endpoints.
+        The tunnel endpoints need this method, because their responses have other headers.
         """
         lines, _ = self._signed(path, body, credentials_of(self.client.credentials_provider))
         return self._exchange(path, lines, body, is_repeatable)
 
     def _signed(self, path: str, body: bytes, credentials: Any) -> tuple[str, str]:
-        """Return the header lines of a request, and the key that signs its answer."""
+        """Return the header lines of a request, and the key with which the service signs the response."""
         client = self.client
         signer = client._signer
         kind = type(signer)
-        if kind is not SignV2 and kind is not SignV4:  # the user's own signer, which may know more than this module
+        if kind is not SignV2 and kind is not SignV4:  # a signer of the user's own, which may follow other rules
             context = RequestContext(credentials)
             made = client.protocol._make_request_headers(body, path, signer, context)
             return _lines_of(made), _text(signer.get_signing_key(context))
@@ -222,15 +222,15 @@ class SignedCalls:
         key = self._keys.get((secret, date, region))
         if key is None:
             key = derive_v4_key(secret, date, region)
-            self._keys = {(secret, date, region): key}  # one day and one pair of keys: no more are in use together
+            self._keys = {(secret, date, region): key}  # only one date and one secret are in use at a time
         return key
 
 
 class OwnConnection:
-    """Replaces the SDK's pool in a copy of a client, so that the SDK's own calls also use this package's connections.
+    """A replacement of the SDK's connection pool, for calls that the SDK sends itself. Thread-safe.
 
-    With the SDK's pool, urllib3 tries a refused connection four times in a row and logs each attempt, so an outage
-    fills thousands of lines. Errors come from urllib3, as with the pool. Thread-safe.
+    With the SDK's pool, urllib3 tries a refused connection four times and logs each attempt, so an outage fills the
+    log. As with the pool, a failed connection raises errors of urllib3.
     """
 
     def __init__(self, exchange: Exchange) -> None:
@@ -239,12 +239,12 @@ class OwnConnection:
     def send_receive(
         self, url: str, request_headers: Mapping[str, str], request_body: bytes
     ) -> tuple[int, str, dict[str, str], bytes]:
-        """Send a request, and return its answer, like the SDK's ``ConnectionPool``.
+        """Send a request, and return the response as the SDK's ``ConnectionPool`` does.
 
         The request is sent only once, because it may be a write.
 
         Raises:
-            AnswerError: the SDK would use the answer, but it is not the service's, or may have been cut.
+            AnswerError: the response is not from the service, or may have been cut. The SDK would not notice this.
         """
         answer = self._exchange(url, _lines_of(request_headers), request_body, False)
         try:
@@ -259,13 +259,13 @@ class OwnConnection:
 
 
 _REPLACEABLE = (ConnectionPool, OwnConnection)
-"""The classes of connections that may be replaced. A connection of any other class is the user's own choice."""
+"""The classes of connections that this package replaces in a client. A connection of any other class is kept."""
 
 
 def with_own_connection(client: Any) -> Any:
-    """Return a copy of ``client`` with connections of its own, with the same time-out and number of kept connections.
+    """Return a copy of ``client`` with connections of this package, and with the same time-out and pool size.
 
-    The copy's errors distinguish an answer that cannot be used from a request that cannot be made. If the client has a
+    The copy's errors distinguish a response that cannot be used from a request that cannot be made. If the client has a
     connection of the user's own, the copy keeps that connection.
     """
     own = copy(client)
@@ -277,7 +277,7 @@ def with_own_connection(client: Any) -> Any:
 
 
 def _exchange_of(client: Any) -> Exchange:
-    """Return an exchange over connections of this package, set like the client's, or over the user's own connection."""
+    """Return a function that sends requests over this package's connections, or over the user's own connection."""
     timeout = client.socket_timeout
     is_number = isinstance(timeout, int | float) and not isinstance(timeout, bool)
     if type(client.connection) not in _REPLACEABLE or not (is_number or timeout is None):
@@ -299,11 +299,10 @@ def _exchange_of(client: Any) -> Exchange:
 
 
 class _OthersConnection:
-    """An ``Exchange`` over a user's own connection in a client, with that connection's own limits.
+    """An ``Exchange`` over the client's own connection, with the limits of that connection.
 
-    If a connection was used before a fork, it may have sockets that the parent uses, too. So the child refuses such a
-    connection. If the connection is the SDK's own pool, the child makes a new pool. A connection that was not used yet
-    must survive the fork by itself.
+    A connection that was used before a fork may share sockets with the parent, so the child refuses to use it. If the
+    connection is the SDK's pool, the child makes a new pool. The child uses an unused connection as it is.
     """
 
     def __init__(self, client: Any) -> None:
@@ -328,7 +327,7 @@ class _OthersConnection:
         return HttpAnswer(status, headers, answer, has_end)
 
     def leave_to_parent(self) -> None:
-        """Use no connection that the parent has opened."""
+        """Make a new pool in a child process, or refuse the user's connection if the parent has used it."""
         client = self._client
         if type(self._connection) is ConnectionPool:
             self._connection = ConnectionPool(
@@ -339,7 +338,7 @@ class _OthersConnection:
 
 
 def _tls(version: Any) -> ssl.SSLContext:
-    """Make the TLS context as the SDK's pool does."""
+    """Make the same TLS context as the SDK's pool, for the TLS ``version``."""
     context = create_urllib3_context(ssl_version=version, cert_reqs=ssl.CERT_REQUIRED)
     context.check_hostname = True
     context.load_verify_locations(certifi.where())
@@ -350,9 +349,9 @@ def _tls(version: Any) -> ssl.SSLContext:
 def _envelope(
     path: str, now: int, sender: tuple[str, str, str | None], more: tuple[tuple[str, str], ...], user_agent: str
 ) -> tuple[str, str, str]:
-    """Return the text that all requests to ``path`` share while the clock shows the same second.
+    """Return the texts that all requests to ``path`` share within the second ``now``.
 
-    The result is the header lines, and the signed text before and after the digest. ``sender`` is access key id,
+    These are the header lines, and the signed text before and after the body's digest. ``sender`` is access key id,
     instance and security token.
     """
     key_id, instance, token = sender
@@ -375,13 +374,13 @@ def _lines_of(headers: Mapping[str, str]) -> str:
 
 
 def headers_of(lines: str) -> dict[str, str]:
-    """Return the headers in the header lines of a request or an answer."""
+    """Parse the header lines of a request or a response; return the values by header name."""
     parts = (line.partition(": ") for line in lines.split("\r\n")[:-1])
     return {name: value for name, _, value in parts}
 
 
 def is_damaged(answer: HttpAnswer) -> bool:
-    """Return whether the body differs from the digest in the answer's headers; ``False`` if they have no digest."""
+    """Return whether the body differs from the digest in the response's headers; ``False`` without such a header."""
     digest = answer.headers.get(_DIGEST_HEADER)
     return digest is not None and digest != content_md5(answer.body)
 
@@ -405,18 +404,18 @@ def _require_end(answer: HttpAnswer) -> None:
 
 
 def _require_refusal(answer: HttpAnswer) -> None:
-    """Raise ``OTSClientError`` for a refusal by the service that may have been cut."""
+    """Raise ``OTSClientError`` if the response is a refusal by the service whose body may have been cut."""
     if not answer.has_end and _DIGEST_HEADER not in answer.headers and is_services(answer.headers):
         _require_end(answer)
 
 
 def _require_whole(answer: HttpAnswer) -> None:
-    """Raise ``OTSClientError`` for a last page that may have been cut."""
+    """Raise ``OTSClientError`` if the response, a shard's last page, may have been cut."""
     _require_end(answer)
     if is_damaged(answer):
         raise OTSClientError(
             f"The page has no next iterator, and would end its shard; but it was probably cut: {_beginning_of(answer)} "
-            "came, whose MD5 is not the one that the service has sent with them. A gateway on the way is the likely "
+            "came, whose MD5 is not the one that the service has sent with it. A gateway on the way is the likely "
             "cause.",
             answer.status,
         )
@@ -462,9 +461,9 @@ def _check_signature(path: str, headers: Mapping[str, str], given: str, key_id: 
 
 @lru_cache(maxsize=CACHED_DATES)
 def _seconds_of(date: str, end: str) -> float:
-    """Return ``date`` as seconds since 1970. The date has no fraction; ``end`` is its last character.
+    """Convert ``date``, such as ``2026-01-31T23:59:59``, to seconds since 1970; ``end``, the time zone, must be ``Z``.
 
-    The function does not use ``strptime``, which costs as much as the whole call.
+    The function does not use ``strptime``, which takes as much CPU time as the rest of a call.
     """
     try:
         year, month, day = int(date[:4]), int(date[5:7]), int(date[8:10])

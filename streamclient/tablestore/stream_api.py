@@ -1,4 +1,4 @@
-"""The stream operations that the rest of the package needs, and the values that they return."""
+"""The interface to the service's stream operations, and the values that they return."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from streamclient.records import StreamRecord
 
 @frozen
 class StreamSummary:
-    """A stream in the answer of ListStream."""
+    """A stream in the list that ListStream returns."""
 
     stream_id: str
     table_name: str
@@ -25,7 +25,7 @@ class StreamSummary:
 
 
 class StreamStatus(Enum):
-    """The state of a stream; wait for ACTIVE after enabling it."""
+    """The state of a stream. After a stream is enabled, wait until its state is ACTIVE."""
 
     ENABLING = "ENABLING"
     ACTIVE = "ACTIVE"
@@ -33,7 +33,7 @@ class StreamStatus(Enum):
 
 @frozen
 class StreamDescription:
-    """A complete answer of DescribeStream, joined from all of its pages."""
+    """A stream with its state and all its shards, joined from all pages of DescribeStream."""
 
     stream_id: str
     table_name: str
@@ -45,19 +45,19 @@ class StreamDescription:
 
 @frozen
 class RecordPage:
-    """One answer of GetStreamRecord."""
+    """A page of records of one shard, as one GetStreamRecord returns it."""
 
     records: Sequence[StreamRecord]
-    """The records, oldest first. A codec may make a record only when the record is first read; ``place_of`` makes no
-    record."""
+    """The records, oldest first. A codec may delay making a record object until the object is first used. ``place_of``
+    reads a record's position without making the object."""
     next_position: Position
-    """``Position.SHARD_END`` once the shard is closed and read to its end; otherwise the next iterator."""
+    """The iterator of the next page, or ``Position.SHARD_END`` if the shard is closed and read to its end."""
     may_more_record: bool | None = None
-    """The service's hint that more records wait; ``None`` if it gives no hint."""
+    """The service's hint whether the shard has more records now; ``None`` if the service gave no hint."""
     body_bytes: int = 0
-    """The size of the response body."""
+    """The size of the response body, in bytes."""
     read_units: int = 0
-    """The capacity units that the page has cost, as the service reports them; 0 if it does not."""
+    """The capacity units that the service charged for the page; 0 if the response does not report them."""
 
 
 LONGEST_EXPIRATION_HOURS = 168
@@ -72,15 +72,15 @@ _column_names = checks.Check(
 @checks.explains_names
 @frozen
 class StreamSpecification:
-    """The stream setting of CreateTable and UpdateTable."""
+    """The stream setting in a request of CreateTable or UpdateTable: the stream on or off, and its options."""
 
     enable_stream: bool = field(validator=checks.flag)
     expiration_time_hours: int | None = field(
         default=None, validator=checks.optional(checks.whole(1, LONGEST_EXPIRATION_HOURS))
     )
-    """The retention in hours, 1 to 168; required to enable a stream, forbidden to disable it."""
+    """The retention in hours, 1 to 168. It is required to enable a stream, and must be ``None`` to disable it."""
     columns_to_get: tuple[str, ...] = field(default=(), validator=_column_names)
-    """The origin columns: attributes whose previous values accompany each record."""
+    """The attribute columns whose previous values the service adds to each record ("origin columns")."""
 
     def __attrs_post_init__(self) -> None:
         if self.enable_stream:
@@ -91,7 +91,7 @@ class StreamSpecification:
 
 @frozen
 class StreamDetails:
-    """The stream part of DescribeTable. Only ``enable_stream`` is set for a table whose stream is off."""
+    """The stream of a table, as DescribeTable describes it. If the stream is off, only ``enable_stream`` is set."""
 
     enable_stream: bool
     stream_id: str | None = None
@@ -101,28 +101,29 @@ class StreamDetails:
 
 
 class StreamApi(Protocol):
-    """The stream operations. All are reads and safe to repeat; implementations are thread-safe.
+    """The interface to the stream operations, which are all reads. Implementations must be thread-safe.
 
-    Every method first retries throttling, transient errors, network errors and answers that cannot be read
-    (``UnreadableAnswerError``); the retries are bounded. A call that still fails raises ``DependencyException``. A page
+    Every method retries throttling, transient errors, network errors and responses that cannot be decoded
+    (``UnreadableAnswerError``), for a bounded time. A call that still fails raises ``DependencyException``. A page
     whose records are out of order raises ``DisorderError``.
     """
 
     def list_stream(self, table_name: str | None = None) -> Sequence[StreamSummary]:
-        """Return the streams of one table (at most one stream), or of the whole instance."""
+        """Return the stream of ``table_name`` (at most one), or by default all streams of the instance."""
 
     def describe_stream(self, stream_id: str) -> StreamDescription:
-        """Return the stream with all its shards, from all pages."""
+        """Return the stream with all its shards, joined from all pages of DescribeStream."""
 
     def get_shard_iterator(self, stream_id: str, shard_id: str, timestamp_micros: int | None = None) -> str:
-        """Return the iterator of the oldest record, or of records written at or after a time.
+        """Return the iterator of the shard's oldest record, or of records written at or after ``timestamp_micros``.
 
-        The method follows continuation tokens.
+        If the service returns a continuation token instead of an iterator, the method repeats the request with the
+        token.
         """
 
     def get_stream_record(self, shard_iterator: str, limit: int | None = None) -> RecordPage:
-        """Return one page of records from the iterator on, oldest first.
+        """Return one page of at most ``limit`` records from ``shard_iterator`` on, oldest first.
 
         Raises:
-            TrimmedDataException: the records at the iterator are past retention.
+            TrimmedDataException: the records at ``shard_iterator`` are older than the retention.
         """

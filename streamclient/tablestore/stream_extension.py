@@ -1,8 +1,8 @@
-"""The stream setting of CreateTable and UpdateTable, added to the Tablestore SDK.
+"""An extension of the Tablestore SDK: the stream setting of CreateTable and UpdateTable.
 
 This module extends *copies* of a client and of its registries of encoders and decoders. The user's client, and every
-other client, stays unchanged; the copy shares connections, credentials and signer with the user's client. The stream
-operations do not use the SDK: see ``streamclient.tablestore.signed_calls``.
+other client, stays unchanged. A copy shares connections, credentials and signer with the user's client. The operations
+on streams do not use the SDK: see ``streamclient.tablestore.signed_calls``.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ _RAW_ANSWERS = ("UpdateTable",)
 
 
 def for_tables(client: OTSClient) -> OTSClient:
-    """Return a copy of ``client``, with its retry policy, whose CreateTable and UpdateTable take a stream setting.
+    """Return a copy of ``client`` whose CreateTable and UpdateTable take a stream setting.
+
+    The copy keeps the client's retry policy.
 
     Raises:
         ConfigurationError: the client is not a ``tablestore.OTSClient`` of the supported version.
@@ -65,15 +67,15 @@ def _encoders(known: dict[str, Callable[..., Any]]) -> dict[str, Callable[..., A
 
 
 def _encode_message(message: Any) -> NativeEncodedBytes:
-    """Encode a message of this package's schema.
-
-    The wrapper keeps the SDK from writing the message to its debug log.
-    """
+    """Encode a message of this package's schema, wrapped in a class that the SDK does not write to its debug log."""
     return NativeEncodedBytes(message.SerializeToString())
 
 
 def _with_stream(encode: Callable[..., Any], request: Any) -> Callable[..., NativeEncodedBytes]:
-    """Return an encoder that reads the SDK's result, and adds the field that the SDK's schema lacks."""
+    """Return an encoder that adds the stream setting to the request that the SDK's ``encode`` makes.
+
+    The encoder parses this request as the class ``request``, because the SDK's own class lacks the stream setting.
+    """
 
     def encode_with_stream(stream_spec: Any, *args: Any, **kwargs: Any) -> NativeEncodedBytes:
         message = schema.parse(request, encode(*args, **kwargs).SerializeToString())
@@ -85,5 +87,5 @@ def _with_stream(encode: Callable[..., Any], request: Any) -> Callable[..., Nati
 
 
 def _keep_raw(body: bytes, request_id: str) -> tuple[bytes, None]:
-    """Return the answer undecoded. The SDK passes the first element to its caller, which is this package."""
+    """Return the response body undecoded, as the first element, which the SDK passes to the caller of the operation."""
     return body, None

@@ -1,4 +1,4 @@
-"""The stream operations through a user's own ``OTSClient``."""
+"""The operations on streams, and on tables with streams, through a user's ``OTSClient``."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ _log = logs.logger(__name__)
 _T = TypeVar("_T")
 
 MOST_SHARD_PAGES = 10_000
-"""The largest number of pages of a listing: a million shards at 100 per page, far above any real stream. More pages
-mean that the listing never ends."""
+"""The largest number of pages in a list of a stream's shards. At 100 shards per page this is a million shards, far
+above any real stream, so a list with more pages will never end."""
 
 MOST_CONTINUATIONS = 1_000
-"""The largest number of continuations of one search for an iterator. Java's client and DataX have no such bound, and
-may never return."""
+"""The largest number of requests in one search for an iterator, because a response may ask for another one. Java's
+client and DataX have no such bound, and may never return."""
 
 _STATUSES = {
     schema.StreamStatusNumber.ENABLING: StreamStatus.ENABLING,
@@ -55,11 +55,11 @@ _page_size = checks.optional(checks.positive)
 
 @checks.explains_names
 class TablestoreStreamApi:
-    """``StreamApi`` over HTTP, and tables with streams. Thread-safe; the given client is not changed.
+    """``StreamApi`` over HTTP, and operations on tables with streams. Thread-safe; the given client is not changed.
 
-    Reads are repeated by ``retry``, never by the SDK's own policy. Each wait in an attempt, to connect or for bytes,
-    takes at most the client's ``socket_timeout``, by default 50 s. The whole attempt takes at most twice as long, or as
-    long as ``streamclient.tablestore.with_limits`` allows. Changes of tables are sent once, or repeated by the client's
+    Failed reads are repeated by ``retry``, never by the SDK's own policy. In one attempt, each wait to connect or for
+    bytes takes at most the client's ``socket_timeout``, by default 50 s. The whole attempt takes at most twice as long,
+    or as long as ``streamclient.tablestore.with_limits`` allows. Changes of tables are repeated only by the client's
     own ``retry_policy``.
     """
 
@@ -72,10 +72,10 @@ class TablestoreStreamApi:
         codec: RecordCodec | None = None,
         metrics: IMetrics | None = None,
     ) -> None:
-        """Prepare the operations.
+        """Prepare the operations, without a call to the service.
 
-        Setting ``stop`` ends a pause between repetitions immediately; the read then raises its last error. ``metrics``
-        counts read requests, and capacity units of pages; ``streamclient.metrics.labelled`` adds labels.
+        Setting ``stop`` ends a pause between repetitions immediately. The call then raises the last error of its read.
+        ``metrics`` counts read requests, and capacity units of pages. ``streamclient.metrics.labelled`` can add labels.
 
         Raises:
             ConfigurationError: the client is not a ``tablestore.OTSClient`` of the supported version.
@@ -92,16 +92,16 @@ class TablestoreStreamApi:
         self._metrics = NO_METRICS if metrics is None else metrics
 
     def list_stream(self, table_name: str | None = None) -> Sequence[StreamSummary]:
-        """Return the streams of one table (at most one stream), or of the whole instance."""
+        """Return the stream of ``table_name`` (at most one), or by default all streams of the instance."""
         response = self._read(schema.ListStreamRequest(table_name=table_name), schema.ListStreamResponse)
         return tuple(
             StreamSummary(stream.stream_id, stream.table_name, stream.creation_time) for stream in response.streams
         )
 
     def describe_stream(self, stream_id: str, *, shard_limit: int | None = None) -> StreamDescription:
-        """Return the stream with all its shards, from all pages of at most ``shard_limit`` shards.
+        """Return the stream with all its shards, joined from pages of at most ``shard_limit`` shards.
 
-        The listing is not a snapshot. A shard that appears twice in it is returned once, as it appeared last.
+        The shards may change between two pages. A shard on two pages is returned once, as the later page shows it.
         """
         request = schema.DescribeStreamRequest(
             stream_id=stream_id, shard_limit=_page_size.require("shard_limit", shard_limit)
@@ -113,15 +113,19 @@ class TablestoreStreamApi:
             if not response.next_shard_id:
                 return _description(response, tuple(shards.values()))
             if response.next_shard_id == request.inclusive_start_shard_id:
-                raise _endless(f"shards of {stream_id}", f"the page of shard {response.next_shard_id} names it as next")
+                raise _endless(
+                    f"shards of {stream_id}",
+                    f"after the page from shard {response.next_shard_id} on, the next page begins with it, too",
+                )
             request.inclusive_start_shard_id = response.next_shard_id
         raise _endless(f"shards of {stream_id}", f"{MOST_SHARD_PAGES} pages")
 
     def get_shard_iterator(self, stream_id: str, shard_id: str, timestamp_micros: int | None = None) -> str:
-        """Return the iterator of the oldest record, or of records from a time on. It may begin with earlier records.
+        """Return the iterator of the shard's oldest record, or of records written at or after ``timestamp_micros``.
 
-        The service may answer a long search in parts; all parts are followed. A search that ends without an iterator
-        returns the oldest position, so that no record can be missed.
+        The iterator for a time may also lead to earlier records. The service may answer a long search in several
+        responses, and the method requests them all. If a search by time ends without an iterator, the iterator of the
+        oldest record is returned, so that no record can be missed.
         """
         request = schema.GetShardIteratorRequest(stream_id=stream_id, shard_id=shard_id, timestamp=timestamp_micros)
         for _ in range(MOST_CONTINUATIONS):
@@ -134,10 +138,12 @@ class TablestoreStreamApi:
         raise _endless(f"the search in shard {shard_id}", f"{MOST_CONTINUATIONS} continuations")
 
     def get_stream_record(self, shard_iterator: str, limit: int | None = None) -> RecordPage:
-        """Return one page of records from the iterator on, oldest first. An empty page is not the end of the shard.
+        """Return one page of at most ``limit`` records from ``shard_iterator`` on, oldest first.
+
+        An empty page does not mean the end of the shard.
 
         Raises:
-            TrimmedDataException: the records at the iterator are past retention.
+            TrimmedDataException: the records at ``shard_iterator`` are older than the retention.
         """
         request = schema.GetStreamRecordRequest(shard_iterator=shard_iterator, limit=_page_size.require("limit", limit))
         message = request.SerializeToString()
@@ -160,10 +166,10 @@ class TablestoreStreamApi:
         stream: StreamSpecification | None = None,
         split_points: Sequence[Any] | None = None,
     ) -> None:
-        """Create a table, with a stream if ``stream`` enables it. The other arguments are the SDK's.
+        """Create a table, with a stream if ``stream`` enables it. The other arguments are as in the SDK.
 
-        ``split_points`` are values of the first key column that divide the table into partitions. On the real service a
-        new table accepts reads and writes after up to a minute.
+        ``split_points`` are values of the first key column that divide the table into partitions. On the real service,
+        it takes up to a minute until a new table accepts reads and writes.
 
         Raises:
             DependencyException: the call failed; with ``kind`` AMBIGUOUS the table may exist.
@@ -180,10 +186,10 @@ class TablestoreStreamApi:
         *,
         stream: StreamSpecification | None = None,
     ) -> StreamDetails:
-        """Change a table, or switch its stream; return the stream as it is afterwards.
+        """Change a table, or switch its stream on or off. Return the stream's details after the change.
 
-        The retention of an enabled stream cannot be changed. Disabling a stream drops its records; enabling it again
-        makes a new stream with a new id.
+        The retention of an enabled stream cannot be changed. Disabling a stream drops its records. Enabling a stream
+        later begins a new stream with a new id.
 
         Raises:
             DependencyException: the call failed; with ``kind`` AMBIGUOUS the change may have been applied.

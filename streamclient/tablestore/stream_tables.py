@@ -1,4 +1,4 @@
-"""Tables with their stream settings as frozen values, and their translation to and from messages."""
+"""The description of a table with its stream settings, and its translation to and from the service's messages."""
 
 from __future__ import annotations
 
@@ -31,21 +31,21 @@ _COLUMN_TYPES: Mapping[int, ColumnType] = {
 
 @frozen
 class TableOptionsInForce:
-    """The options of a table, as the service described them. An option that it did not name is ``None``."""
+    """The options of a table from DescribeTable. An option that the response does not have is ``None``."""
 
     time_to_live_seconds: int | None = None
-    """The time to live of data; -1 keeps it forever."""
+    """The time after which the service deletes data, in seconds; -1 keeps data forever."""
     max_versions: int | None = None
     max_time_deviation_seconds: int | None = None
-    """The largest difference between a cell's timestamp and the server's clock."""
+    """The largest difference, in seconds, that the service accepts between a cell's timestamp and its own clock."""
     allow_update: bool | None = None
     update_full_row: bool | None = None
-    """Whether the service sets all versions itself, which global tables need."""
+    """Whether only the service may set the versions of cells, which global tables require."""
 
 
 @frozen
 class TableDescription:
-    """The answer of DescribeTable."""
+    """A table with its options, its stream and its indexes, as DescribeTable returned them."""
 
     definition: TableDefinition
     options: TableOptionsInForce
@@ -53,14 +53,14 @@ class TableDescription:
     reserved_read_capacity: int = 0
     reserved_write_capacity: int = 0
     auto_increment_key: str | None = None
-    """The key column whose values the service generates."""
+    """The name of the key column whose values the service generates; ``None`` if the table has no such column."""
     index_names: tuple[str, ...] = ()
     creation_time_micros: int | None = None
-    """The time of creation; ``None`` if the cluster does not report the time."""
+    """The time of the table's creation, in microseconds since 1970; ``None`` if the service does not report it."""
 
 
 def specification_message(stream: StreamSpecification) -> Any:
-    """Return the stream setting as a message of the service."""
+    """Translate a stream setting into the service's message, for a request."""
     if not stream.enable_stream:
         return schema.StreamSpecification(enable_stream=False)
     return schema.StreamSpecification(
@@ -69,7 +69,10 @@ def specification_message(stream: StreamSpecification) -> Any:
 
 
 def stream_details(message: Any) -> StreamDetails:
-    """Return the stream part of a DescribeTable or UpdateTable answer. Without that part the stream is off."""
+    """Return the stream's details in ``message``, a response of DescribeTable or UpdateTable.
+
+    In a response without these details, the stream is off.
+    """
     if not message.HasField("stream_details") or not message.stream_details.enable_stream:
         return StreamDetails(enable_stream=False)
     details = message.stream_details
@@ -83,10 +86,10 @@ def stream_details(message: Any) -> StreamDetails:
 
 
 def table_description(body: bytes) -> TableDescription:
-    """Read a DescribeTable response.
+    """Decode the body of a DescribeTable response.
 
     Raises:
-        CodecError: the body is not such a response, or names an unknown column type.
+        CodecError: ``body`` is not a DescribeTable response, or names an unknown column type.
     """
     message = schema.parse(schema.DescribeTableResponse, body)
     meta, options = message.table_meta, message.table_options
@@ -130,16 +133,16 @@ def _optional(message: Any, field: str) -> Any:
 
 
 def split_request(table: str, mebibytes: int) -> Any:
-    """Return the request for keys that cut ``table`` into pieces of about ``mebibytes``."""
+    """Return the request for the keys that divide ``table`` into pieces of about ``mebibytes`` MiB."""
     return schema.ComputeSplitPointsBySizeRequest(
         table_name=table, split_size=mebibytes, split_size_unit_in_byte=1 << 20
     )
 
 
 def split_points(answer: Any) -> list[tuple[KeyValue, ...]]:
-    """Return the keys in the answer.
+    """Return the keys in ``answer``, the response to ``split_request``.
 
-    If a key has only its first columns, the other columns count as below all values.
+    A key may have values for its first columns only. The missing values sort before all values.
     """
     points = (decode_row(point).primary_key for point in answer.split_points)
     return [tuple(value for _, value in point if not isinstance(value, KeyBound)) for point in points]

@@ -1,4 +1,4 @@
-"""For tests: records and runs of a processor, simulations, contracts of interfaces, worker processes, the judge.
+"""Tools for tests: records, processor runs, simulations, contracts of interfaces, worker processes, delivery checks.
 
 The names ``Faults``, ``Run``, ``SimulationFailed``, ``SimulationResult`` and ``StreamSimulation`` belong to the pytest
 fixture ``stream_simulation``.
@@ -136,8 +136,8 @@ _HOMES = {
     "unread": "deliveries",
     "update": "builders",
 }
-"""The module of each public name. It is loaded when the name is first used: pytest imports this package in every
-run."""
+"""The module of each public name, relative to this package. Python loads a module when a program first uses one of its
+names. This keeps the import of the package cheap, because pytest imports the package in every run."""
 
 
 __getattr__ = loader(__name__, _HOMES)

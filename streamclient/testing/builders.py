@@ -26,7 +26,7 @@ NO_PLACE = SequenceInfo(0, 0, 0)
 """The ``sequence_info`` of a record that is not in a stream."""
 
 VERSION_MILLIS = 0
-"""The version of every cell that is made here."""
+"""The version of every cell in the records of this module: a timestamp in milliseconds since 1970."""
 
 _key_value = checks.Check(
     "an int, a str or bytes", lambda value: checks.is_whole(value) or isinstance(value, str | bytes)
@@ -42,13 +42,14 @@ _columns = checks.Check("a mapping of columns or None", lambda value: value is N
 
 
 def put(key: RecordKey, /, **values: ColumnValue) -> StreamRecord:
-    """Return the record of a put: a row whose attribute columns are ``values``.
+    """Return the record of a put that writes a row with the attribute columns ``values``.
 
     ``put("a", amount=12)`` has the key column ``id``; ``put({"shop": 7, "order": "a"}, amount=12)`` names its key
-    columns. The record is in no stream, so its ``sequence_info`` is zero; ``run`` gives it a place.
+    columns. The record is not in a stream yet, so its ``sequence_info`` is zero until
+    ``streamclient.testing.run`` sets it.
 
     Raises:
-        ConfigurationError: Tablestore has no such key or value, or a column is a key column too.
+        ConfigurationError: Tablestore does not support the key or a value, or a column is also a key column.
     """
     return _record(RecordType.PUT, key, _cells(values))
 
@@ -64,13 +65,15 @@ def update(
     """Return the record of an update that sets ``values`` and removes all versions of the columns ``remove``.
 
     Args:
-        key: as for ``put``.
+        key: the primary key, in the forms that ``put`` takes.
         remove: the names of the removed columns.
-        before: the old values of the stream's origin columns; ``None`` if the stream delivers none.
+        before: the old values of the origin columns, which are the columns whose old values the stream delivers;
+            ``None`` if the stream delivers no old values.
         values: the new values by column.
 
     Raises:
-        ConfigurationError: as from ``put``; or the update changes nothing, or sets and removes the same column.
+        ConfigurationError: Tablestore does not support the key or a value, a column is also a key column, or the update
+            changes nothing, or sets and removes the same column.
     """
     checks.names.require("remove", remove)
     if both := values.keys() & set(remove):
@@ -82,19 +85,26 @@ def update(
 
 
 def delete(key: RecordKey, /, *, before: Mapping[str, ColumnValue] | None = None) -> StreamRecord:
-    """Return the record of a deletion; ``key`` is as for ``put``, ``before`` as for ``update``.
+    """Return the record of a row's deletion.
+
+    Args:
+        key: the primary key, in the forms that ``put`` takes.
+        before: the old values of the origin columns, as for ``update``.
 
     Raises:
-        ConfigurationError: Tablestore has no such key or value.
+        ConfigurationError: Tablestore does not support the key or a value.
     """
     return _record(RecordType.DELETE, key, (), before)
 
 
 def in_places(records: Iterable[StreamRecord]) -> list[StreamRecord]:
-    """Return ``records`` with places. A record without a place gets the place after its predecessor: 1, 2, 3 and so on.
+    """Return ``records`` as one shard would hold them: each with a ``sequence_info`` after its predecessor's.
+
+    A record that already has a ``sequence_info`` keeps it. Any other record gets the microsecond after its
+    predecessor's; the first record gets microsecond 1.
 
     Raises:
-        ConfigurationError: one of ``records`` is not a record, or has a place that is not after its predecessor's.
+        ConfigurationError: one of ``records`` is not a record, or its ``sequence_info`` is not after its predecessor's.
     """
     placed: list[StreamRecord] = []
     last = SequenceInfo(1, 0, 0)
@@ -128,7 +138,7 @@ def _record(
     primary_key = _primary_key(key)
     names = {column.name for column in (*columns, *(old or ()))}
     if both := names & dict(primary_key).keys():
-        raise ConfigurationError(f"column {min(both)!r} is a key column, whose value stands in the key alone")
+        raise ConfigurationError(f"column {min(both)!r} is a key column; give its value only in the key")
     return StreamRecord(kind, primary_key, columns, NO_PLACE, old)
 
 

@@ -2,7 +2,7 @@
 
 A processor wrapped in ``DeliveryRecorder`` writes one line per batch to a file, before the wrapped processor sees the
 batch, so that the line survives a ``kill -9`` of the process. ``judge`` compares the lines of all workers with the
-stream itself: they become facts of a ``History``, to which the same laws apply as in simulations.
+stream itself. It turns the lines into facts of a ``History``, and applies the laws that simulations apply, too.
 """
 
 from __future__ import annotations
@@ -26,35 +26,35 @@ from streamclient.testing.history import LOST, ORDER, PARENTS, Delivered, Fact, 
 from streamclient.worker.handing_over import shut_down
 
 LONGEST_SHARD_PAGES = 100_000
-"""The largest number of pages in the replay of one shard. At a page per millisecond they take a minute and a half, far
-more than any test."""
+"""The largest number of pages that ``read_history`` reads of one shard. At one page per millisecond these reads
+take 100 s, longer than any test."""
 
 
 def key_text(primary_key: Sequence[tuple[str, KeyValue]]) -> str:
-    """Return a text for a primary key, equal for equal keys."""
+    """Return a primary key as text. Equal keys have equal texts."""
     return json.dumps([[name, value.hex() if isinstance(value, bytes) else value] for name, value in primary_key])
 
 
 @frozen
 class Delivery:
-    """One batch that a processor was given."""
+    """One batch that a worker of the fleet gave to a processor."""
 
     worker: str
     shard_id: str
     life: str
-    """The name of one processor object. The records that it is given only go forward."""
+    """The id of the processor object that got the batch. Each call of ``initialize`` begins a new ``life``."""
     at_nanos: int
-    """The time of the batch in monotonic nanoseconds, comparable between processes of one machine."""
+    """The time at which the processor got the batch, in monotonic nanoseconds of the machine."""
     records: tuple[tuple[str, SequenceInfo], ...]
-    """The key text and the sequence of each record, in order."""
+    """The key text and the ``sequence_info`` of each record, in order."""
     epoch: int = 0
-    """The epoch of the acquisition under which the batch came."""
+    """The epoch of the shard's lease when the worker delivered the batch."""
 
 
 class DeliveryRecorder(IRecordProcessor):
-    """Writes down every batch, then passes it to the wrapped processor.
+    """A processor that writes down every batch, and passes the batch to the wrapped processor.
 
-    Without a wrapped processor, checkpoints the batch.
+    Without a wrapped processor, the recorder itself checkpoints the batch.
     """
 
     def __init__(self, worker: str, lines: IO[str], wrapped: IRecordProcessor | None = None) -> None:
@@ -66,7 +66,7 @@ class DeliveryRecorder(IRecordProcessor):
         self._epoch = 0
 
     def initialize(self, initialization_input: InitializationInput) -> None:
-        """Remember the shard. One acquisition may see several processors, each with its own ``life``."""
+        """Remember the shard and the epoch, and begin a new ``life``. An epoch may have several lives."""
         info = initialization_input.shard_info
         self._shard_id, self._epoch = info.shard_id, info.epoch
         self._life = f"{info.lease_identifier}/{uuid.uuid4().hex[:8]}"
@@ -74,7 +74,7 @@ class DeliveryRecorder(IRecordProcessor):
             self._wrapped.initialize(initialization_input)
 
     def process_records(self, process_records_input: ProcessRecordsInput) -> None:
-        """Write the line, flush it to the operating system, then process the batch."""
+        """Write a line about the batch to the file, flush the file, and pass the batch on."""
         delivery = Delivery(
             self._worker,
             self._shard_id,
@@ -90,7 +90,7 @@ class DeliveryRecorder(IRecordProcessor):
             process_records_input.checkpointer.checkpoint()
 
     def shutdown(self, shutdown_input: ShutdownInput) -> None:
-        """Pass the call on. Without a wrapped processor, checkpoint the end of an ended shard."""
+        """Shut down the wrapped processor. Without a wrapped processor, checkpoint the end of an ended shard."""
         if self._wrapped is not None:
             shut_down(self._wrapped, shutdown_input)
         elif shutdown_input.shutdown_reason.value == "TERMINATE":
@@ -98,12 +98,12 @@ class DeliveryRecorder(IRecordProcessor):
 
 
 def recorded(records: Sequence[StreamRecord]) -> tuple[tuple[str, SequenceInfo], ...]:
-    """Return the key text and the sequence of each record, as ``Delivery`` holds them."""
+    """Return the key text and the ``sequence_info`` of each record, as ``Delivery`` holds them."""
     return tuple((key_text(record.primary_key), record.sequence_info) for record in records)
 
 
 def write_delivery(lines: IO[str], delivery: Delivery) -> None:
-    """Write the line of one batch to ``lines``, and flush it to the operating system."""
+    """Write the line of one batch to ``lines``, and flush the line to the operating system."""
     entries = [[key, info.epoch, info.timestamp_micros, info.row_index] for key, info in delivery.records]
     origin = {"worker": delivery.worker, "shard": delivery.shard_id, "life": delivery.life, "epoch": delivery.epoch}
     lines.write(json.dumps({**origin, "at": delivery.at_nanos, "records": entries}) + "\n")
@@ -111,7 +111,7 @@ def write_delivery(lines: IO[str], delivery: Delivery) -> None:
 
 
 def read_deliveries(paths: Iterable[Path]) -> list[Delivery]:
-    """Return all deliveries of these files, by time. A last line that a kill has cut is left out."""
+    """Return all deliveries in the files ``paths``, ordered by time. Lines that a kill cut off are left out."""
     found = []
     for path in paths:
         for line in path.read_text(encoding="utf-8").splitlines():
@@ -129,20 +129,23 @@ def _delivery(entry: Mapping[str, Any]) -> Delivery:
 
 @frozen
 class ShardHistory:
-    """One shard's records, read from the stream itself."""
+    """A shard and all its records, read directly from the stream."""
 
     shard: Shard
     records: tuple[StreamRecord, ...]
 
 
 def read_history(stream_api: StreamApi, stream_id: str) -> list[ShardHistory]:
-    """Read every record of the stream, shard by shard, directly and without leases."""
+    """Read all shards of the stream directly, without leases; return each shard with all its records."""
     shards = stream_api.describe_stream(stream_id).shards
     return [ShardHistory(shard, tuple(_shard_records(stream_api, stream_id, shard.shard_id))) for shard in shards]
 
 
 def unread(stream_api: StreamApi, stream_id: str, leases: Sequence[Lease]) -> list[str]:
-    """Return the reads and checkpoints that the fleet still has to make, one line per shard."""
+    """Return one line of text for each shard that the fleet has not read to its present end.
+
+    Such a shard has no lease yet, or its stored checkpoint is before a record or before the end of the shard.
+    """
     by_shard = {lease.lease_key: lease for lease in leases}
     found = []
     for shard in stream_api.describe_stream(stream_id).shards:
@@ -176,29 +179,29 @@ def _shard_records(stream_api: StreamApi, stream_id: str, shard_id: str) -> Iter
 
 @frozen
 class Verdict:
-    """The result of judging a fleet's deliveries. The lists hold readable descriptions."""
+    """The result of judging a fleet's deliveries. Its lists describe violations in sentences."""
 
     changes: int
     delivered: int
-    """The number of records handed to processors, repeats included: delivery is at-least-once."""
+    """The number of records handed to processors. A record that was delivered twice counts twice."""
     distinct: int
-    """The number of different records."""
+    """The number of different records handed to processors."""
     broken: Mapping[str, Sequence[str]]
-    """The violations, by law."""
+    """The descriptions of the violations, by the name of the law."""
 
     @property
     def lost(self) -> Sequence[str]:
-        """Changes of the stream that were never delivered."""
+        """Descriptions of the changes that no processor got."""
         return self.broken.get(LOST, ())
 
     @property
     def out_of_order(self) -> Sequence[str]:
-        """Changes of a key that came before an earlier change, or came to one processor twice."""
+        """Descriptions of the changes that came before an earlier change of their key, or twice to one processor."""
         return self.broken.get(ORDER, ())
 
     @property
     def children_before_parents(self) -> Sequence[str]:
-        """Shards that were read before all changes of their parents had come."""
+        """Descriptions of the shards that were read before all changes of their ancestors were delivered."""
         return self.broken.get(PARENTS, ())
 
     @property
@@ -208,12 +211,15 @@ class Verdict:
 
     @property
     def problems(self) -> list[str]:
-        """All violations, each with the law that it breaks."""
+        """Descriptions of all violations, each after the name of its law."""
         return [f"{law}: {text}" for law, texts in self.broken.items() for text in texts]
 
 
 def judge(history: Sequence[ShardHistory], deliveries: Sequence[Delivery]) -> Verdict:
-    """Judge deliveries, by time, by the laws of ``streamclient.testing.history`` and the stream's own history."""
+    """Check ``deliveries`` against the stream's ``history``, and return the violations of laws.
+
+    ``deliveries`` must be ordered by time. The laws are in ``streamclient.testing.history``.
+    """
     told = as_history(history, deliveries)
     broken: dict[str, list[str]] = {}
     for found in told.broken():
@@ -227,9 +233,10 @@ def judge(history: Sequence[ShardHistory], deliveries: Sequence[Delivery]) -> Ve
 
 
 def as_history(history: Sequence[ShardHistory], deliveries: Sequence[Delivery]) -> History:
-    """Return the history as facts.
+    """Return the stream's records and the deliveries as a ``History`` of facts.
 
-    Changes of a key are numbered along its shards, because their sequences do not compare.
+    The changes of a key are numbered across all its shards, because ``sequence_info`` is comparable only within a
+    shard.
     """
     parents = {shard.shard.shard_id: shard.shard.parent_shard_ids for shard in history}
     last: Counter[str] = Counter()
@@ -247,7 +254,10 @@ def as_history(history: Sequence[ShardHistory], deliveries: Sequence[Delivery]) 
 
 
 def _facts(deliveries: Sequence[Delivery], numbers: Mapping[tuple[str, str, SequenceInfo], int]) -> Iterator[Fact]:
-    """Yield the facts. A processor begins with its first batch; an unknown change counts as change 0 of its key."""
+    """Yield the facts of ``deliveries``.
+
+    Each ``life`` is a reader, which begins at its first batch. A change that is not in the stream has the number 0.
+    """
     begun: set[str] = set()
     for one in deliveries:
         if one.life not in begun:

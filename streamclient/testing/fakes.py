@@ -23,14 +23,15 @@ class _FakeShard:
     records: list[StreamRecord] = field(factory=list)
     is_closed: bool = False
     trimmed: int = 0
-    """The number of the shard's oldest records that are beyond retention."""
+    """The number of the shard's oldest records that were trimmed because their retention is over."""
 
 
 class FakeStream:
     """The stream of one table: a ``StreamApi`` whose shards a test fills, closes, splits, merges and trims.
 
-    Iterators have the form ``<shard id>@<number of the next record>``; on an idle shard the next iterator equals the
-    one sent. Reads can be made to fail, or to wait. Thread-safe.
+    Iterators have the form ``<shard id>@<number of the next record>``. While a shard is open, a
+    page without records repeats the requested iterator as its next iterator. A test can let reads fail or wait.
+    Thread-safe.
 
     Example:
         >>> stream = FakeStream("orders", ["a"])
@@ -44,9 +45,9 @@ class FakeStream:
         self.table_name = table_name
         self.stream_id = f"{table_name}_1500000000000000"
         self.reads = 0
-        """The number of pages that were requested."""
+        """The number of page requests so far, except requests for which ``before_read`` raised."""
         self.before_read: Callable[[str], None] | None = None
-        """A function that is called with the shard id in the reading thread before each page. It may wait or raise."""
+        """A function that the reading thread calls with the shard id before each page. It may wait or raise."""
         self._failures: dict[str, deque[Exception]] = {}
         self._lock = threading.Lock()
         self._shards: dict[str, _FakeShard] = {name: _FakeShard(Shard(name)) for name in shard_ids}
@@ -62,11 +63,11 @@ class FakeStream:
             shard.records.extend(records)
 
     def close(self, shard_id: str, child: str | None = None) -> None:
-        """Close a shard: after its last record there is no next iterator.
+        """Close a shard, so that its last page has no next iterator.
 
-        After the closed shard an empty shard ``child`` opens, by default with a name made from the closed one's. Only
-        that child tells readers that the shard has ended. With ``child=""`` the list of shards does not show the end,
-        as after a truncated page.
+        By default an empty child shard ``<shard id>-next`` opens; ``child`` is another name for the child. The child in
+        the list of shards tells readers that the parent has ended. With ``child=""`` no child opens. The list of shards
+        does not show the end in this case, as when the service truncates the list.
         """
         after = f"{shard_id}-next" if child is None else child
         with self._lock:
@@ -75,20 +76,20 @@ class FakeStream:
                 self._shards[after] = _FakeShard(Shard(after, parent_id=shard_id))
 
     def split(self, parent: str, first_child: str, second_child: str) -> None:
-        """Close a shard and open two children."""
+        """Close the shard ``parent``, and open two child shards."""
         with self._lock:
             self._shards[parent].is_closed = True
             for child in (first_child, second_child):
                 self._shards[child] = _FakeShard(Shard(child, parent_id=parent))
 
     def merge(self, first_parent: str, second_parent: str, child: str) -> None:
-        """Close two shards and open one shard that is the child of both."""
+        """Close both parent shards, and open the shard ``child`` with these parents."""
         with self._lock:
             self._shards[first_parent].is_closed = self._shards[second_parent].is_closed = True
             self._shards[child] = _FakeShard(Shard(child, first_parent, second_parent))
 
     def trim(self, shard_id: str, count: int) -> None:
-        """Move the oldest records of a shard beyond retention; afterwards ``count`` records in all are beyond it."""
+        """Trim the oldest records of a shard, until ``count`` of its records are trimmed in total."""
         with self._lock:
             self._shards[shard_id].trimmed = count
 
@@ -105,18 +106,18 @@ class FakeStream:
     # --- StreamApi -----------------------------------------------------------------------------------------------
 
     def list_stream(self, table_name: str | None = None) -> Sequence[StreamSummary]:
-        """Return a list with the stream. It is empty if another table is asked for."""
+        """Return the stream's summary in a list, or an empty list if ``table_name`` names another table."""
         summary = StreamSummary(self.stream_id, self.table_name, 1_500_000_000_000_000)
         return (summary,) if table_name in (None, self.table_name) else ()
 
     def describe_stream(self, stream_id: str) -> StreamDescription:
-        """Return all shards that were not removed."""
+        """Return a description of the stream, with all shards that were not removed."""
         with self._lock:
             shards = tuple(entry.shard for entry in self._shards.values())
         return StreamDescription(stream_id, self.table_name, 24, 1_500_000_000_000_000, StreamStatus.ACTIVE, shards)
 
     def get_shard_iterator(self, stream_id: str, shard_id: str, timestamp_micros: int | None = None) -> str:
-        """Return an iterator at the oldest record, or at the first record written at or after a time."""
+        """Return an iterator at the oldest record, or at the first record written at or after ``timestamp_micros``."""
         with self._lock:
             entry = self._entry(shard_id)
             place = entry.trimmed
@@ -127,7 +128,7 @@ class FakeStream:
             return f"{shard_id}@{place}"
 
     def get_stream_record(self, shard_iterator: str, limit: int | None = None) -> RecordPage:
-        """Return one page."""
+        """Return the page at ``shard_iterator``, with at most ``limit`` records."""
         shard_id, _, place = shard_iterator.rpartition("@")
         if self.before_read is not None:
             self.before_read(shard_id)

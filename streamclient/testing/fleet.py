@@ -1,4 +1,4 @@
-"""Real worker processes for fault tests: started from a command, told to stop, frozen, killed with ``kill -9``."""
+"""Real worker processes, which fault tests start, stop, freeze and kill."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from pathlib import Path
 from streamclient.errors import ConfigurationError
 
 STOP_SECONDS = 60.0
-"""The longest wait for a process that was asked to stop. It is twice the default limit of a worker's own shutdown."""
+"""The longest wait for the end of a process that was asked to stop: twice the default ``shutdown_timeout_millis``."""
 
 
 class WorkerProcess:
-    """One process; its output goes to a file next to the fleet's other logs. Not thread-safe."""
+    """One worker process, whose output goes to the file ``log``. Not thread-safe."""
 
     def __init__(
         self, name: str, command: Sequence[str], log: Path, environment: Mapping[str, str] | None = None
     ) -> None:
-        """Start the process.
+        """Start Python with the arguments ``command`` as the process ``name``.
 
         Raises:
             ConfigurationError: this system cannot kill or freeze a process together with its children.
@@ -32,7 +32,7 @@ class WorkerProcess:
         self.log = log
         self.is_frozen: bool = False
         self.is_stopping: bool = False
-        """Whether the process was asked to stop."""
+        """Whether ``ask_to_stop`` was called."""
         with log.open("ab") as output:
             self._process = subprocess.Popen(
                 [sys.executable, *command],
@@ -45,37 +45,41 @@ class WorkerProcess:
 
     @property
     def is_running(self) -> bool:
-        """Whether the process is alive."""
+        """Whether the process has not ended yet. A frozen process counts as running."""
         return self._process.poll() is None
 
     @property
     def exit_code(self) -> int | None:
-        """Exit code, negative for a signal; ``None`` while the process is alive."""
+        """The exit code: negative if a signal ended the process, ``None`` while the process is alive."""
         return self._process.poll()
 
     def kill(self) -> None:
-        """``kill -9`` the process and its children (for example a Spark JVM), and wait until they are gone."""
+        """Kill the process and its children, for example a Spark JVM, by SIGKILL; wait for the end of the process."""
         self._signal_group(signal.SIGKILL)
         self._process.wait(STOP_SECONDS)
 
     def freeze(self) -> None:
-        """Stop the process and its children at any point (SIGSTOP): it neither works nor ends."""
+        """Freeze the process and its children by SIGSTOP, whatever they are doing. They do nothing until ``thaw``."""
         self._signal_group(signal.SIGSTOP)
         self.is_frozen = True
 
     def thaw(self) -> None:
-        """Continue a frozen process where it stopped (SIGCONT). Its leases may have been lost meanwhile."""
+        """Let a frozen process continue by SIGCONT. The worker may have lost its leases meanwhile."""
         self._signal_group(signal.SIGCONT)
         self.is_frozen = False
 
     def ask_to_stop(self) -> None:
-        """Send SIGTERM to the process itself; do not wait."""
+        """Send SIGTERM to the process, but not to its children, and return immediately."""
         self.is_stopping = True
         if self.is_running:
             self._process.send_signal(signal.SIGTERM)
 
     def wait(self, seconds: float = STOP_SECONDS) -> int:
-        """Wait for the process to end; on timeout, kill it and raise ``TimeoutError``."""
+        """Wait for the end of the process, and return its exit code.
+
+        Raises:
+            TimeoutError: the process did not end within ``seconds``, and was killed.
+        """
         try:
             return self._process.wait(seconds)
         except subprocess.TimeoutExpired:
@@ -90,7 +94,7 @@ class WorkerProcess:
 
 
 class Fleet:
-    """Worker processes by name. As a context manager it leaves no process running."""
+    """Worker processes by name. On leaving its ``with`` block, a fleet kills all processes that still run."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -105,7 +109,11 @@ class Fleet:
             process.kill()
 
     def start(self, name: str, command: Sequence[str], environment: Mapping[str, str] | None = None) -> WorkerProcess:
-        """Start a process under a name. It replaces a dead process of the same name."""
+        """Start Python with the arguments ``command`` as a new process ``name``; its output goes to ``<name>.log``.
+
+        Raises:
+            ValueError: a process of this name is still running.
+        """
         present = self.processes.get(name)
         if present is not None and present.is_running:
             raise ValueError(f"a process named {name} is still running")
@@ -114,11 +122,11 @@ class Fleet:
         return process
 
     def running(self) -> list[WorkerProcess]:
-        """Return the living processes, by name."""
+        """Return the processes that have not ended yet, ordered by name."""
         return [process for _, process in sorted(self.processes.items()) if process.is_running]
 
     def stop(self) -> list[int]:
-        """Ask all processes to stop and wait for each; return their exit codes, by name."""
+        """Ask all running processes to stop, and wait for them. Return the exit codes in the order of the names."""
         running = self.running()
         for process in running:
             process.ask_to_stop()

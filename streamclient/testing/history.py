@@ -1,8 +1,8 @@
-"""The history of a stream's changes, as facts, and the laws that judge it.
+"""Facts about the delivery of a stream's changes, and the laws that judge these facts.
 
-Facts come from simulated fleets while they run, one by one, or from real processes, whose processors write files that
-are read afterwards. The laws are the same for both. Each law looks at one fact after the other and yields the
-violations. So it is a function of a ``History``, and a simulation can stop at the very fact that breaks the law.
+A law looks at one fact after another, and yields the violations. A simulation passes each fact to the laws immediately,
+and stops at the fact that breaks a law. The facts about a fleet of real processes come from files that its processors
+wrote, and are judged after the run.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ INITIALIZE, SHUTDOWN = "initialize", "shutdown"
 
 
 class LawBroken(Exception):
-    """A law does not hold. Simulations raise it at the event that breaks the law."""
+    """The violation of a law. Simulations raise this error at the event that breaks the law."""
 
     def __init__(self, law: str, lease_key: str, text: str) -> None:
         super().__init__(f"{law}: {text}")
@@ -30,18 +30,18 @@ class LawBroken(Exception):
 
 @frozen
 class ReaderBegan:
-    """A reader of a shard begins: a consumer, a processor, or the reader of a channel."""
+    """A fact: a reader of a shard begins. A reader is a consumer, a processor, or a tunnel channel's reader."""
 
     reader: object
     process: object
     shard: str
     epoch: int = 0
-    """The epoch of the acquisition; 0 if there are no epochs."""
+    """The epoch of the shard's lease; 0 for readers without epochs."""
 
 
 @frozen
 class ReaderOver:
-    """No part of a reader runs any more."""
+    """A fact: a reader has ended, and no part of the reader runs any more."""
 
     reader: object
     shard: str
@@ -49,7 +49,7 @@ class ReaderOver:
 
 @frozen
 class Called:
-    """A call into user code begins."""
+    """A fact: a reader's call into user code begins."""
 
     reader: object
     shard: str
@@ -58,54 +58,55 @@ class Called:
 
 @frozen
 class Returned:
-    """The call has returned or raised."""
+    """A fact: a reader's call into user code has returned or raised."""
 
     reader: object
     shard: str
     is_open: bool = True
-    """Whether the reader has a processor after the call."""
+    """Whether the reader has a processor after the call. A failed ``initialize`` may have made no processor."""
 
 
 @frozen(eq=False)
 class Delivered:
-    """Changes reach a processor or a destination, in the given order."""
+    """A fact: changes reach a processor or a destination, in the order of ``keys``."""
 
     reader: object
     shard: str
     keys: Sequence[Hashable]
     numbers: Sequence[int]
-    """For each change, its number among the changes of its key, counted from 1; 0 for a change that was never
-    written."""
+    """The number of each change among the changes of its key, counted from 1. The number is 0 for a change that no
+    writer made."""
     is_judged: bool = True
-    """Whether the laws apply to the deliverer. If not, its changes only count as delivered."""
+    """Whether ``KeysInOrder`` judges this fact. If not, the law only notes that the changes were delivered."""
 
 
 Fact = ReaderBegan | ReaderOver | Called | Returned | Delivered
 
 
 class Judge(Protocol):
-    """One law that looks at facts."""
+    """The interface of a law, which sees one fact after another."""
 
     def see(self, fact: Fact) -> Iterator[LawBroken]:
-        """Yield the violations of a fact, given all facts before it."""
+        """Yield the violations that ``fact`` shows after all facts that this law has seen before."""
 
 
 def require(fact: Fact, *judges: Judge) -> None:
-    """Raise the first violation that one of the judges sees in a fact."""
+    """Raise the first violation that one of ``judges`` finds in ``fact``."""
     for judge in judges:
         for broken in judge.see(fact):
             raise broken
 
 
 def nothing(*_: object) -> bool:
-    """Return ``False``, which excuses no violation."""
+    """Return ``False`` for any arguments. As a condition, this function allows no exception to a law."""
     return False
 
 
 class KeysInOrder:
-    """The changes of a key come in order and without a gap, through all splits and merges. Repeats are allowed.
+    """The law that readers get the changes of a key in order and without a gap, across all splits and merges.
 
-    With a fence, repeats are allowed only within one shard. After a child's change, no change of its parents may come.
+    Repeats are allowed, except where ``is_fenced`` forbids them: a fenced parent shard must not repeat a change of a
+    key after a child shard has delivered a change of that key.
     """
 
     def __init__(
@@ -114,18 +115,21 @@ class KeysInOrder:
         may_be_missing: Callable[[Hashable, int], bool] = nothing,
         is_fenced: Callable[[str, str], bool] = nothing,
     ) -> None:
-        """Make the law.
+        """Make the law; by default it allows no gaps and all repeats.
 
-        ``is_fenced`` returns whether readers of a first shard are refused once a second shard goes on.
+        Args:
+            may_be_missing: whether the change with a given key and number may be missing.
+            is_fenced: whether the first of two shards must not repeat changes of a key after the second shard has
+                delivered changes of the key. The arguments are the two shard ids.
         """
         self.furthest: dict[Hashable, int] = {}
-        """The number of the last delivered change of each key."""
+        """The highest number of a delivered change, by key."""
         self._shards: dict[Hashable, str] = {}
-        """The shard that the last delivered change of each key came from."""
+        """The shard that delivered the change of ``furthest``, by key."""
         self._may_be_missing, self._is_fenced = may_be_missing, is_fenced
 
     def see(self, fact: Fact) -> Iterator[LawBroken]:
-        """See ``Judge.see``."""
+        """Yield the gaps and the forbidden repeats in a delivery."""
         if not isinstance(fact, Delivered):
             return
         furthest, shards, shard = self.furthest, self._shards, fact.shard
@@ -147,13 +151,16 @@ class KeysInOrder:
 
 
 class ReadersGoForward:
-    """One processor is given each change of a key once, in order. Applies to a fleet in which no processor raises."""
+    """The law that a processor gets the changes of a key in ascending order, and each change once.
+
+    The law fits fleets whose processors never raise. After an error a processor may get the same batch again.
+    """
 
     def __init__(self) -> None:
         self._furthest: dict[tuple[object, Hashable], int] = {}
 
     def see(self, fact: Fact) -> Iterator[LawBroken]:
-        """See ``Judge.see``."""
+        """Yield the changes of a delivery that are not after the last change that the reader got of the key."""
         if not isinstance(fact, Delivered):
             return
         for key, number in zip(fact.keys, fact.numbers, strict=True):
@@ -165,13 +172,13 @@ class ReadersGoForward:
 
 
 class ParentsBeforeChildren:
-    """No shard is read before all its ancestors were read to their ends."""
+    """The law that a shard is read only after all its ancestors were read to their ends."""
 
     def __init__(self, ancestors: Callable[[str], Iterable[str]], is_over: Callable[[str], bool]) -> None:
         self._ancestors, self._is_over = ancestors, is_over
 
     def see(self, fact: Fact) -> Iterator[LawBroken]:
-        """See ``Judge.see``."""
+        """Yield the ancestors that have not ended when a reader of a shard begins."""
         if isinstance(fact, ReaderBegan):
             for ancestor in sorted(self._ancestors(fact.shard)):
                 if not self._is_over(ancestor):
@@ -179,19 +186,19 @@ class ParentsBeforeChildren:
 
 
 class CallsOneByOne:
-    """The calls of a reader never overlap.
+    """The law that the calls of a reader never overlap.
 
-    Each processor gets ``initialize``, then others, then ``shutdown``, each once. A reader is over, or begins another
-    processor, only when its former processor was shut down or was never made.
+    Each processor gets one ``initialize``, then other calls, then one ``shutdown``. A reader may end, or begin anew,
+    only if it has no processor that must still be shut down.
     """
 
     def __init__(self) -> None:
         self._calling: dict[object, str] = {}
         self._open: set[object] = set()
-        """Readers with a processor that must be shut down."""
+        """The readers with a processor that must still be shut down."""
 
     def see(self, fact: Fact) -> Iterator[LawBroken]:
-        """See ``Judge.see``."""
+        """Yield calls that overlap or come in a wrong order, and missing calls of ``shutdown``."""
         match fact:
             case Called(reader, shard, call):
                 if reader in self._calling:
@@ -213,18 +220,27 @@ class CallsOneByOne:
 
 
 class OneReliesOnIt:
-    """No process has two readers of a shard, and no two processes read one under leases that both may rely on."""
+    """The law that a shard has one reader at a time.
+
+    No process has two readers of a shard. No two processes read a shard while both may rely on its lease.
+    """
 
     def __init__(
         self, relies: Callable[[Any], bool], *, in_one_process: str = READERS, begins_late: bool = False
     ) -> None:
-        """With ``begins_late``, a reader may begin when its own lease has already expired, and is then not judged."""
+        """Make the law.
+
+        Args:
+            relies: whether a given reader may still rely on the lease of its shard.
+            in_one_process: the name of the law that two readers in one process break.
+            begins_late: whether a reader whose lease has expired may begin beside the reader of another process.
+        """
         self._relies, self._in_one_process, self._begins_late = relies, in_one_process, begins_late
         self.readers: dict[str, dict[object, object]] = {}
-        """By shard, the readers that are not over, with their processes."""
+        """The process of each reader that has not ended, by shard and by reader."""
 
     def see(self, fact: Fact) -> Iterator[LawBroken]:
-        """See ``Judge.see``."""
+        """Yield the forbidden other readers of a shard when a reader begins or calls user code."""
         match fact:
             case ReaderBegan(reader, process, shard):
                 yield from self._rivals(shard, reader, process, is_judged=not self._begins_late or self._relies(reader))
@@ -245,13 +261,13 @@ class OneReliesOnIt:
 
 
 class EpochsHaveOneOwner:
-    """No two processes ever have a shard under the same epoch."""
+    """The law that two processes never read a shard under the same epoch."""
 
     def __init__(self) -> None:
         self._owners: dict[tuple[str, int], object] = {}
 
     def see(self, fact: Fact) -> Iterator[LawBroken]:
-        """See ``Judge.see``."""
+        """Yield a reader whose epoch belongs to another process."""
         if isinstance(fact, ReaderBegan) and fact.epoch:
             owner = self._owners.setdefault((fact.shard, fact.epoch), fact.process)
             if owner != fact.process:
@@ -261,16 +277,16 @@ class EpochsHaveOneOwner:
 
 @frozen
 class History:
-    """The changes written to a stream, and the facts of the fleet that read it."""
+    """The changes that were written to a stream, and the facts about the fleet that read the stream."""
 
     parents: Mapping[str, Iterable[str]]
-    """The parents of each shard."""
+    """The ids of each shard's parents, by shard id."""
     written: Mapping[str, Sequence[tuple[Hashable, int]]]
-    """The key and the number of each change, by shard."""
+    """The changes by shard: the key of each change, and its number among the changes of the key."""
     facts: Sequence[Fact]
 
     def broken(self) -> Iterator[LawBroken]:
-        """Yield every violation that the facts can show."""
+        """Yield every violation of a law that the facts show."""
         came = {change for fact in self.facts for change in _changes(fact)}
         for shard, changes in self.written.items():
             for key, number in changes:
@@ -300,7 +316,7 @@ class History:
 
 
 def ancestors(shard: str, parents: Mapping[str, Iterable[str]]) -> set[str]:
-    """Return all known ancestors of a shard."""
+    """Return all ancestors of ``shard`` that are keys of ``parents``, which maps each shard to its parents."""
     found: set[str] = set()
     level = set(parents.get(shard, ()))
     while level:

@@ -1,9 +1,8 @@
-"""The requests to write into a status table of the local Tablestore: their callers and their results.
+"""The writes that reach a status table of the local Tablestore, with their callers and results.
 
-This is the judge of fencing on the server's side. Give each worker a client with a security token of its own
+These writes show on the server's side whether fencing works. Give each worker a client with a security token of its own
 (``local.client(sts_token="worker-1, second life")``), and let a ``LeaseJournal`` observe the server. Afterwards
-``judge_leases`` names every accepted write from a worker that had lost the lease, and every such write that was
-refused.
+``judge_leases`` lists the accepted writes, and the refused writes, of workers that had lost the lease.
 """
 
 from __future__ import annotations
@@ -34,41 +33,41 @@ from streamclient.worker.lease.lease_rows import (
 )
 
 NOBODY = ""
-"""The holder of a lease that is free, gone, or handed over and not yet picked up."""
+"""The holder of a lease that is free, deleted, or handed over but not yet taken by its new owner."""
 
 _SINGLE_WRITES = {
     "PutRow": (OperationType.PUT, "row"),
     "UpdateRow": (OperationType.UPDATE, "row_change"),
     "DeleteRow": (OperationType.DELETE, "primary_key"),
 }
-"""The operations on one row: for each, its kind and the field of the request that holds the row."""
+"""The kind of write of each operation on one row, and the field of the request that holds the encoded row."""
 
 
 @frozen
 class LeaseWriting:
-    """One write of a lease row that reached the table."""
+    """One write of a lease row that reached the table, accepted or refused."""
 
     at_nanos: int
-    """Monotonic nanoseconds of this machine at the time of the answer."""
+    """The time of the server's response, in monotonic nanoseconds of this machine."""
     caller: str
     """The security token of the client that sent the write."""
     lease_key: str
     operation: OperationType
     columns: Mapping[str, ColumnValue]
-    """The columns that the write puts; columns that it deletes are left out."""
+    """The values of the columns that the write sets, without the columns that it deletes."""
     error_code: str = ""
-    """The reason why the write was not applied; empty if it was applied."""
+    """The error code with which the server refused the write; empty if the server accepted the write."""
 
     @property
     def is_accepted(self) -> bool:
-        """Whether the row was changed."""
+        """Whether the server accepted the write."""
         return not self.error_code
 
     @property
     def is_mark(self) -> bool:
-        """Whether the write only requests the lease.
+        """Whether the write is a mark, which only asks the owner for the lease.
 
-        Such a write leaves the counter unchanged, and any worker may send it.
+        A mark leaves the counter unchanged, and any worker may send it.
         """
         return COUNTER not in self.columns and self.operation is not OperationType.DELETE
 
@@ -86,7 +85,7 @@ class LeaseWriting:
 
 
 class LeaseJournal:
-    """Observes a ``LocalTablestore`` and keeps the writes of lease rows in one status table. Thread-safe."""
+    """An observer of a ``LocalTablestore`` that collects all writes of lease rows in one status table. Thread-safe."""
 
     def __init__(self, status_table: str) -> None:
         self._status_table = status_table
@@ -94,7 +93,7 @@ class LeaseJournal:
         self._writings: list[LeaseWriting] = []
 
     def __call__(self, exchange: Exchange) -> None:
-        """Record the lease writes of an exchange, if there are any."""
+        """Record the writes of lease rows in ``exchange``, which is one request with its response."""
         if self._status_table in exchange.tables:
             written = list(_writings(exchange, self._status_table))
             with self._lock:
@@ -102,7 +101,7 @@ class LeaseJournal:
 
     @property
     def writings(self) -> Sequence[LeaseWriting]:
-        """All writes so far, in the order in which they took effect."""
+        """All recorded writes, in the order in which the server handled them."""
         with self._lock:
             return list(self._writings)
 
@@ -126,7 +125,7 @@ def _put_columns(row: Row) -> dict[str, ColumnValue]:
 
 
 def _rows(exchange: Exchange, table_name: str) -> Iterator[tuple[OperationType, bytes, str]]:
-    """Yield each row of a writing request: the operation, the row as it is stored, and the error code."""
+    """Yield the operation, the encoded row and the error code of each row that a request writes to ``table_name``."""
     refused = "" if exchange.http_status == 200 else schema.parse(schema.Error, exchange.answer).code
     if exchange.operation == "BatchWriteRow":
         messages = schema.OPERATIONS[exchange.operation]
@@ -153,34 +152,36 @@ def _code(row: Any) -> str:
 
 @define
 class LeaseHistory:
-    """The result of judging a journal."""
+    """The result of ``judge_leases``: forbidden writes, refused writes, and moves of leases between workers."""
 
     fenced_writes: list[str] = field(factory=list)
-    """The accepted writes of a caller that did not hold the lease. Correct fencing leaves this list empty."""
+    """The accepted writes that a law of ``judge_leases`` forbids. Correct fencing leaves this list empty."""
     refused_writes: list[str] = field(factory=list)
-    """Writes of a caller that had lost the lease, refused by their condition."""
+    """The writes of callers that had lost the lease, refused because their condition failed."""
     takes: list[LeaseWriting] = field(factory=list)
-    """Accepted writes by which a caller became the owner."""
+    """The accepted writes by which a caller became the owner."""
     moves: int = 0
-    """The number of takes of a lease that another caller had before."""
+    """The number of takes of a lease whose previous taker was another caller."""
     holders: dict[str, str] = field(factory=dict)
-    """The final holder of each lease: ``NOBODY`` if it is free, the last holder if its shard has ended."""
+    """The holder of each lease after the last write, by lease key. A free lease has the holder ``NOBODY``. The lease of
+    an ended shard keeps its last holder."""
 
 
 def judge_leases(
     writings: Iterable[LeaseWriting], *, worker_of: Callable[[str], str] = lambda caller: caller
 ) -> LeaseHistory:
-    """Replay the writes of a journal, and find the writes of workers that did not hold the lease.
+    """Replay the writes of a journal, and find the writes of callers that did not hold the lease.
 
-    Two laws decide that:
+    Marks are always allowed. Two laws decide which other writes are allowed:
 
-    * between two changes of ownership only the owner's process renews, checkpoints, and so on;
-    * every write of the row increments its counter by exactly one, so each writer knew the present row. A worker that
-      knows the row, and saw it unchanged for a lease duration, may take the lease, or hand it over to another worker.
+    * Between two changes of ownership, only the owner's process writes the row.
+    * Each write increments the row's counter by exactly one, so that its writer knew the present row.
 
-    Callers are processes; ``worker_of`` returns the worker of a process. A process that was restarted under its name
-    usually takes its leases anew. If the last write of the dead process looks like the new one's own take, the new
-    process may go on with the lease: a later process counts as the heir of an earlier one.
+    Any worker that keeps the second law may take a lease, or hand a lease over to another worker.
+
+    A caller is one process of a worker; ``worker_of`` returns the name of the worker. A process that restarts under the
+    name of a dead process may continue with the dead process's leases. So a later process of a worker is allowed to
+    write where an earlier process of the same worker was the owner.
     """
     replay = _Replay(worker_of)
     for writing in writings:
@@ -191,13 +192,13 @@ def judge_leases(
 
 @define
 class _Held:
-    """The allowed writers of one row, according to its accepted writes."""
+    """The state of one lease row after the writes that were replayed so far."""
 
     holder: str = NOBODY
-    """The process that took the lease last and still has it."""
+    """The process that owns the lease, or ``NOBODY``."""
     counter: int | None = None
     takers: list[str] = field(factory=list)
-    """Every process that ever took the lease, in order."""
+    """The processes that took the lease, in the order of their takes."""
 
 
 @define
@@ -206,10 +207,10 @@ class _Replay:
     history: LeaseHistory = field(factory=LeaseHistory)
     rows: dict[str, _Held] = field(factory=lambda: defaultdict(_Held))
     places: dict[str, int] = field(factory=dict)
-    """For each process, its place in the order in which the processes first wrote."""
+    """The rank of each process, counted from 0 in the order of the processes' first writes."""
 
     def add(self, writing: LeaseWriting) -> None:
-        """Judge the next write by the present holder, and update the holder."""
+        """Judge the next write of the journal, and update the state of its row."""
         self.places.setdefault(writing.caller, len(self.places))
         held = self.rows[writing.lease_key]
         if writing.is_mark:
@@ -256,10 +257,10 @@ def _counter(writing: LeaseWriting) -> int | None:
 
 
 def recoveries(writings: Sequence[LeaseWriting], caller: str, lost_at_nanos: int) -> dict[str, float]:
-    """Return, by lease key, the seconds for which each lease of a caller stayed without an owner.
+    """Return the seconds from the loss of ``caller`` to the next take of each of its leases, by lease key.
 
-    ``caller`` died or froze at ``lost_at_nanos``, and held these leases at that time. A lease that was never taken
-    afterwards is left out: its shard had ended, or its holder woke up in time.
+    ``caller`` died or froze at ``lost_at_nanos``. A lease without a later take is left out, because its shard had ended
+    or ``caller`` woke up and kept the lease.
     """
     held: set[str] = set()
     found: dict[str, float] = {}

@@ -1,7 +1,7 @@
-"""``run``: a processor, a list of records, and the consumer of production between them, in the calling thread.
+"""A function ``run`` for tests, which gives records to a processor through the consumer that runs in production.
 
-Reads, calls, pauses and checkpoints are the same as in a worker. The stream and the stored checkpoint are in memory,
-and time is simulated: it moves only when nothing else is left to do, so pauses cost nothing.
+Reads, calls, pauses and checkpoints are the same as in a worker. The stream and the stored checkpoint are in memory.
+Time is simulated: it moves only when the run has nothing else to do, so pauses take no real time.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ from streamclient.worker.statuses import StreamFacts
 from streamclient.worker.usercode import UserCode, checked_processor
 
 MOST_RESTARTS = 10
-"""The largest number of new processors in a row that start at the same stored checkpoint. A worker would go on for
-ever; a run ends, because a processor that has failed this often under equal conditions will fail again."""
+"""The largest number of new processors in a row that start at the same stored checkpoint. A worker would restart
+for ever. ``run`` gives up, because a processor that failed this often under equal conditions will fail again."""
 
 TABLE = "orders"
 SHARD = "shard-1"
@@ -67,27 +67,28 @@ STARTED_AT_SECONDS = 1_600_000_000.0
 
 @frozen(kw_only=True)
 class ProcessorRun:
-    """The result of ``run``."""
+    """The result of ``run``: the calls, checkpoints and failures, and the parked records."""
 
     checkpoints: tuple[int, ...]
-    """For each stored checkpoint, in order, the number of records before it; parked records count too. The end of the
-    shard is a checkpoint of its own. In a replay, the number of records that are no longer parked, each time it
-    grows."""
+    """The number of records before each stored checkpoint, parked records included, in order. The end of the shard is
+    also a checkpoint. A replay has no checkpoints: each entry is the number of records that are no longer parked after
+    one removal."""
     given: tuple[tuple[StreamRecord, ...], ...]
-    """The records of each call of ``process_records``, in order. A record that was delivered again occurs again."""
+    """The records of each call of ``process_records``, in order. A record that was delivered twice occurs twice."""
     failures: tuple[Exception, ...]
     """The exceptions that the processor and its factory raised, in order, one for each failed call."""
     parked: tuple[StreamRecord, ...]
     """The records that are parked at the end, in the order of the shard."""
     reasons: tuple[str, ...]
-    """The reason for each record of ``parked``: the type and text of the exception, or that it was not tried because an
-    earlier record of its key is parked. In a replay, the reason why the replay of its key ended."""
+    """The reason for each record of ``parked``: the type and text of the exception, or a note that the record was not
+    tried because an earlier record of its key is parked. In a replay, the reason why the replay of the key ended."""
 
 
 class RunFailed(StreamClientException):
-    """The run does not end, because new processors start again and again and store no new checkpoint.
+    """A run that would never end, because one processor after another starts and stores no new checkpoint.
 
-    The cause is the last exception of the processor, if it raised one. ``run`` is the result up to then.
+    ``__cause__`` is the processor's last exception, if it raised one. The attribute ``run`` has the result
+    up to the failure.
     """
 
     def __init__(self, text: str, run: ProcessorRun) -> None:
@@ -111,26 +112,26 @@ def run(
     ends: bool = False,
     is_replay: bool = False,
 ) -> ProcessorRun:
-    """Deliver ``records`` to a processor as a worker delivers one shard, and return what came of it.
+    """Deliver ``records`` to a processor as a worker delivers one shard, and return the result.
 
-    The calls come in the calling thread. Nothing sleeps, connects or starts a thread, except what the processor itself
-    does. Pauses, for example those of ``policy``, pass in simulated time.
+    All calls run in the calling thread. ``run`` itself does not sleep, connect or start a thread. Pauses, for example
+    those of ``policy``, pass in simulated time.
 
     When all records are dealt with, the processor gets ``shutdown(STOLEN)``, as when its worker stops. The run ends
-    earlier where a worker would stop the shard: by ``policy``, or because the processor marked itself as done. A
-    processor that works in threads of its own may then leave records; use ``ends`` for it, which waits for all of them.
+    earlier if ``policy`` stops the shard, or if the processor marks itself as done. A
+    processor with its own threads may have unprocessed records at that shutdown; ``ends`` lets the run wait for them.
 
     Args:
-        processor: the maker of processors, as for ``Worker``.
-        records: the records in the order of the shard. Records without a place, as ``put`` makes them, get the places
-            1, 2, 3 and so on.
-        batch: the largest number of records of one call.
-        policy: the treatment of failures; the default is the same as in ``ClientConfig``, which starts a new processor.
-            Its parking store is not used: records are parked in memory.
-        ends: whether the shard ends after the records. The processor then gets ``shutdown(TERMINATE)`` and must store
-            the end there.
-        is_replay: whether the records are delivered as ``replay_parked`` delivers parked ones: one in each call, and
-            key by key with a processor for each key. There is no policy, and the first failure ends a key.
+        processor: a class or function that makes processors, as for ``Worker``.
+        records: the records in the order of the shard. Records without a ``sequence_info``, as ``put`` makes
+            them, get the microseconds 1, 2, 3 and so on.
+        batch: the largest number of records in one call.
+        policy: the treatment of failures; by default that of ``ClientConfig``, which starts a new processor.
+            The policy's parking store is not used: records are parked in memory.
+        ends: whether the shard ends after the records. If so, the processor gets ``shutdown(TERMINATE)`` and must
+            checkpoint the end of the shard in that call.
+        is_replay: whether the records are delivered as ``replay_parked`` delivers parked records: one record in each
+            call, key by key, with a processor for each key. No policy applies; the first failure ends a key's replay.
 
     Raises:
         ConfigurationError: an argument is invalid; the processor was not called.
@@ -164,29 +165,26 @@ def _parking_in(store: IParkingStore, policy: FailurePolicy) -> FailurePolicy:
 
 
 class _RecordedCalls:
-    """Makes the processors of a run, and records their calls."""
+    """The maker of a run's processors, which also records their calls."""
 
     def __init__(self, make: Callable[[], IRecordProcessor]) -> None:
         self._make = make
         self.given: list[tuple[StreamRecord, ...]] = []
         self.failures: list[Exception] = []
         self.interrupt: BaseException | None = None
-        """The error that ends the run, because it is not an ``Exception``."""
+        """The error that ends the run, because it is not an ``Exception``; ``None`` without such an error."""
         self.processors = 0
-        """The number of processors since the last new checkpoint, with the one that stored it."""
+        """The number of processors made since the last new checkpoint, including the processor that stored it."""
 
     def make(self) -> IRecordProcessor:
-        """Make a processor whose calls are recorded.
-
-        A processor whose calls end elsewhere would be wrapped here, too.
-        """
+        """Make a processor that records its calls in this object."""
         self.processors += 1
         with self.recorded():
             return _RecordedProcessor(checked_processor(self._make()), self)
 
     @contextmanager
     def recorded(self) -> Iterator[None]:
-        """Record what a call raises."""
+        """Record an error that the body of the ``with`` statement raises, and raise it again."""
         try:
             yield
         except Exception as error:
@@ -197,7 +195,7 @@ class _RecordedCalls:
             raise
 
     def result(self, checkpoints: Sequence[int], parked: Sequence[tuple[StreamRecord, str]]) -> ProcessorRun:
-        """Return the result of the run. ``parked`` has the records that are parked at the end, each with the reason."""
+        """Return the result of the run. ``parked`` holds the records that are parked at the end, and their reasons."""
         return ProcessorRun(
             checkpoints=tuple(checkpoints),
             given=tuple(self.given),
@@ -208,7 +206,7 @@ class _RecordedCalls:
 
 
 class _RecordedProcessor(IRecordProcessor):
-    """Passes the calls of one processor on."""
+    """A processor that passes calls on to another processor, and records the calls."""
 
     def __init__(self, processor: IRecordProcessor, calls: _RecordedCalls) -> None:
         self._processor, self._calls = processor, calls
@@ -229,7 +227,7 @@ class _RecordedProcessor(IRecordProcessor):
 
 
 class _QueuedCalls(Executor):
-    """Keeps calls until the run takes them one at a time. So user code never runs in a turn of the owner."""
+    """An executor whose calls wait until the run carries them out, one by one between turns of the owner loop."""
 
     def __init__(self) -> None:
         self.waiting: deque[Callable[[], object]] = deque()
@@ -241,7 +239,7 @@ class _QueuedCalls(Executor):
 
 
 class _OneShard:
-    """A shard in memory with its consumer, and the parts of a worker around it, on a simulated clock."""
+    """One shard in memory with its consumer, run on a simulated clock."""
 
     def __init__(
         self, calls: _RecordedCalls, config: ClientConfig, records: Sequence[StreamRecord], batch: int, *, ends: bool
@@ -253,7 +251,7 @@ class _OneShard:
         self._now = STARTED_AT_SECONDS
         self._loop = OwnerLoop(lambda: self._now)
         self._turns = threading.RLock()
-        """Guards the turns of the owner. Threads of user code take turns, too, to wait for their checkpoints."""
+        """The lock for turns of the owner loop. User threads also run turns, while they wait for a checkpoint."""
         self._queue = _QueuedCalls()
         self._has_ended = False
         self._trouble = ""
@@ -288,7 +286,7 @@ class _OneShard:
         )
 
     def drive(self) -> str:
-        """Run the consumer to its end; return why it never ends, or ``""``."""
+        """Run the consumer to its end. Return the reason of a failure, or ``""`` after success."""
         self._consumer.begin()
         try:
             while not self._has_ended and self._consumer.machine.phase is not Phase.HALTED:
@@ -300,7 +298,10 @@ class _OneShard:
         return self._trouble
 
     def _step(self) -> None:
-        """Carry out one call or, without one, a turn of the owner. Before that turn, time leaps if nothing is due."""
+        """Carry out one waiting call or, if no call waits, run a turn of the owner loop.
+
+        If the loop has no messages, move the simulated time forward to the loop's next timer before the turn.
+        """
         if self._queue.waiting:
             self._queue.waiting.popleft()()
             if self._calls.interrupt is not None:
@@ -345,7 +346,10 @@ class _OneShard:
         ticket.answer(AnswerCheckpoint(0, CheckpointOutcome.STORED))
 
     def _wait(self, event: threading.Event, seconds: float) -> bool:
-        """Take the owner's turn, in which the checkpoint of the calling thread is stored."""
+        """Run turns of the owner loop until ``event`` is set or the loop has no messages; return whether it is set.
+
+        These turns store the checkpoint for which the calling thread waits. ``seconds`` is not used.
+        """
         with self._turns:
             while not event.is_set() and self._loop.has_messages:
                 self._loop.turn(0.0)
@@ -359,7 +363,7 @@ class _OneShard:
 
 
 def _replayed(calls: _RecordedCalls, records: Sequence[StreamRecord]) -> ProcessorRun:
-    """Replay ``records`` as parked records of one shard."""
+    """Replay ``records`` as the parked records of one shard, and return the result of the run."""
     store = _CountingStore()
     store.park([_parked(index, record) for index, record in enumerate(records)])
     report = replay_records(store, calls.make, store.parked())
@@ -368,15 +372,15 @@ def _replayed(calls: _RecordedCalls, records: Sequence[StreamRecord]) -> Process
 
 
 class _CountingStore(MemoryParkingStore):
-    """Counts the records that are removed."""
+    """A parking store in memory that counts the removed records."""
 
     def __init__(self) -> None:
         super().__init__()
         self.counts: list[int] = []
-        """After each removal, the number of records that were removed by then."""
+        """The total number of removed records after each removal."""
 
     def remove(self, records: Sequence[ParkedRecord]) -> None:
-        """Remove ``records``."""
+        """Remove ``records``, and add the new total to ``counts``."""
         super().remove(records)
         self.counts.append((self.counts[-1] if self.counts else 0) + len(records))
 

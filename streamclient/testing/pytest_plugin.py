@@ -1,4 +1,4 @@
-"""The pytest fixtures of this package. Registered as ``pytest11``; they cost nothing until a test asks for one."""
+"""The pytest fixtures of this package, registered as ``pytest11``. They cost nothing until a test uses one of them."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ if TYPE_CHECKING:
 
 
 class HistoryHooks:
-    """The hooks by which other plugins get the history of a failed simulation. This room knows no page."""
+    """The hooks that give the history of a failed simulation to other plugins. This plugin itself keeps no history."""
 
     @pytest.hookspec(firstresult=True)
     def pytest_streamclient_history(self, config: pytest.Config, test: str, history: HistoryDocument) -> str | None:
-        """Keep a history. Return a line for the failure that says where the history is kept, or ``None``."""
+        """Keep the history of the failed ``test``. Return a line for the report that says where, or ``None``."""
 
 
 def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
-    """Add the hook of histories."""
+    """Add the hooks of ``HistoryHooks``."""
     pluginmanager.add_hookspecs(HistoryHooks)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the options that repeat one seed, or run more seeds than the test says."""
+    """Add the options ``--simulation-seed`` and ``--simulation-seeds``, which choose the seeds of simulations."""
     group = parser.getgroup("streamclient", "simulations of record processors")
     group.addoption("--simulation-seed", type=int, metavar="SEED", help="run this seed alone, and print every step")
     group.addoption("--simulation-seeds", type=int, metavar="N", help="run N seeds, whatever the test says")
@@ -35,8 +35,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture
 def stream_simulation(request: pytest.FixtureRequest) -> StreamSimulation:
-    """Run a record processor in simulated fleets of workers, under chosen faults."""
-    # Imported here: pytest loads this module in every run wherever the package is installed.
+    """Lend an object that runs record processors in simulated fleets of workers, under chosen faults."""
+    # Imported only here, because pytest loads this module in every run wherever the package is installed.
     from streamclient.testing.simulation.trials.trial_fixture import StreamSimulation  # noqa: PLC0415
 
     config, test = request.config, request.node.nodeid
@@ -59,7 +59,7 @@ def _session_tablestore() -> Iterator[LocalTablestore]:
 
 @pytest.fixture
 def local_tablestore(_session_tablestore: LocalTablestore) -> Iterator[LocalTablestore]:
-    """Lend the local Tablestore of this session, empty. After each test, ``clear`` deletes everything in it.
+    """Lend the empty local Tablestore of this test session. After each test, ``clear`` empties the server.
 
     The server runs in memory, on a free port of this machine. A clock that a test advanced stays advanced.
     """

@@ -1,4 +1,4 @@
-"""Consuming a table through the Tunnel Service, which distributes the channels among the clients itself."""
+"""Consuming a table through the Tunnel Service, which itself distributes the table's channels among the clients."""
 
 from streamclient.tunnel.channel_processors import ChannelRecordsInput, IChannelProcessor, IChannelProcessorFactory
 from streamclient.tunnel.tunnel_client import TunnelClient

@@ -1,4 +1,4 @@
-"""The processors that users run on a tunnel: a plain callback, a channel processor, or any record processor."""
+"""The kinds of processors that users run on a tunnel: plain callbacks, channel processors and record processors."""
 
 from __future__ import annotations
 
@@ -31,37 +31,41 @@ from streamclient.worker.handlers.handler_processor import processor_maker
 
 @frozen
 class ChannelRecordsInput:
-    """Argument of ``IChannelProcessor.process`` (Java: ``ProcessRecordsInput`` of the tunnel package)."""
+    """The argument of ``IChannelProcessor.process`` (Java: ``ProcessRecordsInput`` of the tunnel package)."""
 
     records: Sequence[StreamRecord]
-    """Records in the channel's order. Rows of full data have a sequence of zeros. The sequence is immutable and equals
-    a tuple of the same records. A worker makes each record object only when it is first read."""
+    """The records of one batch, in the channel's order. Records of full data have zeros as their ``sequence_info``. The
+    sequence is immutable and equals a tuple of the same records. Each record object is made when it is first used."""
     channel_id: str
 
     def arrow(self, schema: Mapping[str, ColumnType] | None = None) -> Any:
-        """Return the same records by column, like ``ProcessRecordsInput.arrow``; joined pages are converted."""
+        """Return the records by column, like ``ProcessRecordsInput.arrow``.
+
+        If ``records`` come from several joined pages, the method first makes an object for each record.
+        """
         return records_by_column(self.records, schema)
 
 
 class IChannelProcessor(ABC):
-    """Processes the records of all channels, or of one if a factory makes it (Java: ``IChannelProcessor``).
+    """Processes the records of all channels, or of one channel if a factory makes it (Java: ``IChannelProcessor``).
 
-    The worker stores progress, every ``checkpoint_interval_millis`` and once more at the end. The stored progress
-    covers only calls that returned. A call that raises is repeated as the failure policy says; nothing is skipped. A
-    processor shared by all channels is called for several channels at once, but never twice at once for one channel.
+    The worker stores progress every ``checkpoint_interval_millis``, and once more at the end. The stored progress
+    covers only calls that returned. If a call raises, the failure policy decides how the call is repeated; no record is
+    skipped. A processor that all channels share may be called for several channels at the same time. Calls for one
+    channel never overlap.
     """
 
     @abstractmethod
     def process(self, records_input: ChannelRecordsInput) -> None:
-        """Process one batch."""
+        """Process one batch of records of one channel."""
 
     @abstractmethod
     def shutdown(self) -> None:
-        """Clean up after a channel that ended, was released or was lost; called once for each channel that began."""
+        """Clean up after a channel that ended, was released or was lost. Called once for each channel that began."""
 
 
 class IChannelProcessorFactory(ABC):
-    """Makes one channel processor per channel."""
+    """Makes one channel processor for each channel."""
 
     @abstractmethod
     def create_processor(self) -> IChannelProcessor:
@@ -87,7 +91,7 @@ _ASYNC = (ProcessorKind.ASYNC_HANDLER, ProcessorKind.ASYNC_MAKER)
 
 
 class CallbackProcessor(IChannelProcessor):
-    """A callback as a channel processor."""
+    """A channel processor that calls a user's callback."""
 
     def __init__(self, callback: ChannelCallback) -> None:
         self._callback: Callable[..., object] = callback
@@ -106,9 +110,9 @@ class CallbackProcessor(IChannelProcessor):
 
 
 def _takes_channel(callback: Callable[..., None]) -> bool:
-    """Return whether a second positional parameter is required.
+    """Return whether the callback requires a second positional parameter, which is then the id of the channel.
 
-    A parameter with a default is meant to keep its default.
+    A second parameter with a default keeps its default.
     """
     try:
         parameters = list(inspect.signature(callback).parameters.values())
@@ -119,7 +123,7 @@ def _takes_channel(callback: Callable[..., None]) -> bool:
 
 
 class ChannelRecordProcessor(IRecordProcessor):
-    """A channel processor as a record processor, which stores progress by itself."""
+    """A record processor that calls a user's channel processor and stores the progress itself."""
 
     def __init__(
         self,
@@ -129,9 +133,10 @@ class ChannelRecordProcessor(IRecordProcessor):
         *,
         is_shared: bool,
     ) -> None:
-        """Make it.
+        """Wrap ``processor``, which all channels use if ``is_shared`` is true.
 
-        Raise ``ConfigurationError`` for a processor, for example of a factory, whose methods defer their work.
+        Raises:
+            ConfigurationError: calls of the processor's methods would do no work, for example because they are async.
         """
         why = checks.deferring_method(IChannelProcessor, checks.done("the processor factory", processor))
         if why:
@@ -144,14 +149,14 @@ class ChannelRecordProcessor(IRecordProcessor):
         self._stored_at = 0.0
 
     def initialize(self, initialization_input: InitializationInput) -> None:
-        """Remember the channel."""
+        """Remember the channel, and start the interval after which progress is stored."""
         self._channel_id = initialization_input.shard_info.shard_id
         self._stored_at = self._monotonic()
 
     def process_records(self, process_records_input: ProcessRecordsInput) -> None:
-        """Process the records, and store progress if it is due.
+        """Process the records, and store progress if the interval is over.
 
-        Do so also for an idle channel, because its log goes on.
+        Progress of an idle channel is stored, too, because its position moves on with the log.
         """
         if process_records_input.records:
             given = ChannelRecordsInput(process_records_input.records, self._channel_id)
@@ -162,9 +167,9 @@ class ChannelRecordProcessor(IRecordProcessor):
             self._stored_at = now
 
     def shutdown(self, shutdown_input: ShutdownInput) -> None:
-        """Store progress once more, unless the channel is lost, and tell the processor that its channel ended.
+        """Store progress once more, unless the channel is lost, and call the channel processor's ``shutdown``.
 
-        A processor that all channels share goes on after a failure, so it is not told then.
+        If all channels share the channel processor and a call failed, the processor goes on without a shutdown.
         """
         reason = shutdown_input.shutdown_reason
         try:
@@ -176,13 +181,16 @@ class ChannelRecordProcessor(IRecordProcessor):
 
 
 def stores_by_itself(processor: object) -> bool:
-    """Return whether the processor stores its own progress. Record processors do; for others the worker stores it."""
+    """Return whether the processor itself stores its progress, as record processors do. If not, the worker does."""
     is_class = isinstance(processor, type) and issubclass(processor, IRecordProcessor)
     return is_class or isinstance(processor, IRecordProcessorFactory) or processor_kind(processor) in _ASYNC
 
 
 def _deferring(processor: object) -> str:
-    """Return why calls of a user's processor would do no work; empty if they do work."""
+    """Return why calls of a user's processor would do no work, for example because its method is a generator.
+
+    The text is empty if calls do work.
+    """
     if isinstance(processor, IChannelProcessorFactory | IRecordProcessorFactory):
         return checks.deferring(processor.create_processor)
     if isinstance(processor, IChannelProcessor):
@@ -195,7 +203,7 @@ def _deferring(processor: object) -> str:
 def record_processor_maker(
     processor: object, checkpoint_interval_millis: int, monotonic: Callable[[], float] = time.monotonic
 ) -> Callable[[], IRecordProcessor] | ReceiverFactory:
-    """Return the maker of a record processor or receiver for each channel, from the user's processor.
+    """Return a factory, which makes a record processor or a receiver for each channel from the user's ``processor``.
 
     Raises:
         ConfigurationError: ``processor`` cannot process records.

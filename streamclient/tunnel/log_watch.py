@@ -1,11 +1,12 @@
-"""Looks for records that the service may have skipped. A channel that lags beyond the retention may go on silently.
+"""A search for records that the service may have skipped because they were older than the retention.
 
-The service promises no error for a channel whose position is past the table's retention. It may go on with the records
-that are left. So a reader itself compares times with the end of the retention: the position with which a channel is
-opened, and the first record of each page with the position before it.
+The service promises no error for a channel whose position is older than the table's retention. It may silently go on
+with the records that are left. So a reader itself compares times with the retention: the time of the position at which
+a channel is opened, and the times of each page's first record and of the position before that page.
 
-The watch finds suspicions, not proofs: perhaps nothing was written in between. Rows of full data have no times and are
-never suspected. One thread at a time, except for the two functions, which block and may be called from any thread.
+The search finds suspicions, not proofs: perhaps no record was written between the two times. Rows of full data have no
+times, so they raise no suspicion. ``LogWatch`` is for one thread at a time. The two functions wait for the service, and
+any thread may call them.
 """
 
 from __future__ import annotations
@@ -24,31 +25,32 @@ from streamclient.tunnel.tunnel_model import TunnelDescription
 _log = logs.logger(__name__)
 
 LOOK_SECONDS = 60.0
-"""The shortest time between two looks at the tunnel's description. A channel that is opened in between is judged by the
-earlier answer, or at its first page."""
+"""The shortest time, in seconds, between two requests for the tunnel's description. A channel that is opened in between
+is checked by the earlier description, or at its first page."""
 
 
 class Suspicion(Enum):
     """The reason why records may have been skipped. The metric's label ``cause`` has these values."""
 
     POSITION = "position"
-    """The position of a channel was past the retention when the channel was opened."""
+    """The position of a channel was older than the retention when the channel was opened."""
     GAP = "gap"
-    """A page after a position past the retention began with a record that is within it."""
+    """The position before a page was older than the retention, but the page's first record was not."""
 
 
 @frozen
 class LogFacts:
-    """The service's statements about the log of a tunnel."""
+    """The service's statements about the log of a tunnel: its retention, and how far each channel was consumed."""
 
     retention_micros: int | None = None
     """The time for which the table's stream keeps records, in microseconds; ``None`` if it is not known."""
     consumed_micros: Mapping[str, int] = field(factory=dict)
-    """The consume point of each channel of changes that has one, in microseconds since 1970."""
+    """The time up to which each channel of changes was consumed, in microseconds since 1970, by channel id. Channels
+    without a known time are left out."""
 
 
 def facts_of_log(client: TunnelClient, tunnel_id: str) -> LogFacts:
-    """Ask the service about the log of a tunnel. Without an answer nothing is known."""
+    """Ask the service for the facts about a tunnel's log. If it does not answer, return empty facts."""
     try:
         info = next((info for info in client.list_tunnel() if info.tunnel_id == tunnel_id), None)
         if info is None:
@@ -61,7 +63,7 @@ def facts_of_log(client: TunnelClient, tunnel_id: str) -> LogFacts:
 
 
 def facts_of_description(client: TunnelClient, described: TunnelDescription) -> LogFacts:
-    """Ask the service for the retention of a tunnel that was just described. Without an answer nothing is known."""
+    """Ask the service for the retention of a described tunnel's table. If it does not answer, return empty facts."""
     info = described.info
     try:
         retention_micros = client.retention_micros(info.table_name)
@@ -74,41 +76,45 @@ def facts_of_description(client: TunnelClient, described: TunnelDescription) -> 
 
 @define(eq=False)
 class LogWatch:
-    """The suspicions of one worker or query, each told once for a channel and a cause."""
+    """Checks the channels of one worker or query for skipped records; reports each pair of channel and cause once."""
 
     service_micros: Callable[[], int]
-    """Returns an estimate of the service's time."""
+    """A function that returns the service's time as this client estimates it, in microseconds since 1970."""
     told: Callable[[Suspicion, str], None]
-    """Called with each new suspicion as a text."""
+    """Called for each new suspicion, with its cause and a text for the log."""
     facts: LogFacts = field(factory=LogFacts)
     _opened: set[str] = field(factory=set, init=False)
-    """The channels of changes that the reader reads now. Other clients watch their own channels."""
+    """The channels of changes that this client reads now. Other clients watch their own channels."""
     _suspected: set[tuple[str, Suspicion]] = field(factory=set, init=False)
     _unjudged: dict[str, tuple[int, int]] = field(factory=dict, init=False)
-    """The channels whose position was not known. Each has the time of its first record, and the time at which its page
-    came."""
+    """The channels whose position was unknown when their first page with records arrived. Each has the time of this
+    page's first record, and the time at which the page arrived."""
 
     def opened(self, channel_id: str) -> None:
-        """Watch a channel of changes from now on, which was just opened."""
+        """Watch a channel of changes that was just opened."""
         self._opened.add(channel_id)
         self._judge_position(channel_id)
 
     def closed(self, channel_id: str) -> None:
-        """Watch a channel no more."""
+        """Stop watching a channel."""
         self._opened.discard(channel_id)
         self._unjudged.pop(channel_id, None)
 
     def learned(self, facts: LogFacts) -> None:
-        """Take the service's statements about the log, and judge the channels that are open by them."""
+        """Store the service's statements about the log, and check all open channels by them."""
         self.facts = facts
         for channel_id in sorted(self._opened):
             self._judge_position(channel_id)
 
     def page_came(self, channel_id: str, position_micros: int | None, first_micros: int) -> None:
-        """Judge a page by the time of its first record and the time of the position before it, if that is known."""
+        """Check for a gap before a page, by the times of its first record and of the position before the page.
+
+        ``position_micros`` is ``None`` if the time of the position is unknown. ``first_micros`` is 0 for a page without
+        times.
+        """
         if not first_micros:
             return
-        now_micros = max(self.service_micros(), first_micros)  # no record is of the future
+        now_micros = max(self.service_micros(), first_micros)  # a record's time is never in the future
         before_micros = position_micros or self.facts.consumed_micros.get(channel_id)
         if before_micros is None:
             self._unjudged.setdefault(channel_id, (first_micros, now_micros))

@@ -1,4 +1,4 @@
-"""The turns in which the consumers of channels read. The consumers are the same as in lease workers."""
+"""The turns in which the consumers of a tunnel's channels read, so that only a limited number work at the same time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from streamclient.worker.owner_loop import OwnerLoop
 
 
 class ReaderTurns:
-    """Calls each reader in its turn; ``Turns`` decides the turns. Owner thread only."""
+    """Calls each reader when its turn begins. ``Turns`` decides which readers have a turn. For the owner thread."""
 
     def __init__(self, turns: Turns, loop: OwnerLoop) -> None:
         self.turns = turns
@@ -19,19 +19,22 @@ class ReaderTurns:
         self._going: dict[str, Callable[[], None]] = {}
 
     def ask(self, reader: str, go: Callable[[], None]) -> None:
-        """Call ``go`` once in the reader's turn, which may be now. If ``end`` is called first, ``go`` is not called."""
+        """Call ``go`` once, when the reader gets a turn, perhaps immediately.
+
+        If ``end`` is called before, ``go`` is never called.
+        """
         self._going[reader] = go
         if self.turns.ask(reader):
             self._go(reader)
 
     def end(self, reader: str) -> None:
-        """End the reader's turn or its wait. Readers that get a turn now are called from the loop, not from here."""
+        """End the reader's turn, or its wait for a turn. The loop then calls the readers that now get a turn."""
         self._going.pop(reader, None)
         for following in self.turns.end(reader):
             self._loop.call_later(0.0, partial(self._go, following))
 
     def _go(self, reader: str) -> None:
-        # Between the grant and this call the turn may have been ended, and another one requested.
+        # Since the turn was granted, it may have been ended, and another turn may have been requested.
         if self.turns.has(reader):
             go = self._going.pop(reader, None)
             if go is not None:
@@ -39,10 +42,10 @@ class ReaderTurns:
 
 
 class ChannelTurn:
-    """The turns of one channel's reader. Only in them its consumer reads and processes.
+    """The turns of one channel's reader. The reader's consumer reads and processes only while it has a turn.
 
-    The consumer waits for a turn without holding a page, unless its call failed. Waiting is a pause or a read that has
-    not begun: a stop ends it at once, and no watch counts it as a slow read.
+    While the consumer waits for a turn, it holds no page, except after a failed call. A stop ends the wait immediately,
+    and the wait never counts as a slow read.
     """
 
     def __init__(self, reader: str, readers: ReaderTurns) -> None:
@@ -50,7 +53,7 @@ class ChannelTurn:
         self._readers = readers
 
     def ask(self, go: Callable[[], None]) -> None:
-        """Call ``go`` in the reader's turn."""
+        """Call ``go`` once, when the reader gets a turn."""
         self._readers.ask(self._reader, go)
 
     def end(self) -> None:
@@ -58,6 +61,6 @@ class ChannelTurn:
         self._readers.end(self._reader)
 
     def hold_up(self) -> Reason | None:
-        """Return the reason that the reader waits, with the number of turns at once; ``None`` if it does not wait."""
+        """Return why the reader waits, with the limit of simultaneous turns as detail; ``None`` if it does not wait."""
         turns = self._readers.turns
         return Reason(Cause.TURN, detail=str(turns.most)) if turns.waits(self._reader) else None

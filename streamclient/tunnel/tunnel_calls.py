@@ -1,4 +1,4 @@
-"""Carries out the commands of a ``TunnelSession``, outside the owner thread, and reports each as one event."""
+"""The calls to the Tunnel Service that a ``TunnelSession`` commands. The outcome of each call is one event."""
 
 from __future__ import annotations
 
@@ -25,25 +25,25 @@ from streamclient.wire.service_errors import AUTH_FAILED, NO_PERMISSION
 from streamclient.worker.owner_loop import OwnerLoop
 
 STORE_TRIES = 5
-"""The largest number of times that a checkpoint is sent and, after an unclear answer, looked up. Then its outcome
-counts as unknown."""
+"""The largest number of attempts to store a checkpoint. After an unclear answer, the stored checkpoint is looked up
+before the next attempt. After the last attempt, the outcome counts as unknown."""
 
 
 _WRONG_FROM_THE_START = frozenset({AUTH_FAILED, NO_PERMISSION, None})
-"""Codes of errors that waiting does not mend if the call never worked: errors of the key, the policy or, without a
-code, the endpoint. They also end a lease worker at its start. Once a kind of call has worked, such errors may pass: a
-key or a policy was changed."""
+"""The codes of errors that are final if no call of the same kind has ever succeeded. The cause is the key, the policy
+or, without a code, the endpoint. A lease worker also ends by these errors at its start. If a call of the kind has
+succeeded before, the error may be temporary, for example while a key is being changed."""
 
 
 _OF_CHANNELS = frozenset({"getcheckpoint", "readrecords", "checkpoint"})
-"""Calls that name a channel. If one is refused for its parameters, or by an answer without a code, that may concern
-only the channel. The next heartbeat tells whether the tunnel still exists."""
+"""The calls that name a channel. If the service refuses such a call for its parameters, or without a code, perhaps only
+the channel is the reason. The next heartbeat shows whether the tunnel still exists."""
 
 
 def verdict_on(error: Exception, *, call: str = "", has_worked: bool = True) -> CallVerdict:
-    """Return the meaning of a failed call for the session.
+    """Return the consequence of a failed call for the session.
 
-    ``has_worked`` says whether one of its kind ever succeeded.
+    ``has_worked`` says whether any call of the same kind has ever succeeded.
     """
     if isinstance(error, TunnelSessionGoneError):
         return CallVerdict.GONE
@@ -64,23 +64,23 @@ class Stored(Enum):
     REFUSED = "refused"
     """The checkpoint is certainly not stored, although this client still has the channel."""
     NEVER = "never"
-    """As REFUSED. No other checkpoint can be stored either, so consuming ends."""
+    """Like REFUSED, but no other checkpoint can be stored, either. So consuming ends."""
     UNKNOWN = "unknown"
 
 
 @define(eq=False)
 class ChannelSlot:
-    """The checkpoint of one reader. It is stored by one call at a time, in any thread."""
+    """The ids and the checkpoint number with which one reader stores checkpoints. Used by one call at a time."""
 
     client_id: str
     channel_id: str
     sequence_number: int
-    """Sequence number of the last stored checkpoint of any consumer."""
+    """The sequence number of the channel's last stored checkpoint, whichever client stored it."""
 
 
 @frozen(kw_only=True)
 class TunnelCalls:
-    """The owner's calls. Methods are called in the owner thread and return at once; ``emit`` is called there too."""
+    """The calls to the service. The owner thread calls the methods, which return immediately, and runs ``emit``."""
 
     client: TunnelClient
     tunnel_id: str
@@ -90,14 +90,14 @@ class TunnelCalls:
     pool: Executor
     emit: Callable[[Event], None]
     _worked: set[str] = field(factory=set, init=False)
-    """Kinds of calls that succeeded at least once."""
+    """The kinds of calls that have succeeded at least once."""
 
     def connect(self) -> None:
-        """Begin a session."""
+        """Begin a session with the service."""
         self._do(self._connect)
 
     def heartbeat(self, command: tunnel_events.Heartbeat) -> None:
-        """Report channels, and receive the channels to hold."""
+        """Report the held channels to the service, which answers with the channels to hold from now on."""
         self._do(partial(self._heartbeat, command))
 
     def find_checkpoint(self, command: tunnel_events.FindCheckpoint) -> None:
@@ -105,13 +105,13 @@ class TunnelCalls:
         self._do(partial(self._find_checkpoint, command))
 
     def end_session(self, command: tunnel_events.EndSession) -> None:
-        """Tell the service that the session is over. If that fails, the session runs out by itself."""
+        """Tell the service that the session is over. If this call fails, the session ends by its time-out."""
         self._do(partial(self._end_session, command))
 
     def look_at_log(self, done: Callable[[LogFacts], None]) -> None:
-        """Ask for the retention of the log and for the positions up to which it was read.
+        """Ask for the retention of the tunnel's log and for the times up to which its channels were read.
 
-        ``done`` follows in the owner thread.
+        The owner thread later calls ``done`` with these facts.
         """
 
         def work() -> None:
@@ -121,7 +121,7 @@ class TunnelCalls:
         self.loop.start(self.pool, partial(start_call, self.pool, work))
 
     def store(self, slot: ChannelSlot, token: str, done: Callable[[Stored, Exception | None], None]) -> None:
-        """Store a checkpoint; ``done`` follows in the owner thread."""
+        """Store a checkpoint. The owner thread later calls ``done`` with the outcome."""
 
         def work() -> None:
             stored, error = self._store(slot, token)
@@ -132,7 +132,7 @@ class TunnelCalls:
     def read_answered(self, error: StreamClientError | None) -> None:
         """Record that a read of a channel succeeded or failed.
 
-        Any thread; the reader handles errors that are not final.
+        Usable from any thread. A final error ends consuming; the reader handles all other errors.
         """
         if error is None:
             self._worked.add("readrecords")
@@ -183,7 +183,7 @@ class TunnelCalls:
         return tunnel_events.SessionEnded()
 
     def _store(self, slot: ChannelSlot, token: str) -> tuple[Stored, Exception | None]:
-        """Send a checkpoint. After any unclear answer, look up the stored one before sending it again."""
+        """Send a checkpoint. After an unclear answer, look up the stored checkpoint before the next attempt."""
         number = slot.sequence_number + 1
         problem: Exception | None = None
         for _ in range(STORE_TRIES):
@@ -205,7 +205,7 @@ class TunnelCalls:
         return Stored.UNKNOWN, problem
 
     def _refused(self, error: Exception) -> Stored | None:
-        """Return the outcome of a checkpoint that the service refused to store; ``None`` if it may have stored it."""
+        """Return the outcome of a checkpoint that the service refused; ``None`` if it is perhaps stored."""
         verdict = self._verdict("checkpoint", error)
         if verdict is CallVerdict.PASSING:
             is_refused = isinstance(error, DependencyException) and not error.retriable

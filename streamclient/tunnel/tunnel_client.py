@@ -1,4 +1,4 @@
-"""The operations of the Tunnel Service: tunnels, sessions, data."""
+"""A client of the Tunnel Service, with its operations on tunnels, sessions and data."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ tunnel_name_check = checks.Check(
     "1 to 255 letters, digits and underscores that do not begin with a digit",
     lambda value: isinstance(value, str) and _NAME.fullmatch(value) is not None,
 )
-"""The check for the name of a new tunnel, by the service's rule."""
+"""The check of the name of a new tunnel. The service has the same rule for names."""
 
 LARGEST_NUMBER = 2**62
-"""The upper bound of versions and checkpoint numbers, which count state changes of a channel. No channel reaches it. A
-client that counts on from the end of 64 bits could not send its next number."""
+"""The smallest version or checkpoint number that counts as an error. These numbers count changes of one channel, so no
+real number is that large. A client that received the largest number of 64 bits could not send the next number."""
 
 MANAGEMENT_RETRY = ReadRetry(retries=20, shortest_pause_millis=100, longest_pause_millis=2_000, total_millis=35_000)
-"""The retries of all calls but those for data, as in the Go client: pauses from 100 ms to 2 s, 35 s in all."""
+"""The retries of all calls except ReadRecords, as in the Go client: pauses from 100 ms to 2 s, 35 s in all."""
 
 DATA_RETRY = ReadRetry(retries=60, shortest_pause_millis=16, longest_pause_millis=3_000, total_millis=75_000)
 """The retries of ReadRecords, as in the Go client: pauses from 16 ms to 3 s, 75 s in all."""
@@ -56,13 +56,14 @@ DATA_RETRY = ReadRetry(retries=60, shortest_pause_millis=16, longest_pause_milli
 
 @checks.explains_names
 class TunnelClient:
-    """Tunnels of one instance, over a user's ``OTSClient`` (V2 and V4 signatures, security tokens). Thread-safe.
+    """A client for the tunnels of one instance. It sends requests over a user's ``OTSClient``. Thread-safe.
 
-    Reads (list, describe, get_checkpoint, read_records) are repeated after throttling, passing refusals and network
-    errors. Calls that change something are made once, except after answers that say that nothing was done.
+    V2 and V4 signatures and security tokens work as in the ``OTSClient``. Reads (list, describe, get_checkpoint,
+    read_records) are repeated after throttling, passing refusals and network errors. Calls that change something are
+    repeated only after an answer that says that nothing was done.
 
-    Every method raises ``TunnelError``, of the class for the service's code. Without a usable answer it raises
-    ``DependencyException``; for an answer that cannot be believed or read, that is ``TunnelAnswerError``.
+    If the service refuses a call, every method raises the subclass of ``TunnelError`` for the service's code. Without a
+    usable answer it raises ``DependencyException``, or ``TunnelAnswerError`` if the answer is damaged or unreadable.
     """
 
     def __init__(
@@ -73,7 +74,7 @@ class TunnelClient:
         data_retry: ReadRetry = DATA_RETRY,
         stop: Event | None = None,
     ) -> None:
-        """Make a client. Setting ``stop`` ends every pause between attempts with the last attempt's error.
+        """Make a client. Setting ``stop`` ends a pause between attempts, and the last attempt's error is raised.
 
         Raises:
             ConfigurationError: the client is not a ``tablestore.OTSClient``.
@@ -91,7 +92,7 @@ class TunnelClient:
     def create_tunnel(
         self, table_name: str, tunnel_name: str, tunnel_type: TunnelType, config: StreamTunnelConfig | None = None
     ) -> str:
-        """Make a tunnel and return its id. A tunnel with incremental data switches the table's stream on if it is off.
+        """Make a tunnel, and return its id. A tunnel for changes also switches the table's stream on if it is off.
 
         Raises:
             ConfigurationError: an argument is invalid; nothing was sent.
@@ -112,12 +113,12 @@ class TunnelClient:
         return str(self._change("create", request, schema.CreateTunnelResponse).tunnel_id)
 
     def list_tunnel(self, table_name: str | None = None) -> Sequence[TunnelInfo]:
-        """Return the tunnels of one table, or of the whole instance."""
+        """Return the tunnels of one table; without a table name, return all tunnels of the instance."""
         request = schema.ListTunnelRequest(table_name=table_name or "")
         return tuple(_info(entry) for entry in self._read("list", request, schema.ListTunnelResponse).tunnels)
 
     def describe_tunnel(self, table_name: str, tunnel_name: str) -> TunnelDescription:
-        """Return a tunnel with its channels and consume point."""
+        """Return a tunnel with its channels, and the time up to which it was consumed."""
         request = schema.DescribeTunnelRequest(table_name=table_name, tunnel_name=tunnel_name)
         answer = self._read("describe", request, schema.DescribeTunnelResponse)
         return TunnelDescription(
@@ -129,7 +130,7 @@ class TunnelClient:
     def retention_micros(self, table_name: str) -> int | None:
         """Return the time for which the table's stream keeps records, in microseconds; ``None`` without a stream.
 
-        It is read from the table's description, which needs the permission to describe the table. Sent once.
+        The request is DescribeTable, which needs the permission for that operation. It is sent only once.
 
         Raises:
             StreamClientError: the table does not exist, or the service refused or did not answer.
@@ -139,12 +140,14 @@ class TunnelClient:
         return None if hours is None else hours * MICROS_PER_HOUR
 
     def delete_tunnel(self, table_name: str, tunnel_name: str) -> None:
-        """Remove a tunnel; workers on it end."""
+        """Delete a tunnel. The workers that consume this tunnel then end."""
         request = schema.DeleteTunnelRequest(table_name=table_name, tunnel_name=tunnel_name)
         self._change("delete", request, schema.DeleteTunnelResponse)
 
     def schedule(self, tunnel_id: str, channels: Iterable[tuple[str, ChannelStatus | str]]) -> None:
-        """Suspend (CLOSING), resume (OPEN) or end (TERMINATED) channels by hand. A status may be given by its name.
+        """Suspend (CLOSING), resume (OPEN) or end (TERMINATED) channels by hand.
+
+        Each of ``channels`` is a pair of a channel's id and its new status, or the name of that status.
 
         Raises:
             ConfigurationError: a status is unknown, or a channel is not a pair of id and status; nothing was sent.
@@ -173,10 +176,10 @@ class TunnelClient:
         *,
         strange: MutableMapping[str, str] | None = None,
     ) -> Sequence[Channel]:
-        """Report the held channels, and return the channels to hold from now on. Sent once.
+        """Report the held channels, and return the channels to hold from now on. The request is sent only once.
 
-        A channel with an unknown status or version is put into ``strange``, by its id, with that status and version;
-        without ``strange`` it is an error.
+        If a channel has an unknown status or version, ``strange`` gets a text about them under the channel's id.
+        Without ``strange``, such a channel raises ``TunnelAnswerError``.
 
         Raises:
             TunnelSessionGoneError: the session ended; connect again.
@@ -188,7 +191,7 @@ class TunnelClient:
         return tuple(_heard_channels(answer.channels, strange))
 
     def shutdown(self, tunnel_id: str, client_id: str) -> None:
-        """End a session. Its channels are free at once."""
+        """End a session. Its channels become free immediately."""
         request = schema.ShutdownRequest(tunnel_id=tunnel_id, client_id=client_id)
         self._change("shutdown", request, schema.ShutdownResponse)
 
@@ -199,7 +202,8 @@ class TunnelClient:
     ) -> ChannelCheckpoint:
         """Return the position at which a channel is read next. Needs no session.
 
-        An answer that cannot be believed is requested again; with ``raises_at_once`` the first such answer is raised.
+        If an answer is damaged or has invalid values, the request is repeated. With ``raises_at_once``, the first such
+        answer raises an error instead.
         """
         request = schema.GetCheckpointRequest(tunnel_id=tunnel_id, client_id=client_id, channel_id=channel_id)
         answer = self._read("getcheckpoint", request, schema.GetCheckpointResponse, raises_at_once=raises_at_once)
@@ -220,13 +224,13 @@ class TunnelClient:
         order: ChannelOrder | None = None,
         raises_at_once: bool = False,
     ) -> TunnelPage:
-        """Return the page at a token. Needs no session.
+        """Return the page at ``token``. Needs no session.
 
-        ``order`` compares the page with the page that was read before it. A page that cannot be believed is read again,
-        as after a network error; with ``raises_at_once`` the first such page is raised.
+        ``order`` compares the page with the page that was read before it. A page that is damaged or out of order is
+        read again, as after a network error. With ``raises_at_once``, the first such page raises an error instead.
 
         Raises:
-            TunnelAnswerError: the page is cut, damaged, or leads nowhere, or it does not follow the one before it.
+            TunnelAnswerError: the page is incomplete or damaged, has no next token, or does not follow the page before.
         """
         request = schema.ReadRecordsRequest(
             tunnel_id=tunnel_id, client_id=client_id, channel_id=channel_id, token=token
@@ -241,7 +245,9 @@ class TunnelClient:
         return _repeated(self._data, "readrecords", attempt, raises_at_once=raises_at_once)
 
     def checkpoint(self, tunnel_id: str, client_id: str, channel_id: str, token: str, sequence_number: int) -> None:
-        """Store how far a channel was consumed; ``finished`` ends the channel. Sent once.
+        """Store the token up to which a channel was consumed. The request is sent only once.
+
+        The token ``finished`` ends the channel.
 
         Raises:
             SequenceNumberNotMatchError: a later checkpoint is stored, or the channel went to another client.
@@ -255,7 +261,7 @@ class TunnelClient:
         )
         self._transport.send("checkpoint", request, write=True)
 
-    # --- inside --------------------------------------------------------------------------------------------------
+    # --- repetition of requests ----------------------------------------------------------------------------------
 
     def _read(self, verb: str, request: Any, response_class: Any, *, raises_at_once: bool = False) -> Any:
         def attempt() -> Any:
@@ -264,7 +270,7 @@ class TunnelClient:
         return _repeated(self._calls, verb, attempt, raises_at_once=raises_at_once)
 
     def _change(self, verb: str, request: Any, response_class: Any) -> Any:
-        """Repeat the call only while the service says that it did nothing. A lost answer ends the repetition."""
+        """Repeat a call only while the service answers that it did nothing. After a lost answer, raise the error."""
 
         def attempt() -> Any:
             try:
@@ -281,7 +287,7 @@ class TunnelClient:
 
 
 def _repeated(repeater: Repeater, verb: str, read: Callable[[], ReadT], *, raises_at_once: bool) -> ReadT:
-    """Repeat a read; ``raises_at_once`` says whether an answer that cannot be believed ends the repetition."""
+    """Repeat a read; with ``raises_at_once``, raise the first ``TunnelAnswerError`` instead of repeating the read."""
 
     def attempt() -> ReadT | TunnelAnswerError:
         try:
@@ -312,10 +318,7 @@ _TYPE_NUMBERS = {
 
 
 def _config_message(config: StreamTunnelConfig) -> Any:
-    """Return the message.
-
-    A start time replaces the flag, as the clients send it; an end is sent only if it is given.
-    """
+    """Return the message for ``config``. As in the Java and Go clients, a start time replaces the start flag."""
     message = schema.StreamTunnelConfig()
     if config.start_micros is not None:
         message.start_offset = config.start_micros * _NANOS_PER_MICRO

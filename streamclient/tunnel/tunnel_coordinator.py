@@ -1,8 +1,8 @@
 """The owner of a tunnel worker's state.
 
-It gives events to ``TunnelSession``, and passes the commands on to be carried out. The consumers are the same as in
-lease workers: a channel is read, processed, retried, parked and watched like a shard. ``Turns`` decides how many of
-them read and process at once.
+The owner passes events to ``TunnelSession``, and carries out the commands that it returns. The consumers are the same
+as in lease workers: they treat a channel like a shard. ``Turns`` decides which consumers may read and process at the
+same time.
 """
 
 from __future__ import annotations
@@ -48,20 +48,22 @@ _OUTCOMES = {
 }
 
 DECLINED_SECONDS = 30.0
-"""The shortest time between two refusals of a channel that its processor is done with. The service keeps offering
-it."""
+"""The seconds before the worker again declines a channel that the channel's processor has given up for good. The
+service keeps offering such a channel."""
 
 MOST_NAMED = 3
-"""The largest number of troubled channels that the health names. The statuses name each."""
+"""The largest number of troubled channels that the text of the worker's health names. The statuses name all
+channels."""
 
 DECLINED_REMEMBERED_SECONDS = 3_600.0
-"""The time without an offer after which a channel counts as finished, or as held by another client."""
+"""The seconds for which the worker remembers a declined channel after the service last offered it. A channel that is
+not offered for longer is finished, or another client holds it."""
 
 
 class TunnelCoordinator:
     """The owner of a tunnel worker's state.
 
-    It runs until it was stopped and every channel was released, or has no time left for that.
+    The work ends after a stop was requested, when every channel was released or the time for the stop is over.
     """
 
     def __init__(
@@ -84,7 +86,7 @@ class TunnelCoordinator:
         self._around = make_consumer_parts(self)
         self._log_watch = LogWatch(lambda: self._around.facts.service_micros(loop.now()), self._suspected)
         self._looked_at: float | None = None
-        """The time of the last look at the log (monotonic seconds)."""
+        """The time at which the service was last asked about the log (monotonic seconds); ``None`` before that."""
         self._make_pages = make_pages
         self._shutdown_seconds = shutdown_timeout_millis / 1_000
         self._events: deque[Event] = deque()
@@ -93,13 +95,13 @@ class TunnelCoordinator:
         self._consumers: dict[str, ShardConsumer] = {}
         self._slots: dict[str, ChannelSlot] = {}
         self._declined: dict[str, float] = {}
-        """The channels that their processors are done with, each with the time of its last offer."""
+        """The channels that their processors have given up for good, each with the time of the service's last offer."""
         self._waiting: dict[CheckpointTicket, str] = {}
         self._deadline: Deadline | None = None
         self._health_limit_seconds = health_limit_seconds
         self._heartbeats = CallWatchdog("no heartbeat of a session was answered", loop.now())
         self._unread: Mapping[str, ChannelTrouble] = {}
-        """Channels whose reads fail, replaced at each regular check."""
+        """The channels whose reads fail. Each regular check replaces the mapping."""
         self._stores = CallWatchdog("no checkpoint was stored")
         self._faults = FaultWatch()
         limit_millis = self._around.config.unhealthy_after_failing_millis
@@ -108,7 +110,7 @@ class TunnelCoordinator:
         self._outages = OutageLog(_log, monotonic=loop.now)
         self._over: Reason | None = None
         self.has_connected: bool = False
-        """Whether there ever was a session. Usable from any thread."""
+        """Whether the service ever gave this worker a session. Usable from any thread."""
         self._finish: tunnel_events.Finish | None = None
         self._last_statuses: Mapping[str, ShardStatus] = {}
         self._next_watch = loop.now()
@@ -118,10 +120,10 @@ class TunnelCoordinator:
         if self._around.instruments.is_on:
             self._sample()
 
-    # --- any thread ----------------------------------------------------------------------------------------------
+    # --- calls from any thread -----------------------------------------------------------------------------------
 
     def request_stop(self) -> None:
-        """Begin to stop; a second request changes nothing. Usable from any thread."""
+        """Begin to stop. A second request changes nothing. Usable from any thread."""
         self._loop.post(self._begin_stop)
 
     def send_checkpoint(self, shard: ShardInfo, ticket: CheckpointTicket, timeout_seconds: float) -> bool:
@@ -139,7 +141,11 @@ class TunnelCoordinator:
         return self._loop.post(request, timeout_seconds)
 
     def channel_statuses(self, reply: Callable[[Mapping[str, ShardStatus]], None]) -> None:
-        """Call ``reply`` with the status of every channel; at once if the worker has ended. Usable from any thread."""
+        """Let ``reply`` be called with the status of every channel by id. Usable from any thread.
+
+        The owner thread calls ``reply`` later. After the worker's end, this method itself calls ``reply``, with the
+        statuses at the end. If the owner thread calls this method before the end, ``reply`` gets no statuses.
+        """
 
         def ended() -> None:
             reply(self._last_statuses)
@@ -147,22 +153,22 @@ class TunnelCoordinator:
         if self._loop.is_inside or not self._loop.post(Question(lambda: reply(self._statuses()), ended)):
             ended()
 
-    # --- the owner -----------------------------------------------------------------------------------------------
+    # --- calls in the owner thread -------------------------------------------------------------------------------
 
     @property
     def is_finished(self) -> bool:
-        """Whether nothing is left to do, or no time is left for it."""
+        """Whether no work is left, or the time for the stop is over."""
         is_over = self._deadline is not None and self._deadline.is_over
         return self._finish is not None or is_over
 
     @property
     def error(self) -> Exception | None:
-        """The error that ended the work, if it did not end by request."""
+        """The error that ended the work; ``None`` if no error did."""
         return None if self._finish is None else self._finish.error
 
     @property
     def health(self) -> WorkerHealth:
-        """The present health, even while the owner is blocked. After the end it stays as it was last.
+        """The present health, even while the owner is blocked. After the end, it is the last health.
 
         Usable from any thread.
         """
@@ -178,7 +184,7 @@ class TunnelCoordinator:
         return self._failing.told_in(WorkerHealth(not reasons, "; ".join(reasons)))
 
     def step(self, longest_wait_seconds: float = LONGEST_WAIT_SECONDS) -> None:
-        """Wait for an event, at most ``longest_wait_seconds``, and handle all that follows from it."""
+        """Wait for an event, at most ``longest_wait_seconds``. Handle the event and the work that is due."""
         self._loop.turn(max(0.0, min(longest_wait_seconds, self.next_deadline() - self._loop.now())))
         deadline = self._session.next_deadline()
         if deadline is not None and deadline <= self._loop.now():
@@ -186,12 +192,12 @@ class TunnelCoordinator:
         self._watch()
 
     def next_deadline(self) -> float:
-        """Return the time, in monotonic seconds, at which a step is due even if nothing happens."""
+        """Return the time, in monotonic seconds, at which a step is due even if no event comes."""
         moments = [self._next_watch, self._loop.next_timer, self._session.next_deadline()]
         return min(moment for moment in moments if moment is not None)
 
     def emit(self, event: Event) -> None:
-        """Handle an event and everything that follows from it at once, in order."""
+        """Handle an event and the events that follow from it, in order, before the outermost call returns."""
         self._note_health(event, self._loop.now())
         self._events.append(event)
         if self._is_handling:
@@ -205,7 +211,7 @@ class TunnelCoordinator:
             self._is_handling = False
 
     def fail(self, error: Exception) -> None:
-        """Stop every consumer and end, without the session, whose state cannot be trusted any more."""
+        """Stop every consumer, and end without the session, whose state is no longer reliable."""
         self._over = Reason(Cause.WORKER_FAILED, detail=described(error))
         self._events.clear()
         self._begin_stop()
@@ -216,7 +222,7 @@ class TunnelCoordinator:
             self._finish = self._finish or tunnel_events.Finish()
 
     def close(self) -> None:
-        """Answer all waiting callers, and log the consumers that are left running."""
+        """Answer all waiting callers, and log the consumers that still run."""
         self._over = self._over or Reason(Cause.WORKER_ENDED)
         self._last_statuses, self._judged = self._statuses(), self.health
         for consumer in self._consumers.values():
@@ -274,7 +280,7 @@ class TunnelCoordinator:
             self._look_at_log()
 
     def _look_at_log(self) -> None:
-        """Ask for the retention and for consume points, unless that was done recently."""
+        """Ask the service for the log's retention and consume points, unless asked in the last ``LOOK_SECONDS``."""
         now = self._loop.now()
         if self._looked_at is None or now - self._looked_at >= LOOK_SECONDS:
             self._looked_at = now
@@ -293,7 +299,7 @@ class TunnelCoordinator:
             consumer.was_read_up_to(at_micros)
 
     def page_came(self, channel_id: str, position_micros: int | None, first_micros: int) -> None:
-        """Judge whether records may have been skipped before a page of a channel."""
+        """Check whether the service may have skipped records before a page of a channel."""
         self._log_watch.page_came(channel_id, position_micros, first_micros)
 
     def _suspected(self, cause: Suspicion, text: str) -> None:
@@ -301,7 +307,7 @@ class TunnelCoordinator:
         self._around.instruments.suspected_loss(cause.value)
 
     def consumer_ended(self, shard: ShardInfo, end: ConsumerEnd) -> None:
-        """Record that a consumer is gone."""
+        """Record that a consumer has ended, and tell the session."""
         reader = shard.lease_identifier
         del self._consumers[reader], self._slots[reader]
         self._log_watch.closed(shard.shard_id)
@@ -311,7 +317,7 @@ class TunnelCoordinator:
         self.emit(tunnel_events.ReaderEnded(shard.shard_id, reader, end is ConsumerEnd.SHARD_END))
 
     def consumer_stalled(self, shard: ShardInfo, reason: str) -> None:
-        """Record that a consumer makes no progress without an excuse."""
+        """Record that a consumer makes no progress, and tell the session; ``reason`` says why."""
         self._around.instruments.stalled()
         self.emit(tunnel_events.ReaderStalled(shard.shard_id, shard.lease_identifier, reason))
 
@@ -410,7 +416,10 @@ def _given_up(channel_id: str, trouble: ChannelTrouble, now: float) -> ShardStat
 
 
 def _named(what: str, troubles: Mapping[str, ChannelTrouble], now: float, limit_seconds: float) -> str:
-    """Return the channels in trouble for longer than the limit, the longest first; empty without such channels."""
+    """Return, in words, the channels that are in trouble for longer than ``limit_seconds``, longest first.
+
+    The text is empty if there is no such channel.
+    """
     old = [(known.since, key, known.why) for key, known in troubles.items() if now - known.since > limit_seconds]
     texts = [f"channel {key} {what} for {now - since:.0f} s ({why})" for since, key, why in sorted(old)]
     unnamed = len(texts) - MOST_NAMED

@@ -1,4 +1,4 @@
-"""``TunnelDaemon``: consumes a tunnel for ever."""
+"""``TunnelDaemon``, which consumes a tunnel until it is closed."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ seconds."""
 
 @checks.explains_names
 class TunnelDaemon(Running):
-    """Consumes a tunnel for ever (Go: ``TunnelDaemon``). A worker that ends by a fault is replaced by a new one.
+    """Consumes a tunnel until it is closed (Go: ``TunnelDaemon``). It replaces a worker that ended by a fault.
 
-    ``run()`` blocks, and returns after ``close()``. The run ends with an error if the service says that consuming can
-    never work. As a context manager it runs in a thread, and ``wait()`` waits meanwhile.
+    ``run()`` blocks until ``close()`` is called, or raises an error if the service says that consuming can never work.
+    Used as a context manager, the daemon runs in a thread, and ``wait()`` blocks until the daemon has ended.
     """
 
     def __init__(
@@ -42,19 +42,19 @@ class TunnelDaemon(Running):
         processor: TunnelProcessor,
         config: TunnelWorkerConfig | None = None,
     ) -> None:
-        """Make a daemon. Arguments and errors are the same as for ``TunnelWorker``, in the same order."""
+        """Make a daemon. The arguments, their order and the errors are the same as for ``TunnelWorker``."""
         self._make_worker = partial(TunnelWorker, tunnel_id, client, processor, config)
         self._lock = threading.Lock()
-        self._worker = self._make_worker()  # reports wrong arguments here
+        self._worker = self._make_worker()  # wrong arguments raise an error here, not in ``run``
         super().__init__(end_on_sigterm=(config or TunnelWorkerConfig()).client_config.end_on_sigterm)
         self._dice = random.Random()
         self._failure: BaseException | None = None
-        """The error that ended the daemon."""
+        """The error that ended the daemon; ``None`` if no error did."""
         self._last_fault: BaseException | None = None
         self._thread: threading.Thread | None = None
 
     def run(self) -> None:
-        """Consume until ``close()``. ``KeyboardInterrupt`` and SIGTERM are as in ``TunnelWorker.run``.
+        """Consume until ``close()``. ``KeyboardInterrupt`` and SIGTERM are handled as in ``TunnelWorker.run``.
 
         Raises:
             WorkerFailedError: the tunnel does not exist or is expired, or consuming it is not permitted.
@@ -70,7 +70,7 @@ class TunnelDaemon(Running):
         self._raise_failure()
 
     def close(self) -> None:
-        """Shut the present worker down; ``run`` returns afterwards. Usable from any thread."""
+        """Shut the present worker down, and make ``run`` return afterwards. Usable from any thread."""
         self._require_here()
         with self._lock:
             self._stop.set()
@@ -81,7 +81,7 @@ class TunnelDaemon(Running):
     def work_health(self) -> WorkerHealth:
         """The health of the present worker.
 
-        After a worker's fault it is unhealthy until the next worker has connected.
+        After a worker's fault, the daemon is unhealthy until the next worker has connected.
         """
         self._require_here()
         with self._lock:
@@ -130,7 +130,7 @@ class TunnelDaemon(Running):
     def _run_until_closed(self) -> None:
         try:
             self._run_workers()
-        except BaseException as error:  # to be raised in the thread that waits for the end
+        except BaseException as error:  # the thread that waits for the daemon's end raises the error
             self._failure = error
         finally:
             self._ended.set()

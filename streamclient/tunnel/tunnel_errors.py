@@ -1,7 +1,7 @@
 """The errors of the Tunnel Service, as exceptions.
 
-Every one is a ``DependencyException``, with ``code``, ``kind``, ``http_status`` and ``request_id`` from the answer.
-Codes and their handling: product documentation of the Tunnel Service and the retry rules of its Java and Go clients.
+Each error is a ``DependencyException``, with ``code``, ``kind``, ``http_status`` and ``request_id`` from the answer.
+The codes and their handling come from the documentation of the Tunnel Service, and from its Java and Go clients.
 """
 
 from __future__ import annotations
@@ -11,35 +11,37 @@ import re
 from streamclient.errors import DependencyException, DisorderError, ErrorKind, StreamClientError, TrimmedDataException
 
 UNAVAILABLE = "OTSTunnelServerUnavailable"
-"""Code of a passing problem of the service. An answer of status 500 or above without a readable error counts as such a
-problem too, as in the Go client."""
+"""The code of a transient problem of the service. An answer with status 500 or above and without a readable error also
+counts as such a problem, as in the Go client."""
 
 LOST_LOG = "OTSTrimmedDataAccess"
-"""Code of the table service, which the tunnel service calls: the records are past retention."""
+"""The table service's code for records that are older than the retention. The Tunnel Service passes it on."""
 
 FIRST_SERVER_ERROR = 500
-"""The smallest HTTP status that denotes an outage, with any text."""
+"""The smallest HTTP status that means an outage, whatever the text of the answer is."""
 
 _INNER_ERROR = re.compile(r"(OTS[A-Za-z]+)\b[\s:]*(.*?)(?:\s+[0-9a-fA-F-]{36})?\s*", re.DOTALL)
-"""An error of the table service written out as a text: its code, its text, and the id of the inner request."""
+"""The pattern of a text that contains an error of the table service: its code, its text, and the id of its request."""
 
 
 class TunnelError(DependencyException):
-    """The Tunnel Service refused a call."""
+    """The Tunnel Service refused a call; ``code`` says why."""
 
 
 class TunnelParameterInvalidError(TunnelError):
     """A parameter is invalid, or the table or tunnel does not exist (``OTSParameterInvalid``). Consuming ends.
 
-    A call that names a channel may get this error for the channel alone. The channel is then given up and tried again.
+    If a call names a channel, the channel alone may be the reason. In that case only the channel is given up, and is
+    tried again later.
     """
 
 
 class TunnelExpiredError(TunnelError):
-    """The log that the tunnel still needs is past retention. Consuming ends, and only another tunnel helps.
+    """The log that the tunnel still needs is older than the retention. Consuming ends; a new tunnel is needed.
 
-    The code is ``OTSTunnelExpired`` if full data took longer than the log is kept, and ``OTSTrimmedDataAccess`` for a
-    read before the oldest record that is left, mostly as the text of an ``OTSTunnelServerUnavailable``.
+    The code is ``OTSTunnelExpired`` if full data took longer than the retention. It is ``OTSTrimmedDataAccess`` for a
+    read before the oldest record that is left; the service mostly sends that code in the text of an
+    ``OTSTunnelServerUnavailable``.
     """
 
 
@@ -56,22 +58,22 @@ class SequenceNumberNotMatchError(TunnelError):
 
 
 class TunnelSessionGoneError(TunnelError):
-    """The session ended, usually for lack of heartbeats (``OTSResourceGone``). Connect again."""
+    """The session ended, usually because heartbeats were missing (``OTSResourceGone``). Begin a new session."""
 
 
 class TunnelServerUnavailableError(TunnelError):
-    """The service has a passing problem (``OTSTunnelServerUnavailable``). Repeat.
+    """The service has a transient problem (``OTSTunnelServerUnavailable``). Repeat the call.
 
-    With a status below 500 and a text that begins with another code, the error is of the class for that code.
+    If the status is below 500 and the text begins with another code, the error has the class for that other code.
     """
 
 
 class TunnelAnswerError(TunnelError):
-    """An answer cannot be believed: it is cut, damaged, or leads nowhere. No part of it was used. Repeat."""
+    """An answer is incomplete, damaged or contradictory. No part of it was used. Repeat the call."""
 
 
 class TunnelOrderError(TunnelAnswerError, DisorderError):
-    """A page is whole, but does not follow the pages that were read before it. The page or its token is wrong."""
+    """A complete page does not follow the pages that were read before it. The page or its token is wrong."""
 
 
 _CLASSES: dict[str, type[TunnelError]] = {
@@ -86,21 +88,24 @@ _CLASSES: dict[str, type[TunnelError]] = {
 }
 
 FINAL_ERRORS = (TunnelParameterInvalidError, TunnelExpiredError, TunnelPermissionDeniedError)
-"""Errors after which consuming cannot go on, by the Go client's rule, the stricter of the two."""
+"""The errors after which consuming cannot go on, by the Go client's rule, which is stricter than the Java client's."""
 
 
 def unwrapped(status: int, code: str, text: str) -> tuple[str, str]:
-    """Return code and text of the error that the service means.
+    """Return the code and the text of the error that caused an answer.
 
-    The Tunnel Service passes an error of the table service on as the text of its own error. That text counts, unless
-    the status says that the service itself is out of order.
+    The text of a Tunnel Service's error may contain an error of the table service. Return the inner error, unless
+    ``status`` says that the Tunnel Service itself is out of order.
     """
     inner = _INNER_ERROR.fullmatch(text) if code == UNAVAILABLE and status < FIRST_SERVER_ERROR else None
     return (code, text) if inner is None else (inner[1], inner[2] or text)
 
 
 def typed(error: StreamClientError, answered: Exception | None = None) -> StreamClientError:
-    """Return the error as the class for its code, if one exists; ``error`` was made from ``answered``."""
+    """Return ``error`` as an object of the class for its code, or unchanged if its code has no class.
+
+    ``answered`` is the exception from which ``error`` was made.
+    """
     if isinstance(error, TrimmedDataException):
         status, request_id = getattr(answered, "http_status", None), getattr(answered, "request_id", None)
         return TunnelExpiredError(

@@ -1,4 +1,4 @@
-"""Values of the Tunnel Service. All frozen; times are microseconds since 1970."""
+"""The values of the Tunnel Service. All objects are frozen; all times are microseconds since 1970."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ class TunnelType(Enum):
     """The data that a tunnel delivers (Java: ``TunnelType``)."""
 
     BASE_DATA = "BaseData"
-    """The rows of the table, once."""
+    """All rows of the table, once: full data."""
     STREAM = "Stream"
-    """Changes from the start offset on."""
+    """The changes from the start offset on."""
     BASE_AND_STREAM = "BaseAndStream"
-    """The rows, then changes since the tunnel was made. A row written in between may come twice."""
+    """All rows, then the changes since the tunnel was made. A row that is written meanwhile may be delivered twice."""
 
 
 class TunnelStage(Enum):
-    """The progress of a tunnel. A tunnel of full data only also ends in PROCESS_STREAM."""
+    """The progress of a tunnel. Even a tunnel that delivers only full data ends in PROCESS_STREAM."""
 
     INIT = "InitBaseDataAndStreamShard"
     PROCESS_BASE_DATA = "ProcessBaseData"
@@ -45,14 +45,14 @@ class TunnelStage(Enum):
 
 
 class ChannelType(Enum):
-    """The data that a channel delivers."""
+    """The data that a channel delivers: full data or changes."""
 
     BASE_DATA = "BaseData"
     STREAM = "Stream"
 
 
 class StartOffset(Enum):
-    """The start of incremental data, if no time is given."""
+    """The position from which changes are delivered, if no start time is given."""
 
     LATEST = "LATEST"
     EARLIEST = "EARLIEST"
@@ -68,10 +68,10 @@ def _start(given: object) -> StartOffset:
 @checks.explains_names
 @frozen
 class StreamTunnelConfig:
-    """The part of the log that a tunnel delivers. A start time replaces ``start``."""
+    """The part of the log that a tunnel delivers. If ``start_micros`` is given, it replaces ``start``."""
 
     start: StartOffset = field(default=StartOffset.LATEST, converter=_start)
-    """The start of the changes. A string is accepted too."""
+    """The position from which changes are delivered. A string with the name is also accepted."""
     start_micros: int | None = field(default=None, validator=_micros)
     end_micros: int | None = field(default=None, validator=_micros)
 
@@ -84,7 +84,7 @@ class StreamTunnelConfig:
 
 @frozen
 class TunnelInfo:
-    """A tunnel as the service lists it."""
+    """A tunnel's settings and progress, as the service lists them."""
 
     tunnel_id: str
     tunnel_name: str
@@ -100,27 +100,28 @@ class TunnelInfo:
 
 @frozen
 class ChannelInfo:
-    """A channel as the service describes it."""
+    """A channel's type, status and progress, as the service describes them."""
 
     channel_id: str
     channel_type: ChannelType
     status: ChannelStatus
     client_id: str
-    """Id of the client that holds the channel; empty if no client does."""
+    """The id of the client that holds the channel; empty if no client does."""
     consume_point_micros: int
-    """Position of the channel's checkpoint in the log, as a time in microseconds since 1970; 0 before the first
-    checkpoint, and for full data."""
+    """The time of the channel's checkpoint in the log, in microseconds since 1970; 0 before the first checkpoint, and
+    for full data."""
     record_count: int
 
 
 @frozen
 class TunnelDescription:
-    """A tunnel with its channels."""
+    """A tunnel with its channels, and the time up to which it was consumed."""
 
     info: TunnelInfo
     channels: tuple[ChannelInfo, ...]
     consume_point_micros: int
-    """Consume point of the slowest stream channel; 0 before the incremental stage."""
+    """The time of the checkpoint of the slowest channel of changes, in microseconds since 1970; 0 before the stage
+    PROCESS_STREAM."""
 
 
 @frozen
@@ -128,6 +129,6 @@ class ChannelCheckpoint:
     """The position at which a channel is read next."""
 
     token: str
-    """The token of the next page; ``finished`` once everything was consumed."""
+    """The token of the next page; ``finished`` once the channel was consumed to its end."""
     sequence_number: int
-    """Sequence number of the last stored checkpoint. The next one is greater by one."""
+    """The number of the last stored checkpoint. The next checkpoint has the next number."""

@@ -1,9 +1,13 @@
-"""Laws for the pages of every channel: each token leads on, records of the log rise, keys of full data rise.
+"""Checks of the order of a channel's pages.
 
-A channel has full data or the log, as its tokens say, and its records are of the same kind.
+Laws:
 
-If a page breaks a law, the service or a gateway is out of order: an old answer came again, or an answer for another
-channel. No part of the page is used, so no record is delivered twice because of it.
+* the next token of a page with records differs from the page's own token;
+* a channel has either changes or full data, as its tokens say, and all of its records are of that kind;
+* the positions of changes increase, and so do the primary keys of full data.
+
+If a page breaks a law, the service or a gateway has a fault: it repeated an old answer, or answered for another
+channel. The caller uses no part of such a page, so no record is delivered a second time.
 """
 
 from __future__ import annotations
@@ -25,14 +29,14 @@ _OF_FULL_DATA = SequenceInfo(0, 0, 0)
 
 
 def is_token(text: str) -> bool:
-    """Return whether a text can be a token. The names of the first and the last position of a shard cannot."""
+    """Return whether ``text`` can be a token. The names of a shard's beginning and end are not tokens."""
     return bool(text) and Position(text).is_iterator
 
 
 def delivers_changes(token: str) -> bool:
-    """Return whether a token may belong to a channel of changes.
+    """Return whether a token certainly belongs to a channel of changes.
 
-    A token in an unknown format may belong to any channel.
+    A token in an unknown format does not show the kind of its channel, so the result is ``False``.
     """
     try:
         return decode_token(token).is_stream
@@ -41,7 +45,7 @@ def delivers_changes(token: str) -> bool:
 
 
 def key_of_token(token: str) -> tuple[Any, ...]:
-    """Return the key at which a channel of full data is read next; empty before the first page.
+    """Return the primary key at which a channel of full data is read next; empty before the first page.
 
     Raises:
         CodecError: ``token`` is not a token.
@@ -51,15 +55,15 @@ def key_of_token(token: str) -> tuple[Any, ...]:
 
 
 MOST_TOKENS = 8
-"""The largest number of tokens per channel whose preceding record is remembered: the present token, and the tokens of
-pages read ahead."""
+"""The largest number of tokens of a channel for which the preceding record is remembered: the present token, and the
+tokens of pages that are read ahead."""
 
 
 class ChannelOrder:
-    """Notices a page that does not follow the pages that were read before it. Thread-safe.
+    """Refuses a page that does not follow the pages that were read before it. Thread-safe.
 
-    It remembers the last record before each of a few tokens. A page at another token cannot be compared, and counts as
-    in order.
+    The object remembers, for a few tokens, the last record before the token. It cannot compare a page at another token
+    with earlier pages.
     """
 
     def __init__(self) -> None:
@@ -67,7 +71,7 @@ class ChannelOrder:
         self._lock = threading.Lock()
 
     def begin(self, channel_id: str, token: str, last: SequenceInfo) -> None:
-        """Set the last record before a token."""
+        """Remember ``last``, the position of the last record before ``token``. Ignore the position of full data."""
         if last == _OF_FULL_DATA:
             return
         with self._lock:
@@ -78,10 +82,10 @@ class ChannelOrder:
                 known.popitem(last=False)
 
     def follow(self, channel_id: str, token: str, page: TunnelPage) -> None:
-        """Compare the page at a token with its predecessor, and remember the end of the page.
+        """Compare the page at ``token`` with the page before it, and remember the page's last record.
 
         Raises:
-            TunnelOrderError: the page leads nowhere, or does not rise. It is not remembered.
+            TunnelOrderError: the page breaks a law of this module. Its last record is not remembered.
         """
         with self._lock:
             known = self._before.get(channel_id)
@@ -96,14 +100,14 @@ def _last_of(token: str, page: TunnelPage, before: SequenceInfo | None) -> Seque
         raise TunnelOrderError(f"the page at token {token[:60]} names no next token, but {page.next_token!r}")
     records = page.records
     if not records:
-        return before  # a log goes on without records, by the same token or another one
+        return before  # an idle log has pages without records, whose next token may change or stay
     if page.next_token == token:
         held = counted(len(records), "record")
         raise TunnelOrderError(
             f"no progress: the page at token {token[:60]} has {held}, and its next token is the same"
         )
     first, last = records.sequence_info(0), records.sequence_info(-1)
-    if before is None or first == _OF_FULL_DATA:  # else the channel has had changes before
+    if before is None or first == _OF_FULL_DATA:  # otherwise the channel is known to have changes
         _require_kind(token, first)
     if first == _OF_FULL_DATA:
         _require_rising_keys(token, page)
@@ -121,11 +125,11 @@ def _require_kind(token: str, first: SequenceInfo) -> None:
     try:
         is_stream = decode_token(token).is_stream
     except CodecError:
-        return  # nothing is known of a token in another format
+        return  # a token in another format does not show the kind of its channel
     if is_stream and first == _OF_FULL_DATA:
-        raise TunnelOrderError("the page has rows of full data, and the channel has changes: it is another channel's")
+        raise TunnelOrderError("the page has rows of full data, and the channel has changes: another channel was read")
     if not is_stream and first != _OF_FULL_DATA:
-        raise TunnelOrderError("the page has changes, and the channel has full data: it is another channel's")
+        raise TunnelOrderError("the page has changes, and the channel has full data: another channel was read")
 
 
 def _require_rising_keys(token: str, page: TunnelPage) -> None:
@@ -135,7 +139,7 @@ def _require_rising_keys(token: str, page: TunnelPage) -> None:
         is_old = first < start
         leads_back = following is not None and following <= start
     except (CodecError, TypeError):
-        return  # nothing is known of a token in another format, or of keys with a bound
+        return  # a token in another format, or a key that is a bound of a range, cannot be compared
     if is_old:
         raise TunnelOrderError(f"the page of full data begins with key {first}, before the key {start} asked for")
     if leads_back:

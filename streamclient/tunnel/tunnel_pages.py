@@ -1,4 +1,4 @@
-"""One channel as a stream, with pages at tokens, so that the consumer of lease workers reads it unchanged."""
+"""A tunnel's channel in the form of a shard, for the consumer of lease workers. Tokens serve as iterators."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from streamclient.wire.page_parts import FINISHED, TunnelPage
 
 @frozen(kw_only=True)
 class ChannelPages:
-    """Reads one channel. Its iterators are tokens. A ``StreamApi`` as far as a consumer needs one. Thread-safe."""
+    """Reads one channel through the methods of ``StreamApi`` that a consumer needs. Thread-safe."""
 
     client: TunnelClient
     tunnel_id: str
@@ -26,12 +26,13 @@ class ChannelPages:
     most_pages: int
     most_bytes: int
     answered: Callable[[StreamClientError | None], None]
-    """Called after every read, with its error or ``None``."""
+    """Called after every read of a page, with the error of the read or ``None``."""
 
     def get_stream_record(self, shard_iterator: str, limit: int | None = None) -> RecordPage:
-        """Return the pages at a token, joined as configured. The service chooses their sizes; ``limit`` has no effect.
+        """Return the pages from the token ``shard_iterator`` on, joined into one page as configured.
 
-        Each page has to follow the page before it; the consumer judges whether the first page does.
+        The service chooses the sizes of pages, so ``limit`` has no effect. Each page must follow the page before it.
+        The consumer judges whether the first page follows the records before it.
         """
         records: Sequence[StreamRecord] = ()
         size = 0
@@ -41,7 +42,7 @@ class ChannelPages:
                 page = self._read(token, order)
             except StreamClientError:
                 if records:
-                    break  # the pages read so far are good; the next call meets the error, if it still exists
+                    break  # deliver the good pages now; the next call raises an error that lasts
                 raise
             of_page = page.records
             records = (*records, *of_page) if records else of_page
@@ -52,7 +53,7 @@ class ChannelPages:
         return RecordPage(records, position_of(token), page.may_more_record, size)
 
     def _read(self, token: str, order: ChannelOrder) -> TunnelPage:
-        """Read one page. A page that cannot be believed raises at once. The consumer names it, and reads again."""
+        """Read one page. Raise an error immediately for a damaged page: the consumer reports it and reads again."""
         names = (self.tunnel_id, self.client_id, self.channel_id)
         try:
             page = self.client.read_records(*names, token, order=order, raises_at_once=True)
@@ -63,23 +64,23 @@ class ChannelPages:
         return page
 
     def get_shard_iterator(self, stream_id: str, shard_id: str, timestamp_micros: int | None = None) -> str:
-        """Return the position at which the channel is read next, as the service keeps it."""
+        """Return the token of the channel's checkpoint, which the service stores."""
         return self.client.get_checkpoint(self.tunnel_id, self.client_id, self.channel_id).token
 
     def list_stream(self, table_name: str | None = None) -> Sequence[StreamSummary]:
-        """Refuse: a channel has no streams."""
+        """Raise an error, because a channel has no list of streams."""
         raise StreamClientException("a tunnel's channel has no streams to list")
 
     def describe_stream(self, stream_id: str) -> StreamDescription:
-        """Refuse: a channel has no shards."""
+        """Raise an error, because a channel has no shards."""
         raise StreamClientException("a tunnel's channel has no shards to describe")
 
 
 def position_of(token: str) -> Position:
-    """Return a token as a position in the channel."""
+    """Return the position that ``token`` names; ``SHARD_END`` for the token of a consumed channel."""
     return Position.SHARD_END if token == FINISHED else Position(token)
 
 
 def token_of(value: str) -> str:
-    """Return the token for a checkpoint value."""
+    """Return the token for ``value``, the text of a checkpoint's position."""
     return FINISHED if value == Position.SHARD_END.text else value

@@ -1,11 +1,11 @@
-"""The progress of a tunnel, by the service's description of it, and the documents that commands print. Pure.
+"""The progress of a tunnel, by the service's description of the tunnel, and the documents that commands print. Pure.
 
-The service tells the time of a channel's checkpoint in the stream: its consume point. Full data has none. The service
-counts the records before each checkpoint, never those that are left. So lags follow from consume points, and the
-backlog is unknown.
+The *consume point* of a channel of changes is the time of its checkpoint in the stream. Channels of full data have no
+consume point. The service counts the records before each checkpoint, but not the records that are left. So a lag is the
+age of a consume point, and the backlog is unknown.
 
-Members of the documents are only ever added. Times are microseconds since 1970, durations are seconds; an unknown value
-is ``None``.
+Later versions only add members to the documents. Times are microseconds since 1970, durations are seconds; an unknown
+value is ``None``.
 """
 
 from __future__ import annotations
@@ -33,10 +33,11 @@ KINDS: Mapping[str, TunnelType] = {
     "incremental": TunnelType.STREAM,
     "both": TunnelType.BASE_AND_STREAM,
 }
-"""The data that a tunnel delivers, by the word for it."""
+"""The words in commands and documents for the kinds of data, each with the type of tunnel that delivers them."""
 
 STARTS: Mapping[str, StartOffset] = {"latest": StartOffset.LATEST, "oldest": StartOffset.EARLIEST}
-"""The start of the changes, by the word for it, if no time is given."""
+"""The words in commands and documents for the start of a tunnel, each with the offset from which changes are
+delivered."""
 
 _KIND_WORDS = {kind: word for word, kind in KINDS.items()}
 _START_WORDS = {start: word for word, start in STARTS.items()}
@@ -49,13 +50,19 @@ _STAGE_WORDS = {
 
 
 def stage_word(info: TunnelInfo) -> str:
-    """Return ``starting``, ``full``, ``incremental``, or ``finished`` for a tunnel of full data that was read."""
+    """Return the word for a tunnel's stage: ``starting``, ``full``, ``incremental`` or ``finished``.
+
+    Only a tunnel that delivers nothing but full data can be finished.
+    """
     is_read = info.tunnel_type is TunnelType.BASE_DATA and info.stage is TunnelStage.PROCESS_STREAM
     return "finished" if is_read else _STAGE_WORDS[info.stage]
 
 
 def are_changes_finished(described: TunnelDescription) -> bool:
-    """Return whether the service lists channels of changes, all read to their end. Others may follow after a split."""
+    """Return whether the service lists channels of changes, and all of them were read to their ends.
+
+    Even so, new channels may follow after a split.
+    """
     statuses = {each.status for each in described.channels if each.channel_type is ChannelType.STREAM}
     return statuses == {ChannelStatus.TERMINATED}
 
@@ -63,14 +70,14 @@ def are_changes_finished(described: TunnelDescription) -> bool:
 def tunnel_lag_seconds(described: TunnelDescription, now_micros: int) -> float | None:
     """Return the age of the tunnel's consume point, which is the consume point of the slowest channel of changes.
 
-    ``None`` if the service tells no point, which is so before the first checkpoint of each channel of changes, and when
-    all of these channels are finished.
+    The age is ``None`` if the service states no consume point, or if all channels of changes are finished. The service
+    states a tunnel's consume point once each of these channels has a checkpoint.
     """
     return None if are_changes_finished(described) else _age_seconds(described.consume_point_micros, now_micros)
 
 
 def channel_lag_seconds(channel: ChannelInfo, now_micros: int) -> float | None:
-    """Return the age of the channel's consume point; ``None`` if it has none, or was read to its end."""
+    """Return the age of the channel's consume point; ``None`` if it has none, or if it was read to its end."""
     is_open = channel.channel_type is ChannelType.STREAM and channel.status is not ChannelStatus.TERMINATED
     return _age_seconds(channel.consume_point_micros, now_micros) if is_open else None
 
@@ -78,7 +85,7 @@ def channel_lag_seconds(channel: ChannelInfo, now_micros: int) -> float | None:
 def time_to_loss_seconds(lag_seconds: float | None, retention_micros: int | None) -> float | None:
     """Return the time for which the table still keeps the records after a consume point with the lag ``lag_seconds``.
 
-    Below 0, it may not keep them. ``None`` if the lag or the retention is not known.
+    A negative time means that records may be lost already. The time is ``None`` if the lag or the retention is unknown.
     """
     if lag_seconds is None or retention_micros is None:
         return None
@@ -86,12 +93,12 @@ def time_to_loss_seconds(lag_seconds: float | None, retention_micros: int | None
 
 
 def holders(described: TunnelDescription) -> Mapping[str, int]:
-    """Return the clients that hold channels, with the number of their channels. The service names no other clients."""
+    """Return the number of channels that each client holds. The service does not name clients without channels."""
     return dict(sorted(Counter(each.client_id for each in described.channels if each.client_id).items()))
 
 
 def tunnel_document(info: TunnelInfo) -> Document:
-    """Return a tunnel as the service lists it."""
+    """Return the document of a tunnel without its channels."""
     config = info.config
     return {
         "tunnel": info.tunnel_name,
@@ -111,7 +118,7 @@ def tunnel_document(info: TunnelInfo) -> Document:
 def description_document(
     described: TunnelDescription, now_micros: int, retention_micros: int | None = None
 ) -> Document:
-    """Return the document of a tunnel with its channels, as ``channel_document`` describes them."""
+    """Return the document of a tunnel, which contains the documents of its channels."""
     lag_seconds = tunnel_lag_seconds(described, now_micros)
     return {
         **tunnel_document(described.info),

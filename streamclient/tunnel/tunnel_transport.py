@@ -1,7 +1,7 @@
-"""Sends tunnel requests over a user's own ``OTSClient``: its endpoint, credentials, signer and connections.
+"""The transport of tunnel requests with the endpoint, credentials, signer and connections of a user's ``OTSClient``.
 
-The SDK's protocol layer is bypassed: it knows only the table operations, and insists on signed answers, which the
-tunnel endpoints do not give.
+The SDK's protocol layer is not used, because it knows only the table operations and requires signed answers. The tunnel
+endpoints do not sign their answers.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from streamclient.wire import schema
 from streamclient.wire.service_errors import AnswerError, classify, unreadable
 
 SUCCESS = 200
-"""The only status of a success. The Java client reads a body from every success, so the service sends no other
-status."""
+"""The only HTTP status of a success. The Java client reads a body from every success, so the service uses no other
+status for it."""
 
 _DIGEST = "x-ots-contentmd5"
 
@@ -31,9 +31,9 @@ PageT = TypeVar("PageT")
 
 
 class TunnelTransport:
-    """Sends the calls of a tunnel. Thread-safe as far as the client is; the SDK's client is.
+    """Sends requests to the Tunnel Service. Thread-safe, as the SDK's ``OTSClient`` is.
 
-    A call is sent once; a read once more if a kept connection turns out to be dead.
+    A request is sent once. Only a read is sent a second time, if an open connection turns out to be dead.
     """
 
     def __init__(self, client: Any) -> None:
@@ -48,16 +48,16 @@ class TunnelTransport:
         """Return the body of the answer to ``/tunnel/<verb>``.
 
         Raises:
-            DependencyException: refused, or without a usable answer; a ``TunnelError`` if the service gave its code,
-                and a ``TunnelAnswerError`` for an answer that is not whole.
+            DependencyException: the call was refused, or no usable answer came. The error is a ``TunnelError`` if the
+                service sent a known code, and a ``TunnelAnswerError`` if the answer is incomplete.
         """
         return self._answer(verb, request, write=write, checks_digest=True).body
 
     def ask(self, verb: str, request: Any, response_class: Any, *, write: bool) -> Any:
-        """Return the answer as a message.
+        """Send a request, and return the answer as a message of ``response_class``.
 
         Raises:
-            TunnelAnswerError: also if the answer is unreadable. All others as in ``send``.
+            TunnelAnswerError: the answer is unreadable. All errors of ``send`` are possible, too.
         """
         body = self.send(verb, request, write=write)
         try:
@@ -66,10 +66,10 @@ class TunnelTransport:
             raise _unreadable(verb, error) from error
 
     def page(self, verb: str, request: Any, decode: Callable[[bytes], PageT]) -> PageT:
-        """Return a page of records decoded by ``decode``, as ``SignedCalls.page`` does it.
+        """Send a request, and return the page of records that ``decode`` makes of the answer's body.
 
         Raises:
-            TunnelAnswerError: also if ``decode`` raised ``CodecError``. All others as in ``send``.
+            TunnelAnswerError: ``decode`` raised ``CodecError``. All errors of ``send`` are possible, too.
         """
         answer = self._answer(verb, request, write=False, checks_digest=self._calls.checks_pages)
         try:
@@ -101,10 +101,10 @@ def _damaged() -> DependencyException:
 
 
 def _require_whole(answer: HttpAnswer) -> None:
-    """Require an answer that is known to be complete. A list or page that was cut is well formed, so it looks whole.
+    """Require an answer that is certainly complete. An incomplete list may be well formed, and so look complete.
 
     Raises:
-        TunnelAnswerError: the answer may be only a part, or may not come from the service.
+        TunnelAnswerError: the answer may be incomplete, or may not come from the service.
     """
     if answer.status != SUCCESS:
         what = f"it has HTTP status {answer.status}, and the service answers with {SUCCESS}"
@@ -128,7 +128,7 @@ def _refusal(verb: str, answer: HttpAnswer) -> Exception:
 
 
 def _error_message(body: bytes) -> tuple[str, str] | None:
-    """Return code and text of an error. The body may also be JSON, in which gateways answer."""
+    """Return code and text of an error; ``None`` if ``body`` has no code. Gateways send errors as JSON."""
     try:
         message = schema.parse(schema.TunnelError, body)
     except CodecError:

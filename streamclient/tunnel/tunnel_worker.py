@@ -1,4 +1,4 @@
-"""``TunnelWorker``: consumes a tunnel."""
+"""``TunnelWorker``, which consumes a tunnel together with other workers."""
 
 from __future__ import annotations
 
@@ -40,43 +40,42 @@ from streamclient.worker.usercode import UserCode
 _log = logs.logger(__name__)
 
 CALL_THREADS = 16
-"""The largest number of session calls under way at once: a heartbeat, and checkpoints of channels, each with one at a
-time."""
+"""The largest number of simultaneous calls of a session: a heartbeat, and at most one checkpoint for each channel."""
 
 JOIN_SECONDS = 1.0
-"""Time that a worker that has ended waits for its own idle threads."""
+"""The seconds for which an ended worker waits for its own idle threads."""
 
 SHUTDOWN_GRACE_SECONDS = 5.0
-"""Time that ``shutdown`` allows beyond the configured time-out, for closing threads."""
+"""The seconds that ``shutdown`` allows for closing threads, in addition to the configured time-out."""
 
 QUIET_BEATS = 2
-"""Number of heartbeat intervals that must pass before a session is called silent."""
+"""The smallest number of heartbeat intervals without an answered heartbeat after which a worker is unhealthy."""
 
 STATUS_SECONDS = 10.0
-"""The longest wait for the owner thread, which answers in milliseconds; more means that the process gets no processor
-time."""
+"""The longest time, in seconds, to wait for an answer of the owner thread. The thread answers in milliseconds, unless
+the process gets no processor time."""
 
 
 @checks.explains_names
 class TunnelWorker(Running):
-    """Consumes a tunnel, sharing its channels with all workers on it; the service distributes them.
+    """Consumes a tunnel. The service distributes the tunnel's channels among all workers that consume it.
 
-    ``run()`` blocks until ``shutdown()``. ``connect_and_working()`` runs it in a thread and returns, like the Java
-    worker's method of that name. As a context manager the worker does both, and ``wait()`` waits meanwhile. A worker
-    runs once.
+    ``run()`` blocks until ``shutdown()``. ``connect_and_working()`` runs the worker in a thread and returns, like the
+    Java worker's method of that name. Used as a context manager, the worker runs in a thread until the block ends, and
+    ``wait()`` blocks until the worker has ended. A worker runs once.
 
-    A lost session is replaced by a new one, without end. The work ends early, with the error in ``exception``, if the
-    service says that it cannot go on: the tunnel does not exist or is expired, or consuming is not permitted.
+    The worker always replaces a lost session by a new session. Its work ends early, with the error in ``exception``, if
+    the service says that it cannot go on: the tunnel does not exist or is expired, or consuming is not permitted.
 
     Args:
         tunnel_id: the id that ``TunnelClient.create_tunnel`` returned.
         client: a ``TunnelClient``, or a ``tablestore.OTSClient`` to make one from.
         processor: a function of records, or of records and a channel id; an ``async def`` of one ``AsyncBatch``; an
-            ``IChannelProcessor`` or a factory of them; or any factory of record processors, such as the Spark
-            processor's, or an ``AsyncRecordProcessor`` class.
-        config: settings of the worker.
-        table_name: name of the tunnel's table, for ``ShardInfo.table_name`` and ``Batch.table``; the worker does not
-            ask for it.
+            ``IChannelProcessor``, or a factory of channel processors; a factory of record processors, such as the Spark
+            processor's factory; or an ``AsyncRecordProcessor`` class.
+        config: the settings of the worker.
+        table_name: the name of the tunnel's table, for ``ShardInfo.table_name`` and ``Batch.table``. The worker does
+            not ask the service for the name.
         runtime: clocks and threads, for tests.
 
     Raises:
@@ -109,22 +108,22 @@ class TunnelWorker(Running):
         self._lock = threading.Lock()
         self._is_begun = False
         self.is_refused: bool = False
-        """Whether the worker ended because the service says that consuming cannot go on, not because of a fault."""
+        """Whether the worker ended because the service says that consuming cannot go on, and not by a fault."""
         self._thread: threading.Thread | None = None
         self._parts: _TunnelParts | None = None
         self._exception: BaseException | None = None
 
     def run(self) -> None:
-        """Consume until ``shutdown()``, or until the service says that it cannot go on.
+        """Consume until ``shutdown()``, or until the service says that consuming cannot go on.
 
-        ``KeyboardInterrupt`` in this thread shuts the worker down in order and is raised again afterwards; a second one
-        ends it at once. In a program's main thread SIGTERM does the same, but raises ``SystemExit(143)``, and further
-        ones are ignored. That is so unless ``ClientConfig.end_on_sigterm`` is off or the program handles the signal
-        itself.
+        A ``KeyboardInterrupt`` in this thread shuts the worker down like ``shutdown``, and is raised again after that.
+        A second interrupt ends the worker immediately. In a program's main thread, SIGTERM also shuts the worker down,
+        raises ``SystemExit(143)``, and is ignored if it is repeated. SIGTERM has no such effect if
+        ``ClientConfig.end_on_sigterm`` is off, or if the program handles the signal itself.
 
         Raises:
-            WorkerFailedError: the service said that it cannot go on, or this package has a fault; the message is the
-                text in the log.
+            WorkerFailedError: the service said that consuming cannot go on, or this package has a fault. The message is
+                the text in the log.
             StreamClientException: the worker has already run, or was shut down.
         """
         with EndedBySigterm(self._ends_on_sigterm) as sigterm:
@@ -140,10 +139,10 @@ class TunnelWorker(Running):
         self._raise_failure()
 
     def connect_and_working(self) -> None:
-        """Run in a thread, and return at once (Java: ``connectAndWorking``).
+        """Run in a thread, and return immediately (Java: ``connectAndWorking``).
 
-        If the program's main thread ends, by an exception or otherwise, the worker shuts down as by ``shutdown``, and
-        the interpreter waits for that (Java: its shutdown hook). A killed process cannot: its session runs out.
+        When the program's main thread ends, with or without an exception, the worker shuts down as by ``shutdown``, and
+        the interpreter waits for its end (Java: a shutdown hook). The session of a killed process ends by its time-out.
 
         Raises:
             WorkerFailedError: the system refused a thread.
@@ -162,7 +161,7 @@ class TunnelWorker(Running):
             self._is_begun, self._birthplace = True, Birthplace()
 
     def _start(self, *, daemon: bool) -> None:
-        """Work in a thread of its own, so that the caller's thread is free for interrupts."""
+        """Start the worker's own thread, so that the caller's thread stays free for interrupts."""
         try:
             self._thread = start_thread(self._work, f"tunnel-{self._tunnel_id}", daemon=daemon)
         except NoThreadError as error:
@@ -189,13 +188,13 @@ class TunnelWorker(Running):
             if parts.coordinator.error is not None:
                 self.is_refused = True
                 self._fail(parts.coordinator.error)
-        except BaseException as error:  # also SystemExit, with which a thread would end silently
+        except BaseException as error:  # also SystemExit, which would end the thread silently
             self._fail(error)
         finally:
             self._ended.set()
 
     def _fail(self, error: BaseException) -> None:
-        """Remember and log the first error at once: ending the rest may take the whole time-out."""
+        """Remember and log the first error now, because the worker's shutdown may take long."""
         if self._exception is None:
             self._exception = error
             _log.error("%s", self._sentence, exc_info=None if is_foreseen(error) else error, extra={logs.ENDS: True})
@@ -219,10 +218,11 @@ class TunnelWorker(Running):
             raise WorkerFailedError.of({self._tunnel_id: self._sentence}, {self._tunnel_id: error})
 
     def shutdown(self, wait: bool = True) -> bool:
-        """Stop: finish running calls, store last checkpoints, end the session; return whether the worker has ended.
+        """Finish running calls, store last checkpoints and end the session. Return whether the worker has ended.
 
-        Usable from any thread. The call takes at most ``client_config.shutdown_timeout_millis``. In the worker's own
-        threads it never waits.
+        Usable from any thread. The call waits for the worker's end, at most for
+        ``client_config.shutdown_timeout_millis`` and a few seconds. It does not wait with ``wait=False``, or in the
+        worker's own threads.
         """
         self._require_here()
         with self._lock:
@@ -246,7 +246,10 @@ class TunnelWorker(Running):
 
     @property
     def worker_status(self) -> WorkerStatus:
-        """ERROR after a failure; RUNNING while the worker runs; SHUTDOWN afterwards. Usable from any thread."""
+        """The status: NOT_RUNNING before the start, then RUNNING; after the end SHUTDOWN or, after an error, ERROR.
+
+        Usable from any thread.
+        """
         if self._exception is not None:
             return WorkerStatus.ERROR
         if self._ended.is_set():
@@ -254,9 +257,9 @@ class TunnelWorker(Running):
         return WorkerStatus.NOT_RUNNING if not self._is_begun else WorkerStatus.RUNNING
 
     def use_processors(self, make: ProcessorMaker, executor: Executor | None = None) -> None:
-        """Replace the maker of processors of all channels and, if given, their executor; only before ``run``.
+        """Replace the maker of all channels' processors and, if given, their executor. Only possible before ``run``.
 
-        They store their own progress, as record processors do.
+        The new processors store their own progress, as record processors do.
         """
         self._make_processor = make
         self._config = evolve(self._config, process_records_executor=executor or self._config.process_records_executor)
@@ -264,16 +267,17 @@ class TunnelWorker(Running):
 
     @property
     def exception(self) -> BaseException | None:
-        """The error that ended the work, if it did not end by request."""
+        """The error that ended the work; ``None`` if no error did."""
         return self._exception
 
     @property
     def work_health(self) -> WorkerHealth:
-        """The health: whether the session lives and channels are read. ``health`` is the same in a run.
+        """The health of the worker: whether its session lives and its channels are read. Usable from any thread.
 
-        Usable from any thread. Unhealthy if no call of the session, no read or no checkpoint has succeeded for
-        ``ClientConfig.max_duration_before_last_successful_renew_or_take_lease``, whether it was ever connected or not.
-        The worker goes on trying; only a failed worker does not come back.
+        A worker is unhealthy if no call of the session, no read or no checkpoint has succeeded for
+        ``ClientConfig.max_duration_before_last_successful_renew_or_take_lease``, even if it has never connected. An
+        unhealthy worker goes on trying; only a failed worker does not. The property ``health`` of a running worker has
+        the same value.
         """
         self._require_here()
         error, parts = self._exception, self._parts
@@ -287,9 +291,9 @@ class TunnelWorker(Running):
         return self._parts is not None and self._parts.coordinator.has_connected
 
     def channel_statuses(self) -> Mapping[str, ShardStatus]:
-        """Return the status of every channel that is read, by id.
+        """Return the status of every channel that this worker reads or has given up, by id. Usable from any thread.
 
-        A status names the reason if its channel does not move. Usable from any thread.
+        If a channel makes no progress, its status names the reason.
         """
         self._require_here()
         parts = self._parts
@@ -309,7 +313,7 @@ class TunnelWorker(Running):
 
     @staticmethod
     def _has_program_ended() -> bool:
-        """Return whether the program's main thread has ended. The thread of ``connect_and_working`` delays the exit."""
+        """Return whether the program's main thread has ended. The worker's thread still delays the program's exit."""
         return not threading.main_thread().is_alive()
 
     def _is_own_thread(self, parts: _TunnelParts | None) -> bool:
@@ -318,7 +322,7 @@ class TunnelWorker(Running):
 
 
 class _TunnelParts:
-    """A coordinator with its threads."""
+    """The objects of one run: the coordinator, its threads, and its calls to the service."""
 
     def __init__(
         self,
@@ -363,7 +367,7 @@ class _TunnelParts:
         )
 
     def run(self, has_program_ended: Callable[[], bool], failed: Callable[[Exception], None]) -> None:
-        """Run until stopped, or until the program has ended; call ``failed`` at once with a fault of this package."""
+        """Run until a stop is requested or the program has ended. Call ``failed`` with a fault of this package."""
 
         def look() -> None:
             if has_program_ended():
@@ -433,7 +437,7 @@ class _TunnelParts:
             wall_micros=runtime.wall_micros,
             wait=runtime.wait,
             send_checkpoint=coordinator.send_checkpoint,
-            confirm_end=lambda shard, read_at: True,  # a token states the end in words, and a cut page has no token
+            confirm_end=lambda shard, read_at: True,  # only a complete page has the token that means the end
             ended=coordinator.consumer_ended,
             stalled=coordinator.consumer_stalled,
             page_came=coordinator.page_came,
@@ -441,10 +445,11 @@ class _TunnelParts:
 
 
 def _client_config(config: TunnelWorkerConfig, stores_by_itself: bool) -> ClientConfig:
-    """Return the consumers' settings, with the settings that the tunnel's configuration decides.
+    """Return the settings of the consumers: ``client_config``, changed as the tunnel's configuration requires.
 
-    If the worker stores progress, empty pages are delivered too, because an idle channel's progress follows the log.
-    With a limit of channels at once, nothing is read ahead, because the limit is also one of memory.
+    If the worker stores progress, empty pages are delivered, too, because an idle channel's position moves on with the
+    log. If the number of simultaneous channels is limited, no page is read ahead, because the limit also protects
+    memory.
     """
     given = config.client_config
     limited = config.max_channel_parallel != UNLIMITED

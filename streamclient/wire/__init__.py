@@ -1,4 +1,4 @@
-"""Frames of the Tablestore protocol, shared by client and server: messages, rows, signatures, errors.
+"""The formats of the Tablestore protocol: messages, rows, signatures, errors.
 
-This code is the same for a client and a server. It opens no connection, and keeps no state.
+Clients and the local server share this code. The code opens no connection and has no state except caches.
 """

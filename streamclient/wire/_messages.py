@@ -1,11 +1,12 @@
 """The protobuf messages of the table, row and stream operations, as text.
 
-The messages are the union of the schemas of the Java SDK 5.17, the Go SDK 4.0 and the Python SDK 6.4, which differ by
-age. Each line is one message: ``Name: field=number type, ...``. The mark ``!`` stands for a required field, the mark
-``*`` for a repeated field. Names of messages and packages never appear on the wire.
+The messages here have the fields of three SDKs, whose schemas have different ages: Java 5.17, Go 4.0 and Python 6.4.
+Each line is one message: ``Name: field=number type, ...``. The mark ``!`` after a number makes the field required, and
+the mark ``*`` makes it repeated. Names of messages and packages never appear on the wire.
 
-Enumerations are declared ``int32``, which has the same encoding. A closed proto2 enumeration would drop an unknown
-value, and would then read as its *first* value. So an unknown action of a stream record would become PUT_ROW.
+Fields with enumerations are declared ``int32``, which has the same encoding. In a proto2 enumeration, protobuf would
+drop an unknown value, and the field would read as the *first* value. So an unknown action of a record would become
+PUT_ROW.
 """
 
 MESSAGES = """

@@ -1,8 +1,8 @@
-"""Reading of PlainBuffer rows: from bytes to values, with every length and checksum verified.
+"""The decoding of PlainBuffer rows, from bytes to values. Every length and checksum is verified.
 
-Reading past the end raises ``IndexError`` or ``struct.error``: a slice is too short only if no byte follows it, and in
-a valid row a byte always follows. ``as_codec_error`` translates these errors. So the inner loop needs no checks of
-bounds.
+The inner loop checks no bounds, because a read past the end of the bytes raises ``IndexError`` or ``struct.error``. A
+slice past the end raises no error and is too short. But a row has a byte after each slice, and the read of this byte
+raises the error. ``as_codec_error`` translates these errors.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from streamclient.wire.crc8 import AFTER_EIGHT_BYTES, FOLD_FROM_BYTES, PAIRS, TA
 from streamclient.wire.rows import CellOperation, KeyBound
 
 RawCell = tuple[str, "ColumnValue | KeyBound | None", int, "int | None"]
-"""The name, value, operation number (0 is put) and timestamp."""
+"""A decoded cell: its name, its value, the number of its operation (0 is a put), and its timestamp."""
 
 ParsedRow = tuple[tuple[tuple[str, "KeyValue | KeyBound"], ...], list[RawCell], bool, "SequenceInfo | None", int, bool]
-"""The key, the cells, the delete marker, the sequence information, the offset after the row, and whether the row is
-plain. In a plain row the key has no bound, and each cell puts a version that is not negative."""
+"""A decoded row: the key, the cells, the delete marker, the sequence information, the offset after the row, and whether
+the row is plain. In a plain row the key has no bound, and each cell is a put with a timestamp that is not negative."""
 
 _u32 = struct.Struct("<I").unpack_from
 _i64 = struct.Struct("<q").unpack_from
@@ -63,16 +63,17 @@ _KEY_TYPES = frozenset((int, str, bytes, KeyBound))
 
 
 def fail(offset: int, found: object, expected: str) -> NoReturn:
-    """Raise ``CodecError`` with the fault and its offset."""
+    """Raise a ``CodecError`` that names ``offset``, the fault ``found`` at this offset, and the ``expected`` bytes."""
     raise CodecError(f"at byte {offset}: found {found}, expected {expected}")
 
 
 READ_ERRORS = (IndexError, struct.error, UnicodeDecodeError)
-"""The errors that the functions below raise besides ``CodecError``; every caller translates them."""
+"""The errors that the functions of this module raise besides ``CodecError``. A caller translates them by
+``as_codec_error``."""
 
 
 def as_codec_error(error: Exception, data: bytes, what: str) -> CodecError:
-    """Make the ``CodecError`` for one of ``READ_ERRORS``: a read past the end, or text that is not UTF-8."""
+    """Return the ``CodecError`` for one of ``READ_ERRORS``; ``what`` names the part of ``data`` that was read."""
     if isinstance(error, UnicodeDecodeError):
         return CodecError(f"text inside {what} is not UTF-8: {error}")
     return CodecError(f"the frame ends at byte {len(data)}, inside {what}: expected more bytes")
@@ -87,15 +88,16 @@ _cached_name = lru_cache(maxsize=tags.CACHED_NAMES)(_decode_name)
 
 @lru_cache(maxsize=tags.CACHED_STAMPS)
 def _stamp(raw: bytes) -> tuple[int, int]:
-    """Read a version with its tag; return the milliseconds and the checksum of the version alone."""
+    """Decode the tag and timestamp in ``raw``; return the milliseconds, and the checksum of the timestamp alone."""
     return _i64(raw, 1)[0], crc8(raw[1:])
 
 
 @lru_cache(maxsize=tags.CACHED_NAMES)
 def _usual_head(raw: bytes) -> tuple[str, int]:
-    """Read a cell up to the tag of its value.
+    """Decode the beginning of a cell up to the tag of its value; return the name and the name's checksum.
 
-    Return its name and the checksum so far; no name if the bytes are not as usual.
+    Raises:
+        IndexError: ``raw`` is not a name that is followed by the tag of a value.
     """
     _, name_tag, size = _cell_head(raw, 0)
     if name_tag != tags.TAG_CELL_NAME or size + 7 != len(raw) or raw[-1] != tags.TAG_CELL_VALUE:
@@ -104,7 +106,7 @@ def _usual_head(raw: bytes) -> tuple[str, int]:
 
 
 def read_value(data: bytes, offset: int) -> tuple[ColumnValue | KeyBound, int]:
-    """Read a type byte with its payload; return the value and the offset after it."""
+    """Decode the value whose type byte is at ``offset``; return the value and the offset after it."""
     kind = data[offset]
     if kind == tags.TYPE_STRING or kind == tags.TYPE_BLOB:  # noqa: PLR1714 -- this runs once per cell
         begin = offset + 5
@@ -127,10 +129,10 @@ def read_value(data: bytes, offset: int) -> tuple[ColumnValue | KeyBound, int]:
 
 
 def _read_any_cell(data: bytes, offset: int) -> tuple[str, ColumnValue | KeyBound | None, int, int | None, int, int]:
-    """Read any cell from its tag 03 on; raise an error that names its fault.
+    """Decode the cell of any form at ``offset``, from its tag 03 on. If the cell is faulty, raise an error.
 
-    Return the name, value, operation, timestamp, checksum, and the offset after the cell. On the wire the operation
-    comes before the timestamp; the checksum covers the operation after the timestamp.
+    Return the name, value, operation, timestamp, checksum, and the offset after the cell. On the wire, the operation
+    comes before the timestamp. In the checksum, the timestamp comes first.
     """
     if data[offset + 1] != tags.TAG_CELL_NAME:
         fail(offset + 1, f"tag {data[offset + 1]:#04x}", "04, the cell's name")
@@ -169,7 +171,7 @@ def _read_any_cell(data: bytes, offset: int) -> tuple[str, ColumnValue | KeyBoun
 
 def _refuse_cell(data: bytes, offset: int, name: str, crc: int) -> NoReturn:
     if data[offset] != tags.TAG_CELL_CHECKSUM:
-        fail(offset, f"tag {data[offset]:#04x} in cell {name!r}", "0a, its checksum, or an earlier part in its order")
+        fail(offset, f"tag {data[offset]:#04x} in cell {name!r}", "0a, the tag of the cell's checksum")
     if data[offset + 1] != crc:
         fail(offset + 1, f"checksum {data[offset + 1]:#04x} of cell {name!r}", f"{crc:#04x}")
     fail(offset, f"cell {name!r} with neither value nor operation", "one of them")
@@ -178,17 +180,19 @@ def _refuse_cell(data: bytes, offset: int, name: str, crc: int) -> NoReturn:
 def _read_cells(  # noqa: PLR0912, PLR0915 -- a call for each cell would cost half as much as reading it
     data: bytes, offset: int, row_crc: int
 ) -> tuple[list[RawCell], bool, int, int]:
-    """Read all cells from ``offset`` on.
+    """Decode all cells from ``offset`` on.
 
-    Return the cells, whether each is a put with a version, the offset after them, and the row's checksum so far.
+    Return the cells, whether each cell is a put with a timestamp, the offset after the cells, and the row's checksum up
+    to this offset.
 
-    Decoding spends nearly all of its time here. So the loop assumes that a cell is a value with an optional version,
-    which is nearly always right. It reads the cell in as few steps as Python allows, and checks the assumption at the
-    end. If the assumption was wrong, because the cell is unusual or faulty, ``_read_any_cell`` reads the cell again.
+    The decoding of a page spends nearly all its time in this function. So its loop assumes that a cell has the usual
+    form, which is a value with an optional timestamp. The loop decodes the cell in as few steps as Python allows, and
+    checks the assumption at the end. If the cell is unusual or faulty, ``_read_any_cell`` decodes it a second time.
     """
     cells: list[RawCell] = []
     have_versions = True
-    stamp, timestamp, stamp_crc = b"", 0, 0  # those of the previous cell, usually of the same write
+    # The timestamp of the previous cell, encoded and decoded. Most cells of a row have the same timestamp.
+    stamp, timestamp, stamp_crc = b"", 0, 0
     while data[offset] == TAG_CELL:
         try:
             begin = offset + 7 + data[offset + 2]
@@ -245,7 +249,11 @@ def _read_cells(  # noqa: PLR0912, PLR0915 -- a call for each cell would cost ha
 
 
 def read_row(data: bytes, offset: int) -> ParsedRow:
-    """Read a row from its tag 01 on. May raise ``READ_ERRORS``."""
+    """Decode the row whose tag 01 is at ``offset``.
+
+    Raises:
+        CodecError: the row is malformed. A malformed row can also raise one of ``READ_ERRORS``.
+    """
     if data[offset] != tags.TAG_ROW_KEY:
         fail(offset, f"tag {data[offset]:#04x}", "01, the row's key")
     begin = offset + 1
@@ -254,7 +262,7 @@ def read_row(data: bytes, offset: int) -> ParsedRow:
     is_plain = True
     for name, value, operation, timestamp in key_cells:
         if operation or timestamp is not None or value.__class__ not in _KEY_TYPES:
-            fail(begin, f"key column {name!r} = {value!r}", "only a name and an INTEGER, STRING, BINARY or bound")
+            fail(begin, f"key column {name!r} = {value!r}", "a name with an INTEGER, STRING, BINARY or bound only")
         is_plain = is_plain and value.__class__ is not KeyBound
         key.append((name, value))
     cells: list[RawCell] = []
@@ -267,7 +275,7 @@ def read_row(data: bytes, offset: int) -> ParsedRow:
     if data[offset] == TAG_EXTENSION:
         sequence, offset = _read_extension(data, offset)
     if data[offset] != TAG_ROW_CHECKSUM:
-        fail(offset, f"tag {data[offset]:#04x}", "09, the row's checksum, or an earlier part in its order")
+        fail(offset, f"tag {data[offset]:#04x}", "09, the tag of the row's checksum")
     row_crc = TABLE[row_crc ^ deleted]
     if data[offset + 1] != row_crc:
         fail(offset + 1, f"row checksum {data[offset + 1]:#04x}", f"{row_crc:#04x}")
@@ -275,7 +283,10 @@ def read_row(data: bytes, offset: int) -> ParsedRow:
 
 
 def _read_extension(data: bytes, offset: int) -> tuple[SequenceInfo, int]:
-    """Read the extension, whose usual form is fixed. Skip other entries by their length, as the Java SDK does."""
+    """Decode a row's extension; return the sequence information and the offset after the extension.
+
+    An extension usually has only sequence information. The function skips other entries, as the Java SDK does.
+    """
     _, length, tag, size, epoch_tag, epoch, time_tag, timestamp, index_tag, row_index = _extension(data, offset)
     if (length, tag, size, epoch_tag, time_tag, index_tag) == _USUAL_EXTENSION and timestamp >= 0:
         return SequenceInfo(epoch, timestamp, row_index), offset + 5 + tags.EXTENSION_BYTES
@@ -298,9 +309,9 @@ def _read_extension(data: bytes, offset: int) -> tuple[SequenceInfo, int]:
 
 
 def _read_sequence(data: bytes, offset: int) -> SequenceInfo:
-    """Read sequence information from its tag 0c on.
+    """Decode the sequence information whose tag 0c is at ``offset``.
 
-    No checksum covers it, so its form must be exactly the known form.
+    No checksum covers sequence information. So the function accepts only the known length and tags.
     """
     (length,) = _u32(data, offset + 1)
     epoch_tag, epoch, time_tag, timestamp, index_tag, row_index = _sequence(data, offset + 5)

@@ -1,4 +1,4 @@
-"""Numbers of the PlainBuffer format (Tablestore Java SDK: ``PlainBufferConsts``)."""
+"""The tags, types and lengths of the PlainBuffer format (``PlainBufferConsts`` in the Tablestore Java SDK)."""
 
 HEADER = b"\x75\x00\x00\x00"
 
@@ -25,16 +25,15 @@ TYPE_STRING = 0x03
 TYPE_BLOB = 0x07
 
 SEQUENCE_BYTES = 19
-"""The length of the sequence: three tags, u32 epoch, i64 timestamp, u32 row index."""
+"""The length, in bytes, of sequence information: three tags, u32 epoch, i64 timestamp, u32 row index."""
 EXTENSION_BYTES = 24
-"""The length of the sequence with its own tag and length. No other content was ever seen in an extension."""
+"""The length, in bytes, of the usual content of a row's extension: sequence information with its tag and its length."""
 
 CACHED_NAME_BYTES = 255
-"""The length of the longest column name that the service accepts. Longer names are not cached, so the caches stay
-small."""
+"""The length, in bytes, of the longest column name that the service accepts. The codec does not cache longer names, so
+that its caches stay small."""
 CACHED_NAMES = 4096
-"""The largest number of cached names. It suffices for the columns of several wide tables, and takes at most a few
-MB."""
+"""The largest number of column names that the codec caches. It is enough for several wide tables, and takes at most a
+few megabytes."""
 CACHED_STAMPS = 1024
-"""The largest number of cached versions. Each write has one version, so repeated versions are usually in the same
-page."""
+"""The largest number of timestamps that the codec caches. All cells of one write usually have the same timestamp."""

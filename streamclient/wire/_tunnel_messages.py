@@ -1,8 +1,9 @@
 """The protobuf messages of the Tunnel Service, as text, in the notation of ``_messages``.
 
-The messages are the union of the schemas of the Java SDK 5.17 and the Go SDK's tunnel package. Errors are read as
-``TunnelError`` and sent as ``Error``, that is, without a tunnel id. The Java SDK reads every error with the schema of
-the table operations, where field 3 is a message. With a tunnel id it would lose the error's code.
+The messages have the fields of the Java SDK 5.17 and of the Go SDK's tunnel package. This package's client reads errors
+as ``TunnelError``. The local server sends errors as ``Error``, without a tunnel id. The Java SDK reads every error with
+the schema of the table operations, in which field 3 is a message. If field 3 were a tunnel id, the Java SDK would lose
+the error's code.
 """
 
 MESSAGES = """

@@ -1,4 +1,4 @@
-"""Writing of PlainBuffer rows: from values to bytes, with both checksums."""
+"""The encoding of PlainBuffer rows, from values to bytes, with the checksums of cells and rows."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _sized = struct.Struct("<BI").pack
 _extension = struct.Struct("<BIBIBIBqBI").pack
 
 CHECKSUM_BYTES = 2
-"""The length of a row's end: a tag, and the checksum, which covers the row without its sequence."""
+"""The length, in bytes, of a row's end, which is a tag and the row's checksum."""
 
 _ROW_KEY = bytes([tags.TAG_ROW_KEY])
 _ROW_DATA = bytes([tags.TAG_ROW_DATA])
@@ -35,7 +35,7 @@ def _blob(value: bytes | bytearray | memoryview) -> bytes:
     return _sized(tags.TYPE_BLOB, len(value)) + bytes(value)
 
 
-# bool comes before int, because isinstance counts a bool as an int, and bool is another type on the wire.
+# bool comes before int, because a bool is also an instance of int, but a different type on the wire.
 _WRITERS: dict[type, Callable[..., bytes]] = {
     bool: lambda value: bytes((tags.TYPE_BOOLEAN, value)),
     int: lambda value: _integer(tags.TYPE_INTEGER, value),
@@ -48,9 +48,9 @@ _WRITERS: dict[type, Callable[..., bytes]] = {
 
 
 def value_bytes(value: object) -> bytes:
-    """Encode a value as type byte and payload, without tag and outer length."""
+    """Return the type byte and the encoded content of a value. In a cell, a tag and the length precede these bytes."""
     writer = _WRITERS.get(type(value))
-    if writer is None:  # subclasses of these types, such as an IntEnum
+    if writer is None:  # ``value`` may be an instance of a subclass, such as an IntEnum
         writer = next((write for kind, write in _WRITERS.items() if isinstance(value, kind)), None)
     if writer is None:
         raise CodecError(f"cannot encode {value!r}: expected int, float, bool, str, bytes, bytearray or a KeyBound")
@@ -72,7 +72,10 @@ _cached_name = lru_cache(maxsize=tags.CACHED_NAMES)(_encode_name)
 
 
 def _write_cell(parts: list[bytes], name: str, value: object, operation: int, timestamp: int | None) -> int:
-    """Append one cell; return its checksum, which covers the timestamp before the operation."""
+    """Append one encoded cell to ``parts``; return the cell's checksum.
+
+    In the checksum, the timestamp comes before the operation. On the wire, the operation comes first.
+    """
     short = type(name) is str and len(name) <= tags.CACHED_NAME_BYTES
     head, crc = _cached_name(name) if short else _encode_name(name)
     parts.append(head)
@@ -109,7 +112,7 @@ def _check_key(name: str, value: object) -> None:
 
 
 CellParts = tuple[str, object, int, "int | None"]
-"""The name, value, operation number (0 is put) and timestamp."""
+"""A cell to encode: its name, its value, the number of its operation (0 is a put), and its timestamp."""
 
 
 def write_row(
@@ -119,9 +122,12 @@ def write_row(
     delete_marker: bool,
     sequence: SequenceInfo | None,
 ) -> None:
-    """Append one row, without a header.
+    """Append one encoded row to ``parts``, without a header.
 
-    The compiled codec writes the row or declines. If it declines, this function writes the row or refuses it.
+    The compiled codec encodes most rows. If this codec declines a row, code in Python encodes it or raises an error.
+
+    Raises:
+        CodecError: a name, a value or a number cannot be encoded.
     """
     key, cells = tuple(primary_key), tuple(cells)
     row = None if NATIVE is None else NATIVE.row_of_cells(key, cells, delete_marker)
@@ -158,7 +164,7 @@ def _write_in_python(
 
 
 def write_row_value(parts: list[bytes], row: Row) -> None:
-    """Append one row, without a header."""
+    """Append the encoded ``row`` to ``parts``, without a header."""
     cells = ((cell.name, cell.value, int(cell.operation), cell.timestamp_millis) for cell in row.cells)
     write_row(parts, row.primary_key, cells, row.delete_marker, row.sequence)
 

@@ -1,8 +1,8 @@
-"""Reading of untrusted messages, with a bound on their content.
+"""The parsing of untrusted messages, with a limit on the number of their fields.
 
-A field may take two bytes on the wire and a hundred in memory, and each pass over a message takes a microsecond per
-field. So a message with too many fields is refused before any pass over it; a large message is even refused before it
-is parsed.
+A field may take two bytes on the wire and a hundred bytes in memory, and later processing takes a microsecond per
+field. So ``read`` refuses a message with too many fields. It counts the fields of a large message before it parses the
+message, and the fields of a small message afterwards.
 """
 
 from __future__ import annotations
@@ -15,31 +15,32 @@ from google.protobuf.message import DecodeError
 from streamclient.errors import CodecError
 
 LARGE_BYTES = 2 * 1024 * 1024
-"""The size up to which a message is parsed before its fields are counted. Any such message is parsed in a tenth of a
-second and takes at most 100 MB. Counting first would make a batch of many rows clearly slower to parse."""
+"""The largest size, in bytes, of a message that ``read`` parses before it counts the fields. Parsing such a message
+takes at most a tenth of a second and 100 MB. If ``read`` counted the fields of every message first, large batches would
+be clearly slower."""
 
 _LEAST_FIELD_BYTES = 2
 
 _WIRE_VARINT, _WIRE_BYTES = 0, 2
 _WIRE_FIXED = {1: 8, 5: 4}
-"""The kinds of fields that have a fixed length on the wire, and their lengths."""
+"""The length, in bytes, of each protobuf wire type that has a fixed length."""
 
 
 def read(message_class: Any, data: bytes, most: int) -> Any:
-    """Read one untrusted message without the checks of ``schema.complete``.
+    """Parse one untrusted message, without the checks that ``schema.complete`` makes.
 
-    The message may hold ``most`` elements of repeated fields, including messages inside it; a large message may hold
-    ``most`` fields.
+    In all repeated fields of the message and of messages inside it, there may be at most ``most`` elements together. A
+    message above ``LARGE_BYTES`` may have at most ``most`` fields of any kind.
 
     Raises:
-        CodecError: the bytes are malformed, or hold more elements or fields.
+        CodecError: the bytes are malformed, or have too many elements or fields.
     """
     if len(data) > LARGE_BYTES:
         require_few_fields(message_class, data, most)
     message = message_class()
     try:
         message.ParseFromString(data)
-    except (DecodeError, UnicodeDecodeError) as error:  # the pure Python implementation of protobuf raises the second
+    except (DecodeError, UnicodeDecodeError) as error:  # UnicodeDecodeError comes from protobuf in pure Python
         name = message_class.DESCRIPTOR.name
         raise CodecError(f"expected a {name} message, got {len(data)} bytes that are not one: {error}") from error
     if len(data) > _LEAST_FIELD_BYTES * most:
@@ -70,7 +71,10 @@ def _too_many(message: Any, most: int) -> CodecError:
 
 @cache
 def _counted_fields(descriptor: Any) -> tuple[tuple[str, bool, bool], ...]:
-    """Return the fields that may have many elements: the name, whether it is repeated, whether it holds messages."""
+    """Return those fields of a message type that are repeated or contain repeated fields.
+
+    The result has for each field its name, whether it is repeated, and whether its values are messages.
+    """
     return tuple(
         (field.name, _is_repeated(field), field.message_type is not None)
         for field in descriptor.fields
@@ -93,13 +97,12 @@ def _is_repeated(field: Any) -> bool:
 
 
 def require_few_fields(message_class: Any, data: bytes, most: int) -> None:
-    """Refuse a serialized message with more than ``most`` fields, including messages inside it.
+    """Check that a serialized message has at most ``most`` fields, including the fields of messages inside it.
 
-    The function follows the form of the message as far as the form is valid; the parser reports malformed bytes. It
-    reads nothing after the last allowed field.
+    The function ignores malformed bytes and all bytes after them, because the parser reports malformed bytes later.
 
     Raises:
-        CodecError: the message holds more fields.
+        CodecError: the message has more than ``most`` fields.
     """
     count = 0
     waiting = [(message_class.DESCRIPTOR, 0, len(data))]
@@ -128,12 +131,15 @@ def require_few_fields(message_class: Any, data: bytes, most: int) -> None:
 
 @cache
 def _message_fields(descriptor: Any) -> dict[int, Any]:
-    """Return the fields that are messages, by their numbers."""
+    """Return the type of the messages in each field that contains messages, by the field's number."""
     return {field.number: field.message_type for field in descriptor.fields if field.message_type is not None}
 
 
 def _varint(data: bytes, offset: int, end: int) -> tuple[int, int]:
-    """Read a number; return it and the offset after it. A number without an end counts as one that ends the message."""
+    """Decode protobuf's varint at ``offset``; return the number and the offset after it.
+
+    If the varint does not end before ``end``, return ``end`` as the offset.
+    """
     value = shift = 0
     while offset < end:
         byte = data[offset]

@@ -1,24 +1,25 @@
-"""The cells of a page by column, as an Arrow record batch. This is the compiled codec's result in readable Python.
+"""The records of a page as an Arrow record batch. The compiled codec makes the same batches as the Python code here.
 
-The layout, with ``T`` the type of a column:
+The record batch has these columns, where ``T`` is the type of an attribute column:
 
 * ``record_type``: PUT, UPDATE or DELETE;
 * ``sequence_info``: struct of ``epoch``, ``timestamp_micros``, ``row_index``;
 * ``primary_key``: struct of the key columns, in key order;
-* ``columns``: struct with one struct per attribute column: ``operation``, ``value: T``, ``timestamp_millis``. The
-  struct is null where the record does not have the column. Only the value is null where the record deletes the column;
-* ``other_cells``: list of the cells that ``columns`` cannot show, each with its name, its operation, its version, and
-  its value in the one field of its type;
-* ``original_columns``: the previous cells in the same form; null where the stream delivers no previous cells.
+* ``columns``: struct with one struct for each attribute column: ``operation``, ``value: T``, ``timestamp_millis``. If
+  the record does not have the column, this struct is null. If the record deletes the column, only the value is null;
+* ``other_cells``: list of the cells that ``columns`` cannot show, each with its name, its operation, its timestamp, and
+  its value in the field for its type;
+* ``original_columns``: list of the cells that the row had before the change, in the form of ``other_cells``; null if
+  the stream does not deliver them.
 
-Nothing is lost, and nothing is converted. If a record has several cells of one column, ``columns`` shows the put with
-the newest version, and the first of them if several are equal. If no cell puts a value, ``columns`` shows the first
-cell. The other cells are in ``other_cells``. If a value has another type than its column, its cell is in
-``other_cells``, too, and the column shows null with the operation PUT.
+No cell is lost, and no value is converted. If a record has several cells of one column, ``columns`` shows the put with
+the latest timestamp. If several puts have this timestamp, ``columns`` shows the first of them. If the record has no put
+of the column, ``columns`` shows the first cell. All other cells of the column are in ``other_cells``. If a value does
+not have the type of its column, its cell is in ``other_cells``, too, and the column shows null with the operation PUT.
 
 Without a schema, a column has the type of its first value in the page, and columns are in order of appearance. With a
-schema, its columns are the columns of the batch, and cells of other columns are in ``other_cells``. So are cells of
-columns whose name contains a NUL, because Arrow's interface cannot carry such a name.
+schema, ``columns`` has the columns of the schema, and cells of other columns are in ``other_cells``. If the name of a
+column has a NUL, its cells are always in ``other_cells``, because Arrow's interface cannot represent such a name.
 """
 
 from __future__ import annotations
@@ -51,7 +52,11 @@ _TYPES: Mapping[type, ColumnType] = {
 
 
 def checked_schema(schema: Mapping[str, ColumnType]) -> dict[str, ColumnType]:
-    """Return ``schema`` if Arrow can hold it."""
+    """Return a copy of ``schema`` if Arrow can represent its columns.
+
+    Raises:
+        ConfigurationError: a name contains a NUL, or a type is not a ``ColumnType``.
+    """
     for name, kind in schema.items():
         if "\0" in name or not isinstance(kind, ColumnType):
             raise ConfigurationError(f"expected names without NUL and a ColumnType for each, got {name!r}: {kind!r}")
@@ -61,22 +66,22 @@ def checked_schema(schema: Mapping[str, ColumnType]) -> dict[str, ColumnType]:
 def records_by_column(records: Sequence[StreamRecord], schema: Mapping[str, ColumnType] | None) -> Any:
     """Return ``records`` by column, as an object with ``__arrow_c_array__``, which every Arrow library accepts.
 
-    If ``records`` are a page, or a part of a page, the call makes no record objects.
+    If ``records`` is a page or a slice of a page, the compiled codec makes the columns without record objects.
 
     Raises:
-        CodecError: the records are not of one table.
-        ConfigurationError: the schema holds a type that Arrow cannot hold, or pyarrow is needed and missing.
+        CodecError: the records do not belong to one table.
+        ConfigurationError: the schema is invalid for Arrow, or pyarrow is needed and missing.
     """
     of_page: Callable[[Mapping[str, ColumnType] | None], Any] | None = getattr(records, "arrow", None)
     return record_batch(records, schema) if of_page is None else of_page(schema)
 
 
 def record_batch(records: Sequence[StreamRecord], schema: Mapping[str, ColumnType] | None) -> Any:
-    """Return the records by column, as a ``pyarrow.RecordBatch``.
+    """Return ``records`` by column, as a ``pyarrow.RecordBatch`` in the layout that this module describes.
 
     Raises:
-        CodecError: two records have different key columns, so they are not of one table.
-        ConfigurationError: the schema holds a type that Arrow cannot hold, or pyarrow is not installed.
+        CodecError: two records have different key columns, so they do not belong to one table.
+        ConfigurationError: the schema is invalid for Arrow, or pyarrow is not installed.
     """
     pa = _pyarrow()
     types = _found(records) if schema is None else checked_schema(schema)
@@ -100,10 +105,12 @@ def record_batch(records: Sequence[StreamRecord], schema: Mapping[str, ColumnTyp
 
 
 def value_batch(records: Sequence[StreamRecord], schema: Mapping[str, ColumnType]) -> Any | None:
-    """Return only the values of the columns of ``schema``, as a ``pyarrow.RecordBatch``: see ``DecodedPage.values``.
+    """Return only the values of the columns in ``schema``, as a ``pyarrow.RecordBatch``.
+
+    Return ``None`` if the batch would lack values. ``DecodedPage.values`` describes these cases.
 
     Raises:
-        ConfigurationError: the schema holds a type that Arrow cannot hold, or pyarrow is not installed.
+        ConfigurationError: the schema is invalid for Arrow, or pyarrow is not installed.
     """
     pa = _pyarrow()
     types = checked_schema(schema)
@@ -131,7 +138,7 @@ def value_batch(records: Sequence[StreamRecord], schema: Mapping[str, ColumnType
 
 
 def _found(records: Iterable[StreamRecord]) -> dict[str, ColumnType | None]:
-    """Return the columns in the order of their first appearance, each with the type of its first value."""
+    """Return the attribute columns of ``records`` in order of appearance, each with the type of its first value."""
     types: dict[str, ColumnType | None] = {}
     for record in records:
         for cell in record.columns:
@@ -184,7 +191,7 @@ def _key_form(key: PrimaryKey) -> tuple[tuple[str, ColumnType], ...]:
     return tuple((name, _TYPES[type(value)]) for name, value in key)
 
 
-# --- arrays -----------------------------------------------------------------------------------------------------------
+# --- building Arrow arrays --------------------------------------------------------------------------------------------
 
 
 def _pyarrow() -> Any:
@@ -207,13 +214,13 @@ def _arrow_type(kind: ColumnType | None) -> Any:
 
 
 def _array(cells: Iterable[RecordColumn | None], kind: ColumnType | None) -> Any:
-    """Return the values of this type as an array, with null for all other values."""
+    """Return the values of ``cells`` as an array of the type ``kind``; null for a cell without a value of this type."""
     values = [cell.value if cell is not None and _TYPES.get(type(cell.value)) is kind else None for cell in cells]
     return _pyarrow().array(values, _arrow_type(kind))
 
 
 def _words(members: Sequence[Enum | None], kind: type[Enum]) -> Any:
-    """Return members of an enumeration as indices into the list of all values of the enumeration."""
+    """Return ``members`` as a dictionary array. Its dictionary has the values of all members of the enumeration."""
     pa = _pyarrow()
     places = {member: place for place, member in enumerate(kind)}
     indices = pa.array([None if member is None else places[member] for member in members], pa.int8())
@@ -256,6 +263,6 @@ def _sequences(places: Sequence[SequenceInfo]) -> Any:
 
 def _struct(children: Mapping[str, Any], length: int) -> Any:
     pa = _pyarrow()
-    if not children:  # Without arrays, the length must be given.
+    if not children:  # without children, from_arrays cannot know the length
         return pa.array([{}] * length, pa.struct([]))
     return pa.StructArray.from_arrays([*children.values()], [*children])

@@ -1,4 +1,4 @@
-"""The result that a codec returns for one answer of the service: the records, and the next position."""
+"""The result of decoding one response of the service: a page of records, and the position after the page."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from streamclient.wire.plainbuffer import RowWrite
 
 
 class PageContent(Protocol):
-    """The content of a page, completely verified, in the codec's own form.
+    """The verified content of a page, in the form that the codec has chosen.
 
-    Records are named by their indices in the page; ``rows`` are indices, as a range or a tuple.
+    In all methods, ``row`` is the index of a record in the page, and ``rows`` are indices of several records.
     """
 
     @property
@@ -24,42 +24,44 @@ class PageContent(Protocol):
 
     @property
     def disorder(self) -> int:
-        """Return the index of the first record that is not after the previous record; 0 if all records are."""
+        """The index of the first record that does not come after the record before it; 0 if the page is in order."""
 
     def record(self, row: int, /) -> StreamRecord:
-        """Return one record: the existing object if it is still in use, otherwise a new one."""
+        """Return the record at ``row``. If a caller still uses an object of this record, return the same object."""
 
     def records(self, rows: Rows, /) -> Iterator[StreamRecord]:
-        """Return the records ``rows``, each as ``record`` returns it."""
+        """Return the records at ``rows``, in the order of ``rows``."""
 
     def sequence(self, row: int, /) -> SequenceInfo:
-        """Return the position of a record."""
+        """Return the sequence information of the record at ``row``, that is, its position in the shard."""
 
     def size(self, rows: Rows, /) -> int:
-        """Return the number of bytes of the records ``rows`` on the wire."""
+        """Return the number of bytes that the records at ``rows`` have in the response."""
 
     def writes(self, rows: Rows, /) -> list[RowWrite]:
-        """Return the records as writes: each write repeats the effect of its record."""
+        """Return one write for each record at ``rows``. On another table, the write has the record's effect."""
 
     def arrow(self, schema: Mapping[str, ColumnType] | None, rows: Rows) -> Any:
-        """Return the cells of the records ``rows`` by column."""
+        """Return the records at ``rows`` by column, as an object that Arrow libraries accept."""
 
     def values(self, schema: Mapping[str, ColumnType], rows: Rows) -> Any | None:
-        """Return only the values of the columns of ``schema``; ``None`` if they would be incomplete."""
+        """Return only the values of the columns in ``schema``; ``None`` if the result would lack a value."""
 
 
 Rows = range | tuple[int, ...]
 
 
 class PageRecords(Sequence[StreamRecord]):
-    """Records of one page, oldest first: a tuple whose items are made on access.
+    """The records of one page, oldest first. The object behaves like a tuple, but makes each record on access.
 
-    A slice is also of this class, and makes no records. The methods that a tuple lacks make no records, either.
-    Equality, hash, ``repr`` and sums are the same as for the tuple of the records. A copy or a pickle is that tuple.
+    A slice is also a ``PageRecords``, and makes no records. The methods that a tuple lacks make no records, either.
+    Equality, hash, ``repr`` and sums have the results that the tuple of the records would have. A copy or a pickle is
+    this tuple.
 
-    Each part of a page keeps the whole page in memory, as bytes. With the compiled codec it keeps no records: a record
-    that is no longer in use is made again at its next access. So make a list if you read a page more than once. A
-    record does not keep the page in memory. Once no part of the page is left, the record keeps only its own cells.
+    Each slice keeps the whole page in memory, as bytes. With the compiled codec, it keeps no record objects. If no
+    caller uses a record any more, the next access makes a new object. So make a list if you read a page more than once.
+    A record does not keep the page in memory. After the page and all its slices are gone, a record keeps only its own
+    cells.
     """
 
     __slots__ = ("_content", "_count", "_rows")
@@ -86,26 +88,31 @@ class PageRecords(Sequence[StreamRecord]):
         return self._content.records(self._rows)
 
     def select(self, indices: Iterable[int]) -> PageRecords:
-        """Return the records at ``indices``, in the order of ``indices``. Raise ``IndexError`` for an invalid index."""
+        """Return the records at ``indices``, in the order of ``indices``, without making record objects.
+
+        Raises:
+            IndexError: the page has no record at one of ``indices``.
+        """
         return PageRecords(self._content, tuple([self._rows[index] for index in indices]))
 
     def sequence_info(self, index: int) -> SequenceInfo:
-        """Return the position of the record at ``index``, which may be negative.
+        """Return the sequence information of the record at ``index``. A negative index counts from the end.
 
-        Raise ``IndexError`` for an invalid index.
+        Raises:
+            IndexError: the page has no record at ``index``.
         """
         return self._content.sequence(self._rows[index])
 
     @property
     def size_bytes(self) -> int:
-        """The number of bytes of the records on the wire: their rows and the rows of their previous cells."""
+        """The number of bytes that the records have in the response, with the cells that their rows had before."""
         return self._content.size(self._rows)
 
     def require_order(self) -> None:
-        """Check that the positions of the records rise over the whole page, as they do in a shard.
+        """Check that each record of the page comes after the record before it, as it must in a shard.
 
         Raises:
-            DisorderError: a record is not after the previous record.
+            DisorderError: a record does not come after the record before it.
         """
         row = self._content.disorder
         if row:
@@ -116,15 +123,15 @@ class PageRecords(Sequence[StreamRecord]):
             )
 
     def writes(self) -> list[RowWrite]:
-        """Return the records as writes: each write repeats the effect of its record."""
+        """Return one write for each record. On another table, the write has the record's effect."""
         return self._content.writes(self._rows)
 
     def arrow(self, schema: Mapping[str, ColumnType] | None = None) -> Any:
-        """Return the records by column, as ``DecodedPage.arrow`` does: an object with ``__arrow_c_array__``."""
+        """Return the records by column, as an object with ``__arrow_c_array__``; see ``DecodedPage.arrow``."""
         return self._content.arrow(schema, self._rows)
 
     def values(self, schema: Mapping[str, ColumnType]) -> Any | None:
-        """Return only the values of the columns of ``schema``, as ``DecodedPage.values`` does."""
+        """Return only the values of the columns in ``schema``; see ``DecodedPage.values``."""
         return self._content.values(schema, self._rows)
 
     def __eq__(self, other: object) -> bool:
@@ -151,10 +158,10 @@ class PageRecords(Sequence[StreamRecord]):
 
 @frozen
 class _Page:
-    """The common part of pages of shards and of channels."""
+    """The base class of a shard's page and of a page of a tunnel's channel."""
 
     records: PageRecords = field(repr=False)
-    """The records in the order of the shard or channel. With the compiled codec, each is made on access."""
+    """The records in the order of the shard or channel. The compiled codec makes each record on access."""
 
     @property
     def record_count(self) -> int:
@@ -162,74 +169,74 @@ class _Page:
         return len(self.records)
 
     def arrow(self, schema: Mapping[str, ColumnType] | None = None) -> Any:
-        """Return the records by column, as an object with ``__arrow_c_array__``. No record objects are made.
+        """Return the records by column, as an object with ``__arrow_c_array__``, without making record objects.
 
-        ``pyarrow.record_batch`` and every other Arrow library accepts it; ``streamclient.wire.columns`` describes its
-        layout. ``schema`` names the attribute columns that become Arrow columns, and their types.
+        ``pyarrow.record_batch`` and every other Arrow library accept this object. ``streamclient.wire.columns``
+        describes its layout. ``schema`` names the attribute columns that become Arrow columns, with their types.
 
         Raises:
-            CodecError: the records are not of one table.
-            ConfigurationError: the schema holds a type that Arrow cannot hold, or the codec is in Python and pyarrow is
-                missing.
+            CodecError: the records do not belong to one table.
+            ConfigurationError: ``schema`` is invalid for Arrow, or the codec in Python is used and pyarrow is missing.
         """
         return self.records.arrow(schema)
 
     def values(self, schema: Mapping[str, ColumnType]) -> Any | None:
-        """Return only the values of the columns of ``schema``.
+        """Return only the values of the columns in ``schema``. These may be key columns, too.
 
-        They may be key columns. This is the cheapest way to read values.
+        This is the cheapest way to read values. Arrow libraries accept the result. It has the columns ``record_type``
+        and ``sequence_info``, like the result of ``arrow``. Its column ``columns`` is a struct with one value for each
+        column in ``schema``. The value is null if the record puts no value.
 
-        The result is an object like that of ``arrow``, with the same fields ``record_type`` and ``sequence_info``. Its
-        field ``columns`` is a struct with one value per column, null where the record puts no value. The result is
-        ``None`` if a record puts a value of another type, or several values, into one of these columns: the struct
-        would be incomplete. It is also ``None`` for records that ``arrow`` refuses; then ``arrow`` names the reason.
+        Return ``None`` if a record puts several values, or a value of another type, into one of these columns, because
+        the struct would lack a value. Also return ``None`` if ``arrow`` would raise ``CodecError``.
 
         Raises:
-            ConfigurationError: as for ``arrow``.
+            ConfigurationError: ``schema`` is invalid for Arrow, or the codec in Python is used and pyarrow is missing.
         """
         return self.records.values(schema)
 
 
 @frozen
 class DecodedPage(_Page):
-    """The content of one answer to GetStreamRecord."""
+    """The decoded response to one GetStreamRecord request."""
 
     next_shard_iterator: str | None
-    """The next iterator, which is never empty; ``None`` once the shard is closed and completely read."""
+    """The iterator after this page; ``None`` if the shard is closed and this page is its last."""
     may_more_record: bool | None
-    """The service's hint that more records wait; ``None`` without a hint."""
+    """The service's hint whether the shard has further records now; ``None`` if the response has no hint."""
     read_units: int = 0
-    """The capacity units that the page has cost; 0 if the answer does not say."""
+    """The number of capacity units that the read has cost; 0 if the response does not state it."""
 
 
 @frozen
 class PageSummary:
-    """A summary of one answer to GetStreamRecord, for callers that do not need the records."""
+    """A summary of one response to GetStreamRecord, for callers that do not need the records."""
 
     record_count: int
     last: SequenceInfo | None
-    """The position of the last record; ``None`` for a page without records."""
+    """The sequence information of the last record; ``None`` for a page without records."""
     next_shard_iterator: str | None
-    """See ``DecodedPage.next_shard_iterator``."""
+    """The iterator after this page; ``None`` if the shard is closed and this page is its last."""
     may_more_record: bool | None
-    """See ``DecodedPage.may_more_record``."""
+    """The service's hint whether the shard has further records now; ``None`` if the response has no hint."""
     first: SequenceInfo | None = None
-    """The position of the first record of a page of a tunnel; ``None`` for a stream, whose pages are only counted."""
+    """The sequence information of the first record of a tunnel's page; ``None`` for a stream's page, of which only the
+    last record is decoded."""
 
 
 @frozen
 class TunnelPage(_Page):
-    """The content of one answer to ReadRecords. Rows of full data have a sequence of zeros."""
+    """The decoded response to one ReadRecords request. In rows of full data, the sequence information is all zeros."""
 
     next_token: str
-    """The next token; ``finished`` after the last record of the channel."""
+    """The token after this page; ``finished`` after the last record of the channel."""
     may_more_record: bool | None
-    """The service's hint that more records wait; ``None`` without a hint."""
+    """The service's hint whether the channel has further records now; ``None`` if the response has no hint."""
     body_bytes: int
 
     @property
     def is_finished(self) -> bool:
-        """Whether the channel will never have more records."""
+        """Whether this page is the last page of the channel."""
         return self.next_token == FINISHED
 
 

@@ -1,14 +1,14 @@
 """PlainBuffer, the row format inside Tablestore messages.
 
-Grammar, tags and checksums: Tablestore Java SDK 5.17 (``PlainBufferCodedInputStream``), checked against the Go and
-Python SDKs. Decoding verifies structure, lengths and both checksums; ``docs/decisions/plainbuffer-strictness.md``
-states the limits of these checks.
+The grammar, the tags and the checksums come from the Tablestore Java SDK 5.17 (``PlainBufferCodedInputStream``). They
+were checked against the Go and Python SDKs. Decoding verifies the structure, the lengths, and the checksums of cells
+and rows. ``docs/decisions/plainbuffer-strictness.md`` states the limits of these checks.
 
-This module checks only the *form*. Other rules, such as "a deletion has no value", are checked by the operations, which
-have their own error texts. For any bytes, all functions raise ``CodecError`` and nothing else.
+This module checks only the *form* of rows. The code of each operation checks other rules, such as "a deletion has no
+value". The decoding functions raise no error except ``CodecError``, whatever the bytes are.
 
-The Python SDK writes the number of characters, not of bytes, as the length of a column name. So a non-ASCII name from
-that SDK is reported as corrupt; a guess could yield a wrong row.
+The Python SDK writes the length of a column name in characters, not in bytes. So the decoding functions report a
+non-ASCII name from that SDK as corrupt. If they guessed the length, they might return a wrong row.
 """
 
 from __future__ import annotations
@@ -39,32 +39,32 @@ __all__ = [
 ]
 
 RowWrite = tuple[RecordType, bytes, bytes]
-"""The write that repeats the effect of a record. It consists of a type, a key and a row.
+"""A write with the effect of a record on another table: the record's type, its encoded key, and its encoded row.
 
-Different keys of one table have different bytes. The row has the form for PutRow, UpdateRow or DeleteRow; it is empty
-if an update changes nothing."""
+Different keys of one table have different bytes. The row is encoded for PutRow, UpdateRow or DeleteRow. The row is
+empty if an update changes nothing."""
 
 OPERATIONS = {
     ColumnOperation.PUT: CellOperation.PUT,
     ColumnOperation.DELETE_ONE_VERSION: CellOperation.DELETE_ONE_VERSION,
     ColumnOperation.DELETE_ALL_VERSION: CellOperation.DELETE_ALL_VERSIONS,
 }
-"""For each operation of a record's column, the operation of the cell on the wire."""
+"""The operations of cells on the wire, by the operation that a record has for the column."""
 
 _OPERATIONS = {int(operation): operation for operation in CellOperation}
 
 
 def encode_row(row: Row) -> bytes:
-    """Encode one row with its header, as in PutRow and in stream records."""
+    """Return ``row``, encoded with a header, as PutRow and stream records contain it."""
     parts = [HEADER]
     write_row_value(parts, row)
     return b"".join(parts)
 
 
 def encode_rows(rows: Iterable[Row]) -> bytes:
-    """Encode rows one after the other, after one header, as in GetRange.
+    """Return the encoded ``rows`` one after the other, after one header, as responses to GetRange contain them.
 
-    Without rows, return empty bytes, which every SDK accepts.
+    If ``rows`` is empty, return empty bytes, which every SDK accepts.
     """
     parts = [HEADER]
     for row in rows:
@@ -73,10 +73,10 @@ def encode_rows(rows: Iterable[Row]) -> bytes:
 
 
 def write_of(record: StreamRecord) -> RowWrite:
-    """Return a record as a write, with the versions of its cells, in their order.
+    """Return a write with the effect of ``record`` on another table. Its cells keep their order and their timestamps.
 
     Raises:
-        CodecError: the key or a cell holds a value that cannot be encoded.
+        CodecError: a value of the key or of a cell cannot be encoded.
     """
     key = [HEADER]
     write_row(key, record.primary_key, (), False, None)
@@ -93,18 +93,21 @@ def write_of(record: StreamRecord) -> RowWrite:
 
 
 _KEY_BEGIN = len(HEADER) + 1
-"""The offset of a row's key, after the header and a tag."""
+"""The offset of the key in a row with a header. A tag is between the header and the key."""
 _ROW_END = 2
-"""The length of a row's end: a tag and the checksum."""
+"""The length, in bytes, of a row's end, which is a tag and the row's checksum."""
 
 
 def encode_value(value: ColumnValue | KeyBound | bytearray) -> bytes:
-    """Encode a value without its tag and outer length, as in filters and partition ranges."""
+    """Return an encoded value, as filters and partition ranges contain it.
+
+    The result lacks the tag and the length, which come before a value only in a cell.
+    """
     return value_bytes(value)
 
 
 def decode_row(data: bytes) -> Row:
-    """Decode a frame that holds exactly one row with its header."""
+    """Return the row in ``data``, which must consist of a header and exactly one row."""
     rows = decode_rows(data)
     if len(rows) != 1:
         raise CodecError(f"a frame of {len(data)} bytes holds {len(rows)} rows, expected exactly 1")
@@ -112,7 +115,7 @@ def decode_row(data: bytes) -> Row:
 
 
 def decode_rows(data: bytes) -> list[Row]:
-    """Decode all rows of a frame. An empty frame has no rows, nor has a frame that is only a header."""
+    """Return the rows in ``data``, which must be empty or consist of a header and any number of rows."""
     data = bytes(data)
     if not data:
         return []
@@ -138,7 +141,7 @@ def decode_rows(data: bytes) -> list[Row]:
 
 
 def decode_value(data: bytes) -> ColumnValue | KeyBound:
-    """Decode a value without its tag and outer length. No byte may follow the value."""
+    """Return the value in ``data``, which must have the form of the result of ``encode_value``."""
     data = bytes(data)
     try:
         value, end = read_value(data, 0)

@@ -1,8 +1,8 @@
-"""Rows made from puts, and their stored bytes: a row alone, or the stream record that holds the row.
+"""The rows that puts bring to the local server, and their stored bytes: a row alone, or a stream record with the row.
 
-The compiled part is optional. Without it ``read_put`` reads nothing, and its caller continues in Python to the same
-result; ``tests/wire/test_wire_puts.py`` compares both ways. The caller also continues in Python if ``read_put``
-declines a row, because the row is faulty or only unusual.
+The compiled code for puts is optional. Without this code, ``read_put`` always returns ``None``, and the caller decodes
+the row in Python, with the same result. ``tests/wire/test_wire_puts.py`` compares the results. ``read_put`` also
+returns ``None`` for a faulty or unusual row.
 """
 
 from __future__ import annotations
@@ -34,21 +34,22 @@ else:
 
 PutLimits = tuple[int, int, int, int, int, int]
 """The limits of a put, in this order: the number of key columns, the bytes of a key value, the bytes of a name, the
-bytes of another value, the number of other columns, and the exclusive upper bound of timestamps."""
+bytes of an attribute value, the number of attribute columns, and the first timestamp that is too large."""
 
 _AROUND_RECORD = 29 + 2
-"""The number of bytes after a record's cells: the extension with its sequence, and the row's checksum, which covers
-only the cells."""
+"""The number of bytes that follow the cells in a stream record. They are the extension with sequence information, and
+the row's checksum with its tag."""
 
 Columns = Mapping[str, tuple[tuple[int, ColumnValue], ...]]
-"""The versions by column name, newest first. No column has an empty tuple."""
+"""The versions of each column, by the name of the column: pairs of timestamp and value, the newest pair first. Each
+column has at least one version."""
 
 Parts = tuple[tuple[KeyValue, ...], Columns]
-"""The values of the key, and the versions by column, newest first."""
+"""The parts of a stored row: the values of its key columns, and the versions of each attribute column."""
 
 
 def key_column_form(name: str, value_type: int) -> bytes:
-    """Return one column in the form that ``Put.has_form`` compares with a key."""
+    """Return the name and type of one key column, in the form that ``Put.has_form`` compares with a key."""
     raw = name.encode()
     return bytes([value_type]) + len(raw).to_bytes(2, "little") + raw
 
@@ -62,10 +63,11 @@ def _rows_in_python(forms: list[bytes]) -> bytes:
 
 
 def row_of(form: bytes) -> bytes:
-    """Return the PlainBuffer row, without a header, in these stored bytes."""
+    """Return the PlainBuffer row, without a header, from ``form``, a stored row or a stored stream record."""
     if form[0] == tags.TAG_ROW_KEY:
         return form
-    begin = _after_varint(form, 1) + 3  # the entry's fields: the action, and the record with its length
+    # Skip the first field of the record's message, which is the action type, and the tag of the second field.
+    begin = _after_varint(form, 1) + 3
     return form[_after_varint(form, begin) + len(HEADER) : -_AROUND_RECORD] + form[-2:]
 
 
@@ -80,7 +82,7 @@ def _parts_in_python(form: bytes) -> Parts:
 
 
 def all_cells(columns: Columns) -> tuple[Cell, ...]:
-    """Return the cells in the order of answers: columns by name, and versions of a column newest first."""
+    """Return all versions as cells in the order that responses have: columns by name, the newest version first."""
     return tuple(
         Cell(name, value, timestamp_millis=timestamp) for name in sorted(columns) for timestamp, value in columns[name]
     )
@@ -91,7 +93,7 @@ def _row_in_python(names: tuple[str, ...], key: tuple[KeyValue, ...], columns: C
 
 
 def parts_of(row: Row) -> Parts:
-    """Return the parts of a stored row."""
+    """Return the parts of a decoded row: the values of its key columns, and the versions of each attribute column."""
     versions: dict[str, list[tuple[int, ColumnValue]]] = {}
     for cell in row.cells:
         version = (cast(int, cell.timestamp_millis), cast(ColumnValue, cell.value))
@@ -101,14 +103,15 @@ def parts_of(row: Row) -> Parts:
 
 
 read_put = _nothing if NATIVE is None else NATIVE.read_put
-"""Reads the put in a request's frame: ``read_put(frame, limits)``. Returns ``None`` if the put must be read cell by
-cell."""
+"""A function that checks the put in a request: ``read_put(frame, limits)`` returns a ``Put``. It returns ``None`` if
+the caller must decode the put in Python."""
 
 rows_of = _rows_in_python if NATIVE is None else NATIVE.rows_of
-"""Returns the rows of these stored bytes, one after the other, after one header."""
+"""A function that takes the stored bytes of several rows. It returns the encoded rows one after the other, after one
+header."""
 
 read_parts = _parts_in_python if NATIVE is None else NATIVE.read_parts
-"""Returns the parts of a stored row from its stored bytes, which must be valid."""
+"""A function that returns the parts of a row from the row's stored bytes, which must be valid."""
 
 row_of_parts = _row_in_python if NATIVE is None else NATIVE.row_of_parts
-"""Returns a stored row, without a header, from its values and the names of its key, which must be valid."""
+"""A function that returns an encoded row, without a header, from the names of its key columns and its parts."""

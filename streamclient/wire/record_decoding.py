@@ -1,11 +1,12 @@
-"""Decoding and encoding of stream records, with one small interface.
+"""The decoding and encoding of stream records.
 
-The rest of the package knows only ``RecordCodec``. ``default_codec`` returns the compiled codec if this installation
-has it. Otherwise it returns a codec in Python with the same results, whose code is easy to read.
-``docs/decisions/native-codec.md`` says how the two stay equal.
+Other modules use only the interface ``RecordCodec``. ``default_codec`` returns the compiled codec if this installation
+has it. Otherwise it returns a codec in Python with the same results. ``docs/decisions/native-codec.md`` says how tests
+keep the results of the two codecs equal.
 
-The Java SDK defines the content of a record: a put has a value and a timestamp, a deletion of one version has only a
-timestamp, and a deletion of all versions has neither. Increments do not occur, and a DELETE has no cells.
+The cells of a record have the form that the Java SDK defines. A put has a value and a timestamp. A deletion of one
+version has only a timestamp. A deletion of all versions has no value and no timestamp. Increments do not occur, and a
+DELETE record has no cells.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
 
 @frozen
 class _ReadRecords:
-    """The content of a page that the codec in Python has read: its records and their sizes."""
+    """The content of a page that the codec in Python has decoded: its records, and their sizes in bytes."""
 
     _records: tuple[StreamRecord, ...]
     _sizes: tuple[int, ...]
@@ -82,7 +83,7 @@ class _ReadRecords:
 
 @frozen
 class _NativePage:
-    """The content of a page that the compiled codec has read: an index of its cells."""
+    """The content of a page that the compiled codec has verified: the page's bytes, and an index of its cells."""
 
     _page: Page
 
@@ -111,7 +112,7 @@ class _NativePage:
 
     def arrow(self, schema: Mapping[str, ColumnType] | None, rows: Rows) -> Any:
         columns = self._page.columns(None if schema is None else _numbered(schema), rows)
-        if columns is None:  # the codec in Python names the fault
+        if columns is None:  # this call raises an error that names the fault
             return record_batch(tuple(self.records(rows)), schema)
         return columns
 
@@ -120,38 +121,38 @@ class _NativePage:
 
 
 class RecordCodec(Protocol):
-    """Converts bytes to records, and records to bytes. Implementations are thread-safe and have no visible state."""
+    """The interface of a codec, for decoding and encoding stream records. Codecs are thread-safe."""
 
     def decode_page(self, body: bytes) -> DecodedPage:
-        """Decode a GetStreamRecord response body; any corrupt part raises ``CodecError`` for the whole page."""
+        """Decode the body of a GetStreamRecord response. If any part is corrupt, raise a ``CodecError``."""
 
     def summarize_page(self, body: bytes) -> PageSummary:
-        """Count the records of a GetStreamRecord response body; read only the last record.
+        """Count the records in the body of a GetStreamRecord response; decode only the last record.
 
-        A corrupt last record, or a corrupt message around the records, raises ``CodecError``.
+        If the last record or the message around the records is corrupt, raise a ``CodecError``.
         """
 
     def decode_tunnel_page(self, body: bytes) -> TunnelPage:
-        """Decode a ReadRecords response body; any corrupt part raises ``CodecError`` for the whole page."""
+        """Decode the body of a ReadRecords response. If any part is corrupt, raise a ``CodecError``."""
 
     def encode_record(self, record: StreamRecord) -> tuple[int, bytes, bytes | None]:
-        """Encode a record for the message StreamRecord: return its action type, record and origin record."""
+        """Encode a record; return the fields of the message StreamRecord: action type, record and origin record."""
 
 
 class PurePythonCodec:
-    """The codec that works everywhere. Its code is the readable specification of the compiled codec."""
+    """The codec in Python, which works in every installation. The compiled codec must have the same results."""
 
     def decode_page(self, body: bytes) -> DecodedPage:
-        """Decode a GetStreamRecord response body; any corrupt part raises ``CodecError`` for the whole page."""
+        """Decode the body of a GetStreamRecord response. If any part is corrupt, raise a ``CodecError``."""
         message = schema.parse(schema.GetStreamRecordResponse, body)
         records = _read_entries(message.stream_records, needs_sequence=True)
         read_units = message.consumed.capacity_unit.read
         return DecodedPage(records, message.next_shard_iterator or None, _hint(message), read_units)
 
     def summarize_page(self, body: bytes) -> PageSummary:
-        """Count the records of a GetStreamRecord response body; read only the last record.
+        """Count the records in the body of a GetStreamRecord response; decode only the last record.
 
-        A corrupt last record, or a corrupt message around the records, raises ``CodecError``.
+        If the last record or the message around the records is corrupt, raise a ``CodecError``.
         """
         message = schema.parse(schema.GetStreamRecordResponse, body)
         count = len(message.stream_records)
@@ -160,16 +161,16 @@ class PurePythonCodec:
         return PageSummary(count, last, message.next_shard_iterator or None, _hint(message))
 
     def decode_tunnel_page(self, body: bytes) -> TunnelPage:
-        """Decode a ReadRecords response body; any corrupt part raises ``CodecError`` for the whole page."""
+        """Decode the body of a ReadRecords response. If any part is corrupt, raise a ``CodecError``."""
         message = schema.parse(schema.ReadRecordsResponse, body)
         records = _read_entries(message.records, needs_sequence=False)
         return TunnelPage(records, message.next_token, _hint(message), len(body))
 
     def encode_record(self, record: StreamRecord) -> tuple[int, bytes, bytes | None]:
-        """Encode a record for the message StreamRecord: return its action type, record and origin record.
+        """Encode a record; return the fields of the message StreamRecord: action type, record and origin record.
 
         Raises:
-            CodecError: a stream cannot hold the record, for example a put without timestamp.
+            CodecError: no stream can contain ``record``, for example because a put has no timestamp.
         """
         if not record.primary_key:
             raise CodecError(f"cannot encode {record}: a record needs a primary key")
@@ -183,7 +184,7 @@ class PurePythonCodec:
 
 
 def _read_entries(entries: Any, *, needs_sequence: bool, before: int = 0) -> PageRecords:
-    """Read the last records of a page, those after the first ``before`` records."""
+    """Decode the records ``entries`` of a page. ``before`` is the number of the page's records before them."""
     records: list[StreamRecord] = []
     sizes: list[int] = []
     try:
@@ -202,26 +203,26 @@ def _hint(message: Any) -> bool | None:
 
 
 class NativeCodec(PurePythonCodec):
-    """The compiled codec, which reads pages like the codec in Python, but many times faster.
+    """The compiled codec, which decodes pages many times faster than the codec in Python.
 
-    The compiled codec reads a page or declines it; a declined page goes to the codec in Python. So only the codec in
-    Python words errors, and reads valid but unusual pages (docs/decisions/native-codec.md).
+    The compiled code declines pages that are faulty, or valid but unusual. For these pages, this class calls the codec
+    in Python, so only that codec needs error texts (see docs/decisions/native-codec.md).
     """
 
     def __init__(self, native: Any) -> None:
         self._codec = native.Codec(tuple(RecordType), tuple(ColumnOperation))
 
     def decode_page(self, body: bytes) -> DecodedPage:
-        """Decode a GetStreamRecord response body; any corrupt part raises ``CodecError`` for the whole page."""
+        """Decode the body of a GetStreamRecord response. If any part is corrupt, raise a ``CodecError``."""
         page = self._codec.decode(bytes(body), False)
         if page is None:
             return super().decode_page(body)
         return DecodedPage(PageRecords(_NativePage(page)), page.next or None, page.may_more_record, page.read_units)
 
     def summarize_page(self, body: bytes) -> PageSummary:
-        """Count the records of a GetStreamRecord response body; read only the last record.
+        """Count the records in the body of a GetStreamRecord response; decode only the last record.
 
-        A corrupt last record, or a corrupt message around the records, raises ``CodecError``.
+        If the last record or the message around the records is corrupt, raise a ``CodecError``.
         """
         found = self._codec.summarize(bytes(body))
         if found is None:
@@ -230,7 +231,7 @@ class NativeCodec(PurePythonCodec):
         return PageSummary(count, page.sequence(0) if count else None, page.next or None, page.may_more_record)
 
     def decode_tunnel_page(self, body: bytes) -> TunnelPage:
-        """Decode a ReadRecords response body; any corrupt part raises ``CodecError`` for the whole page."""
+        """Decode the body of a ReadRecords response. If any part is corrupt, raise a ``CodecError``."""
         page = self._codec.decode(bytes(body), True)
         if page is None:
             return super().decode_tunnel_page(body)
@@ -255,12 +256,15 @@ _CODEC = PurePythonCodec() if NATIVE is None else NativeCodec(NATIVE)
 
 
 def default_codec() -> RecordCodec:
-    """Return the fastest codec of this installation. It is always the same object, and may be shared by threads."""
+    """Return the fastest codec of this installation. All calls return the same object, which threads may share."""
     return _CODEC
 
 
 def writes_of(records: Sequence[StreamRecord]) -> list[RowWrite]:
-    """Return ``records`` as writes that repeat their effect. If ``records`` are a page, no record objects are made."""
+    """Return one write for each record. On another table, the write has the record's effect.
+
+    If ``records`` are a page, the function creates no record objects.
+    """
     return records.writes() if isinstance(records, PageRecords) else [write_of(record) for record in records]
 
 
@@ -270,9 +274,9 @@ _OPERATIONS = {int(number): operation for operation, number in OPERATIONS.items(
 
 
 def decode_record(action_type: int, data: bytes, origin: bytes, needs_sequence: bool) -> StreamRecord:
-    """Decode one record of a page.
+    """Decode one record of a page, where ``data`` is its row, and ``origin`` has the row's cells before the change.
 
-    Only rows of a tunnel's full data lack sequence information; they get one of zeros.
+    Only rows of a tunnel's full data lack sequence information. Their records get sequence information with zeros.
     """
     record_type = _RECORD_TYPES.get(action_type)
     if record_type is None:
@@ -290,12 +294,12 @@ def decode_record(action_type: int, data: bytes, origin: bytes, needs_sequence: 
     if sequence is None and needs_sequence:
         raise CodecError("a record without sequence information, expected the extension 0b before the checksum")
     originals = _decode_origin(origin, key) if origin else None
-    plain_key: Any = key  # no value is a bound, which was already checked
+    plain_key: Any = key  # the key has no KeyBound, because is_plain is true or _check_key has passed
     return record_of_cells(record_type, plain_key, cells, sequence or _NO_SEQUENCE, originals, make=_columns)
 
 
 def _decode_origin(data: bytes, key: tuple[tuple[str, KeyValue | KeyBound], ...]) -> tuple[RecordColumn, ...]:
-    """Decode the previous cells. The key cells may be left out. If present, they must equal the record's key."""
+    """Decode the row ``data``, which has the cells before a change. The row's key must be ``key`` or missing."""
     origin_key, cells, deleted, _, _, _ = _read_only_row(data, "the origin record")
     _check_cells(cells, _check_put)
     if deleted or origin_key not in ((), key):
@@ -330,9 +334,9 @@ def _bad_column(name: str, operation: int, found: str, expected: str) -> NoRetur
 
 
 def _check_cells(cells: Iterable[RawCell], check: Check) -> None:
-    """Refuse cells that a record of this kind cannot hold.
+    """Raise ``CodecError`` if a record of one type cannot have one of ``cells``. ``check`` checks one cell.
 
-    Most cells are puts with a version, which the loop itself checks.
+    Most cells are puts with a timestamp. The loop itself checks these cells, and calls ``check`` only for others.
     """
     for name, value, operation, timestamp in cells:
         if operation or timestamp is None or timestamp < 0 or value.__class__ is KeyBound or check is _check_none:
@@ -368,7 +372,8 @@ def _check_none(name: str, value: object, operation: int, timestamp: int | None)
 
 
 Check = Callable[[str, object, int, "int | None"], None]
-"""Refuses a cell, given as name, value, operation and timestamp, that a record of its kind cannot hold."""
+"""A function that raises ``CodecError`` if records of one type cannot have a cell. Its arguments are the cell's name,
+value, operation and timestamp."""
 
 _CHECKS: dict[RecordType, Check] = {
     RecordType.PUT: _check_put,

@@ -1,4 +1,4 @@
-"""Rows and cells on the wire, in requests, responses and stream records."""
+"""The classes of rows and cells in requests, responses and stream records."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from streamclient.records import ColumnValue, KeyValue, SequenceInfo
 
 
 class KeyBound(Enum):
-    """The placeholders in a key: the ends of a range, or a value that the service generates."""
+    """A placeholder for a value in a key: a bound of a key range, or a value that the service generates."""
 
     INF_MIN = 0x09
     INF_MAX = 0x0A
@@ -18,7 +18,7 @@ class KeyBound(Enum):
 
 
 class CellOperation(IntEnum):
-    """The operation of a cell on its column. The numbers are the values of tag 06, which is absent for ``PUT``."""
+    """The operation of a cell on its column. The values are PlainBuffer's numbers, except for a put, which has none."""
 
     PUT = 0
     DELETE_ALL_VERSIONS = 1
@@ -28,22 +28,22 @@ class CellOperation(IntEnum):
 
 @frozen
 class Cell:
-    """One attribute cell."""
+    """One cell of an attribute column: a put of a value, a deletion, or an increment."""
 
     name: str
     value: ColumnValue | KeyBound | None
-    """The value; ``None`` if the cell has no value, as for deletions."""
+    """The value of the cell; ``None`` for a deletion, which has no value."""
     operation: CellOperation = CellOperation.PUT
     timestamp_millis: int | None = None
 
 
 @frozen
 class Row:
-    """One row of a frame."""
+    """One row of a request, a response or a stream record."""
 
     primary_key: tuple[tuple[str, KeyValue | KeyBound], ...]
     cells: tuple[Cell, ...] = ()
     delete_marker: bool = False
-    """Whether the row carries the mark "delete this row", which occurs in requests and stream records."""
+    """Whether the row has a delete marker. Requests and stream records that delete a row have one."""
     sequence: SequenceInfo | None = None
     """The sequence information, which only rows of stream records have."""

@@ -1,11 +1,10 @@
-"""Message classes and enumerations of the protocol, and the messages of each operation.
+"""The message classes and enumerations of the protocol, and the messages of each operation.
 
-``schema.PutRowRequest`` and the other messages are ordinary protobuf classes. They are built when this module is
-imported, in a pool of their own: in the pool of the process, the SDK's generated module has older versions of these
-messages.
+``schema.PutRowRequest`` and the other messages are ordinary protobuf classes. This module builds them at its import. It
+uses its own descriptor pool, because the SDK registers older versions of these messages in the default pool.
 
-Always read with ``parse``. It raises ``CodecError`` for malformed input, missing required fields and text that is not
-UTF-8. ``ParseFromString`` accepts the last two.
+Always parse messages with ``parse``. It raises ``CodecError`` for malformed bytes, missing required fields and text
+that is not UTF-8. ``ParseFromString`` accepts missing fields and text that is not UTF-8.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ _PACKAGE = "streamclient.wire"
 
 
 class PrimaryKeyType(IntEnum):
-    """Type of a key column."""
+    """The type of a key column in a table's definition."""
 
     INTEGER = 1
     STRING = 2
@@ -36,13 +35,13 @@ class PrimaryKeyType(IntEnum):
 
 
 class PrimaryKeyOption(IntEnum):
-    """Option of a key column."""
+    """An option of a key column. With ``AUTO_INCREMENT``, the service generates the column's values."""
 
     AUTO_INCREMENT = 1
 
 
 class DefinedColumnType(IntEnum):
-    """Type of a declared attribute column."""
+    """The type of an attribute column that a table declares."""
 
     INTEGER = 1
     DOUBLE = 2
@@ -52,7 +51,7 @@ class DefinedColumnType(IntEnum):
 
 
 class RowExistenceExpectation(IntEnum):
-    """Condition on the row as a whole."""
+    """The condition of a write: whether the row must exist, must not exist, or either."""
 
     IGNORE = 0
     EXPECT_EXIST = 1
@@ -60,7 +59,7 @@ class RowExistenceExpectation(IntEnum):
 
 
 class OperationType(IntEnum):
-    """Kind of one row change in BatchWriteRow."""
+    """The kind of the write of one row in BatchWriteRow."""
 
     PUT = 1
     UPDATE = 2
@@ -68,7 +67,7 @@ class OperationType(IntEnum):
 
 
 class ReturnType(IntEnum):
-    """The part of the row that a write returns."""
+    """The part of the row that a write returns: nothing, the primary key, or incremented columns."""
 
     NONE = 0
     PK = 1
@@ -76,14 +75,14 @@ class ReturnType(IntEnum):
 
 
 class Direction(IntEnum):
-    """Direction of GetRange."""
+    """The order in which GetRange returns rows: by ascending or descending keys."""
 
     FORWARD = 0
     BACKWARD = 1
 
 
 class TableStatus(IntEnum):
-    """State of a table; the Go and Node SDKs require it in DescribeTable."""
+    """The state of a table in the response of DescribeTable. The Go and Node SDKs require this field."""
 
     ACTIVE = 1
     INACTIVE = 2
@@ -93,21 +92,21 @@ class TableStatus(IntEnum):
 
 
 class DataBlockType(IntEnum):
-    """Form of the rows in the answers of GetRange and BulkExport."""
+    """The encoding of the rows in the responses of GetRange and BulkExport."""
 
     PLAIN_BUFFER = 0
     SIMPLE_ROW_MATRIX = 1
 
 
 class StreamStatusNumber(IntEnum):
-    """State of a stream."""
+    """The state of a stream in the response of DescribeStream."""
 
     ENABLING = 1
     ACTIVE = 2
 
 
 class ActionType(IntEnum):
-    """Kind of a stream record."""
+    """The kind of the write that a stream record describes."""
 
     PUT_ROW = 1
     UPDATE_ROW = 2
@@ -115,7 +114,7 @@ class ActionType(IntEnum):
 
 
 class FilterType(IntEnum):
-    """The kind of message in ``Filter.filter``."""
+    """The type of the serialized message in the field ``filter`` of a ``Filter`` message."""
 
     SINGLE_COLUMN_VALUE = 1
     COMPOSITE_COLUMN_VALUE = 2
@@ -123,7 +122,7 @@ class FilterType(IntEnum):
 
 
 class ComparatorType(IntEnum):
-    """Comparison of a single-column filter."""
+    """The comparison of a column with a value in a single-column filter."""
 
     EQUAL = 1
     NOT_EQUAL = 2
@@ -136,7 +135,7 @@ class ComparatorType(IntEnum):
 
 
 class LogicalOperator(IntEnum):
-    """Combinator of a composite filter."""
+    """The logical operator by which a composite filter combines its parts."""
 
     NOT = 1
     AND = 2
@@ -144,7 +143,7 @@ class LogicalOperator(IntEnum):
 
 
 class VariantType(IntEnum):
-    """Target type of a regular-expression cast rule."""
+    """The target type of a filter's cast rule, which converts the text that a regular expression matches."""
 
     INTEGER = 0
     DOUBLE = 1
@@ -154,7 +153,7 @@ class VariantType(IntEnum):
 
 
 class TunnelTypeNumber(IntEnum):
-    """The data that a tunnel delivers."""
+    """The data that a tunnel delivers: full data, changes, or full data and then changes."""
 
     BASE_DATA = 1
     STREAM = 2
@@ -162,9 +161,9 @@ class TunnelTypeNumber(IntEnum):
 
 
 class ChannelStatusNumber(IntEnum):
-    """State of a channel in heartbeats.
+    """The status of a tunnel's channel in heartbeats.
 
-    WAIT has no number, because the service never names such a channel to a client.
+    The status WAIT has no number, because heartbeats never contain a waiting channel.
     """
 
     OPEN = 1
@@ -174,7 +173,7 @@ class ChannelStatusNumber(IntEnum):
 
 
 class StartOffsetFlag(IntEnum):
-    """The start of a tunnel's incremental data, if no time is given."""
+    """The position at which a tunnel's changes begin, if the request gives no start time."""
 
     LATEST = 0
     EARLIEST = 1
@@ -182,7 +181,7 @@ class StartOffsetFlag(IntEnum):
 
 @frozen
 class Operation:
-    """One operation. Its name is the request path, without the slash."""
+    """An operation of the service and the classes of its messages. Its name is the request path without the slash."""
 
     name: str
     request: Any
@@ -261,7 +260,7 @@ globals().update(_CLASSES)
 OPERATIONS: Mapping[str, Operation] = MappingProxyType(
     {name: Operation(name, _CLASSES[f"{name}Request"], _CLASSES[f"{name}Response"]) for name in _OPERATION_NAMES}
 )
-"""All table operations with known messages, by name. A server may serve fewer."""
+"""The table and stream operations whose messages this package knows, by name."""
 
 _TUNNEL_VERBS = (
     ("create", "CreateTunnel"),
@@ -289,12 +288,15 @@ TUNNEL_OPERATIONS: Mapping[str, Operation] = MappingProxyType(
 
 
 def __getattr__(name: str) -> Any:
-    """Tell type checkers that messages are attributes. The function is called only for names that do not exist."""
+    """Raise ``AttributeError`` for an unknown name.
+
+    Because of this function, type checkers accept the message classes, which this module defines at its import.
+    """
     raise AttributeError(f"module {__name__!r} has no message or enumeration {name!r}; messages: {sorted(_CLASSES)}")
 
 
 def parse(message_class: Any, data: bytes) -> Any:
-    """Read one message.
+    """Return the parsed message in ``data``, an instance of ``message_class``.
 
     Raises:
         CodecError: the bytes are malformed, a required field is missing, or a text field is not UTF-8.
@@ -302,14 +304,14 @@ def parse(message_class: Any, data: bytes) -> Any:
     message = message_class()
     try:
         message.ParseFromString(data)
-    except (DecodeError, UnicodeDecodeError) as error:  # the pure Python implementation of protobuf raises the second
+    except (DecodeError, UnicodeDecodeError) as error:  # UnicodeDecodeError comes from protobuf in pure Python
         name = message_class.DESCRIPTOR.name
         raise CodecError(f"expected a {name} message, got {len(data)} bytes that are not one: {error}") from error
     return complete(message)
 
 
 def complete(message: Any) -> Any:
-    """Return a message that another parser has read, if ``parse`` would have accepted it.
+    """Return the parsed ``message`` if it passes two checks that protobuf does not make.
 
     Raises:
         CodecError: a required field is missing, or a text field is not UTF-8.
@@ -324,7 +326,7 @@ def complete(message: Any) -> Any:
 
 
 def _missing(message: Any, path: str) -> Iterator[str]:
-    """Yield the paths of missing required fields, in the order of the fields. Fields are examined only on demand."""
+    """Yield the paths of required fields that ``message`` lacks. Each path begins with ``path``."""
     for field in message.DESCRIPTOR.fields:
         name = f"{path}{field.name}"
         if field.label == _Field.LABEL_REQUIRED and not message.HasField(field.name):
@@ -339,11 +341,11 @@ def _missing(message: Any, path: str) -> Iterator[str]:
 
 
 MISSING_SHOWN = 3
-"""The largest number of missing fields that an error names. A message can lack millions of fields."""
+"""The largest number of missing fields that an error message names. A message can lack millions of fields."""
 
 
 def _holds_text(descriptor: Any, seen: frozenset[str] = frozenset()) -> bool:
-    """Return whether a message of this type, or one inside it, has a text field."""
+    """Return whether messages of the type ``descriptor``, or messages inside them, have a text field."""
     if descriptor.full_name in seen:
         return False
     inside = seen | {descriptor.full_name}
@@ -354,8 +356,7 @@ def _holds_text(descriptor: Any, seen: frozenset[str] = frozenset()) -> bool:
 
 
 _TextField = tuple[str, bool, bool]
-"""The name of a field, whether it is repeated, and whether it is a message that contains text instead of text
-itself."""
+"""A field that must be searched for text: its name, whether it is repeated, and whether its values are messages."""
 
 
 def _text_fields(descriptor: Any) -> tuple[_TextField, ...]:
@@ -367,12 +368,11 @@ def _text_fields(descriptor: Any) -> tuple[_TextField, ...]:
 
 
 _TEXT_FIELDS = {kind: _text_fields(kind.DESCRIPTOR) for kind in _CLASSES.values()}
-"""The text fields by message class. A message without text fields costs nothing to check, for example the records of a
-page or the row of a put."""
+"""The fields with text, by message class. Messages without text need no check, for example the records of a page."""
 
 
 def _require_text(message: Any) -> None:
-    """Check every text field. Most proto2 parsers accept any bytes, and return invalid UTF-8 as ``bytes``."""
+    """Raise ``CodecError`` if a text field is not UTF-8. Most proto2 parsers return such a field as ``bytes``."""
     for name, is_repeated, is_message in _TEXT_FIELDS[type(message)]:
         if is_message and not is_repeated and not message.HasField(name):
             continue

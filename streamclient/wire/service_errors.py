@@ -1,8 +1,8 @@
-"""The mapping of errors of the SDK and its HTTP library to errors of this package.
+"""The translation of errors of the SDK and its HTTP library into errors of this package.
 
-Codes and statuses come from the product documentation (error codes) and from the retry rules of the Java, Go and Python
-SDKs. These SDKs agree on the errors after which surely nothing was applied. Import this module only where the SDK is in
-use anyway: it imports the SDK.
+Codes and statuses come from the product's list of error codes, and from the retry rules of the Java, Go and Python
+SDKs. These SDKs agree on the errors after which the service has surely changed nothing. This module imports the SDK, so
+import it only in modules that need the SDK anyway.
 """
 
 from __future__ import annotations
@@ -30,28 +30,29 @@ from streamclient.errors import (
 )
 
 CONDITION_CHECK_FAIL = "OTSConditionCheckFail"
-"""The row did not meet the write's condition; nothing was applied."""
+"""The error code if the row did not meet the condition of a write. The service has changed nothing."""
 
 OBJECT_NOT_EXIST = "OTSObjectNotExist"
-"""The table or stream does not exist."""
+"""The error code if a table or stream does not exist."""
 
 OBJECT_ALREADY_EXIST = "OTSObjectAlreadyExist"
-"""A table of that name exists."""
+"""The error code if a table to be created exists already."""
 
 NO_PERMISSION = "OTSNoPermissionAccess"
-"""The credentials are right, but a policy forbids this operation."""
+"""The error code if the credentials are right, but a policy forbids the operation."""
 
 AUTH_FAILED = "OTSAuthFailed"
-"""The signature does not match the request: the service expects another key id, secret, instance or clock."""
+"""The error code if the signature of a request is wrong, because of a wrong key id, secret, instance or clock."""
 
 _TRIMMED_CODE = "OTSTrimmedDataAccess"
-_TRIMMED_TEXT = "Requested stream data is already trimmed"  # gateways also send this text under OTSParameterInvalid
+# Gateways also send this text with the code OTSParameterInvalid.
+_TRIMMED_TEXT = "Requested stream data is already trimmed"
 
 FLOW_CONTROL = "OTSFlowControl"
-"""Requests were throttled. HTTP status 429 means the same, whatever the code is."""
+"""The error code if the service throttles requests. HTTP status 429 means the same, whatever the code is."""
 
 SERVICE_HEADERS = "x-ots-"
-"""The prefix of the service's own headers. No gateway uses such a header in a page that it makes itself."""
+"""The prefix of the service's own headers. A response that a gateway makes itself has no such header."""
 
 _THROTTLED_CODES = frozenset(
     {
@@ -70,23 +71,24 @@ _NOT_APPLIED_CODES = frozenset(
         "OTSOperationConflict",
         "OTSTableNotReady",
         "OTSPartitionUnavailable",
-        "OTSRequestTimeout",  # the request body did not arrive
+        "OTSRequestTimeout",  # the service did not receive the body of the request
     }
 )
 _UNCERTAIN_CODES = frozenset(
     {"OTSTimeout", "OTSInternalServerError", "OTSServerUnavailable", "OTSTunnelServerUnavailable"}
 )
-_TOO_FREQUENT_TEXT = "Too frequent table operations."  # OTSQuotaExhausted for this is not a full instance
+# With this text, the code OTSQuotaExhausted means throttling, and not a full instance.
+_TOO_FREQUENT_TEXT = "Too frequent table operations."
 
 LONGEST_TEXT = 2_000
-"""The largest number of characters of a message that are kept. The service's own messages have fewer than 500."""
+"""The largest number of characters of a service's message that an error keeps. Known messages have fewer than 500."""
 
 LONGEST_NAME = 100
-"""The largest number of characters of a code, or of a request's id, that are kept. A request's id has 36 characters;
-the longest known code has 42."""
+"""The largest number of characters of an error code or a request id that an error keeps. A request id has 36
+characters, and the longest known code has 42."""
 
 DIFFERS = "MD5 mismatch in response."
-"""The SDK's message for a body that differs from the body that the service sent."""
+"""The beginning of the SDK's message for a response whose body was changed on its way from the service."""
 
 _SKEWED = "The difference between date in response and system time is more than 15 minutes."
 
@@ -97,10 +99,11 @@ _ADVICE = (
         "is missing in response header",
         f"Every answer of the service has this header: a gateway or proxy has probably answered. {_IF_IT_LASTS}",
     ),
-    ("gateway", ""),  # this text needs no advice
+    ("gateway", ""),  # a message about a gateway needs no advice
     ("", f"The service does not answer so: a gateway or proxy has probably made or changed it. {_IF_IT_LASTS}"),
 )
-"""Advice for an answer that the SDK refuses, by words in the refusal. The first entry that matches counts."""
+"""Pairs of words in the SDK's message about a refused response, and the advice for the user. The first pair whose words
+occur in the message counts."""
 
 _CHECK_NETWORK = "If it lasts, check the endpoint, the network and the state of the service"
 
@@ -112,11 +115,11 @@ _NO_ANSWER = (http_errors.HTTPError, http.client.HTTPException, OSError)
 
 
 class AnswerError(OTSClientError):  # type: ignore[misc]  # the SDK has no types
-    """The answer to ``operation`` cannot be used.
+    """The response to ``operation`` cannot be used.
 
-    ``is_services`` says whether the answer comes from the service, at least in part. If so, a damaged refusal proves
-    nothing, whatever its status is, and the request may be repeated. A refusal of a gateway would only come again.
-    ``is_unreadable`` says that the bytes arrived as they were sent, but are not an answer.
+    ``is_services`` says whether at least a part of the response comes from the service. The status of such a response
+    proves nothing, and the request may be repeated. Any other response comes from a gateway, which would refuse a
+    repeated request, too. ``is_unreadable`` says that the bytes arrived as they were sent, but cannot be decoded.
     """
 
     def __init__(
@@ -129,9 +132,10 @@ class AnswerError(OTSClientError):  # type: ignore[misc]  # the SDK has no types
 
 
 def answer_error(error: OTSClientError, operation: str, status: int, headers: Mapping[str, str]) -> AnswerError:
-    """Make the error for an answer with these headers, whose names are in lower case, from another ``error``.
+    """Return the ``AnswerError`` for an ``error`` of the SDK about a response with ``status`` and ``headers``.
 
-    If the service refuses because of a wrong clock, this machine is at fault, so the refusal counts as final.
+    The names of ``headers`` are in lower case. If the SDK refuses the response because of this machine's clock,
+    ``is_services`` is false, because a repeated request would not help.
     """
     is_skewed = error.message.startswith(_SKEWED)
     message = f"{error.message} {_clocks(headers.get('x-ots-date', ''))}" if is_skewed else error.message
@@ -139,7 +143,7 @@ def answer_error(error: OTSClientError, operation: str, status: int, headers: Ma
 
 
 def _clocks(date: str) -> str:
-    """Return the times that the service's clock and this machine's clock show."""
+    """Return a sentence with the times of the service's clock and of this machine's clock."""
     return f"The service's clock shows {printable(date, LONGEST_NAME)}, this machine's {_machine_time()}"
 
 
@@ -148,20 +152,20 @@ def _machine_time() -> str:
 
 
 def is_services(headers: Iterable[str]) -> bool:
-    """Return whether ``headers`` has the name of a header that only the service sends."""
+    """Return whether one of the names in ``headers`` shows that the response comes from the service."""
     return any(name.startswith(SERVICE_HEADERS) for name in headers)
 
 
 def unreadable(operation: str, error: Exception, status: int) -> AnswerError:
-    """Make the error for an answer to ``operation`` that arrived as it was sent, but whose reading raised ``error``."""
+    """Return the ``AnswerError`` for a response that arrived as it was sent, but whose decoding raised ``error``."""
     return AnswerError(str(error), status, operation, is_services=True, is_unreadable=True)
 
 
 def telling_protocol(protocol: OTSProtocol) -> OTSProtocol:
-    """Wrap the SDK's protocol of a client so that it raises ``AnswerError`` for every faulty answer.
+    """Return a copy of a client's protocol object that raises ``AnswerError`` for every faulty response.
 
-    The SDK's own errors do not distinguish an unreadable answer from a request that cannot be made. If the client has a
-    user's own protocol, that protocol stays unchanged.
+    The SDK's own errors do not distinguish an unreadable response from a request that cannot be made. If the user's
+    client has a protocol object of another class, return this object unchanged.
     """
     return _TellingProtocol(protocol) if type(protocol) is OTSProtocol else protocol
 
@@ -178,7 +182,7 @@ class _TellingProtocol(OTSProtocol):  # type: ignore[misc]  # the SDK has no typ
         except OTSServiceError as error:
             if error.code:
                 raise
-            # For a body of few bytes or none, the SDK's parser finds an error without a code.
+            # The SDK's parser makes an error without a code if the body of the response is empty or very short.
             problem = OTSClientError(f"HTTP status: {status}, reason: {reason}.")
             raise answer_error(problem, api_name, status, _lower_case(headers)) from error
         except OTSClientError as error:
@@ -196,12 +200,12 @@ def _lower_case(headers: Mapping[str, str]) -> dict[str, str]:
 
 
 def classify(error: Exception, *, write: bool, client: Any) -> StreamClientError:
-    """Translate any exception of an SDK call; the caller raises the result ``from`` the original.
+    """Return any exception of an SDK call as an error of this package. The caller raises it ``from`` the original.
 
-    ``write`` says whether the call could change data. If so, a missing answer is ``AMBIGUOUS``. For a read it is
-    ``TRANSIENT``, because repeating a read is harmless. An error of this package is returned unchanged. ``client`` is
-    the SDK's client that made the call, or ``None``. If a signature was refused, the message names the key of that
-    client, and the clock.
+    ``write`` says whether the call could change data. If a write gets no response, the error's kind is ``AMBIGUOUS``.
+    If a read gets no response, the kind is ``TRANSIENT``, because it is harmless to repeat a read. An error of this
+    package is returned unchanged. ``client`` is the SDK client that made the call, or ``None``. If the service refused
+    the signature, the message has the client's key id and the time of this machine's clock.
     """
     if isinstance(error, StreamClientError):
         return error
@@ -223,7 +227,10 @@ def classify(error: Exception, *, write: bool, client: Any) -> StreamClientError
 def from_answer(
     code: str, message: str, *, write: bool, http_status: int | None = None, request_id: str | None = None
 ) -> StreamClientError:
-    """Translate an error of the service. It concerns a whole request, or one row of a batch; then it has no status."""
+    """Return the service's error ``code`` and ``message`` as an error of this package.
+
+    The error concerns a whole request, or one row of a batch. For one row of a batch, ``http_status`` is ``None``.
+    """
     code, message = printable(code, LONGEST_NAME) if code else code, printable(message, LONGEST_TEXT)
     text = f"{code}: {message}"
     if request_id:
@@ -240,7 +247,7 @@ def _signed_by(client: Any) -> str:
     try:
         key_id = client.credentials_provider.get_credentials().get_access_key_id()
         instance = client.protocol.instance_name
-    except Exception:  # The cause is an error of the user's own provider. Only an error of the service counts.
+    except Exception:  # an error of the user's credentials must not hide the service's error
         return ""
     return (
         f" Signed with access key id {key_id!r} for instance {instance!r} when this machine's clock showed "
@@ -262,9 +269,9 @@ def _kind_of_answer(code: str, message: str, http_status: int | None, write: boo
 
 
 def _client_error(error: OTSClientError, write: bool) -> StreamClientError:
-    """Translate the SDK's own error.
+    """Return an error of the SDK itself as an error of this package.
 
-    Without a status it concerns the arguments; with a status it concerns the answer.
+    An error without an HTTP status concerns the arguments of the call. An error with a status concerns the response.
     """
     status, text = error.http_status, printable(str(error), LONGEST_TEXT)
     if status is None:
@@ -281,10 +288,11 @@ def _client_error(error: OTSClientError, write: bool) -> StreamClientError:
         return _unreadable(answer, text, write, status)
     if text.startswith(_SKEWED):
         wrong = f"{answer} is refused, because this machine's clock is wrong: {text}. Set this machine's clock"
-        kind = ErrorKind.PERMANENT if 300 <= status < 500 else _doubt(write)  # a success may have been applied
+        # With a success status, the service may have applied a write.
+        kind = ErrorKind.PERMANENT if 300 <= status < 500 else _doubt(write)
         return DependencyException(wrong, kind=kind, http_status=status)
     is_doubtful = error.is_services if named else text.startswith(DIFFERS)
-    if 300 <= status < 500 and not is_doubtful:  # the answer of a gateway that speaks another protocol
+    if 300 <= status < 500 and not is_doubtful:  # a gateway with another protocol has responded
         kind, problem = ErrorKind.PERMANENT, f"{_said(answer, status)}, and is not the service's: {text}"
     else:
         kind, problem = _doubt(write), f"{answer} cannot be trusted: {text}"
@@ -310,7 +318,7 @@ def _network_error(error: Exception, write: bool, client: Any) -> DependencyExce
     reason = error.reason if isinstance(error, http_errors.MaxRetryError) and error.reason else error
     host = getattr(client, "host", None)
     where = f" {host}" if isinstance(host, str) else ""
-    if isinstance(reason, _NEVER_SENT):  # the text already has the address
+    if isinstance(reason, _NEVER_SENT):  # the text of the reason already contains the address
         return DependencyException(f"no connection: {_text(reason)}{_start_one(reason, host)}", kind=_TRANSIENT)
     if isinstance(reason, _UNUSABLE) or _is_bad_certificate(reason):
         return DependencyException(f"the endpoint{where} cannot be used: {_text(reason)}", kind=ErrorKind.PERMANENT)
@@ -319,7 +327,7 @@ def _network_error(error: Exception, write: bool, client: Any) -> DependencyExce
 
 
 def _start_one(error: BaseException, endpoint: object) -> str:
-    """Return the advice to start a local server, if a port of this machine refused the connection."""
+    """Return the advice to start a local server if a port of this machine refused the connection; otherwise ``""``."""
     is_refused = isinstance(error.__cause__ or error.__context__, ConnectionRefusedError)
     return start_one(endpoint) if is_refused and isinstance(endpoint, str) else ""
 

@@ -1,7 +1,7 @@
-"""Signatures, digests and headers of HTTP requests and answers, as pure functions.
+"""The signatures, digests and signed headers of HTTP requests and responses, as pure functions.
 
-The rules are the same as in the Tablestore Java SDK 5.17 and Python SDK 6.4, which agree byte for byte. Names of
-headers are compared in lower case.
+The rules come from the Tablestore Java SDK 5.17 and Python SDK 6.4, whose signatures are equal byte for byte. Names of
+headers may be given in any case.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _OUTER_PAD = bytes(byte ^ 0x5C for byte in range(256))
 _PREFIX = "x-ots-"
 _SERVICE = "ots"
 _NO_MD5 = hashlib.md5(usedforsecurity=False)
-"""The MD5 state of no bytes. Copying this state costs half as much as making a new one."""
+"""The MD5 state before the first byte. A copy of this state costs half as much time as a new state."""
 _UNSIGNED_HEADERS = frozenset({SIGNATURE_V2_HEADER, SIGNATURE_V4_HEADER})
 
 
@@ -35,51 +35,55 @@ def _left_to_python(data: bytes) -> tuple[int, dict[str, str], int] | None:
 
 
 read_head = _left_to_python if NATIVE is None else NATIVE.read_head
-"""Reads the head of an answer: its status, its headers by name in lower case, and the offset of its body.
+"""A function that parses the head of an HTTP response. It returns the status, the headers by name in lower case, and
+the offset of the body.
 
-It returns ``None`` if the head is incomplete or has an unusual form. Then the caller reads the head line by line."""
+If the head is incomplete or has an unusual form, it returns ``None``, and the caller parses the head line by line."""
 
 
 def content_md5(body: bytes) -> str:
-    """Return the value of ``x-ots-contentmd5``: the base64 text of the MD5 digest of the body as transmitted."""
+    """Return the value of ``x-ots-contentmd5``: the MD5 digest of the body as sent, as base64 text."""
     digest = _NO_MD5.copy()
     digest.update(body)
     return b2a_base64(digest.digest(), newline=False).decode("ascii")
 
 
 def request_string(path: str, headers: Mapping[str, str]) -> str:
-    """Return the text that a V2 request signature covers.
+    """Return the text that the V2 signature of a request covers. ``path`` has the form ``/Operation``.
 
-    ``path`` is ``/Operation``. For V4, ``ots`` is appended to the text.
+    A V4 signature covers the same text, followed by ``ots``.
     """
     return f"{path}\nPOST\n\n{_canonical(headers)}"
 
 
 def sign_request_v2(secret: str, path: str, headers: Mapping[str, str]) -> str:
-    """Return the value of ``x-ots-signature``."""
+    """Return the value of ``x-ots-signature`` for a request: its V2 signature."""
     return sign_v2(secret, request_string(path, headers))
 
 
 def sign_request_v4(signing_key: str, path: str, headers: Mapping[str, str]) -> str:
-    """Return the value of ``x-ots-signaturev4``.
+    """Return the value of ``x-ots-signaturev4`` for a request: its V4 signature.
 
-    The key is from ``derive_v4_key``; the headers include date and region.
+    ``signing_key`` is a result of ``derive_v4_key``. ``headers`` must include the headers with sign date and region.
     """
     return sign_v4(signing_key, request_string(path, headers))
 
 
 def sign_v2(secret: str, request: str) -> str:
-    """Return the value of ``x-ots-signature`` for the result of ``request_string``."""
+    """Return the value of ``x-ots-signature`` for ``request``, the result of ``request_string``."""
     return _mac("sha1", secret, request)
 
 
 def sign_v4(signing_key: str, request: str) -> str:
-    """Return the value of ``x-ots-signaturev4`` for the result of ``request_string``."""
+    """Return the value of ``x-ots-signaturev4`` for ``request``, the result of ``request_string``."""
     return _mac("sha256", signing_key, request + _SERVICE)
 
 
 def derive_v4_key(secret: str, sign_date: str, region: str) -> str:
-    """Return the V4 signing key for a UTC day (``YYYYMMDD``) and a region. The key is the base64 text itself."""
+    """Return the V4 signing key for a UTC day (``YYYYMMDD``) and a region, as base64 text.
+
+    ``sign_v4`` uses this text itself as the key, and does not decode it.
+    """
     key = f"aliyun_v4{secret}".encode()
     for message in (sign_date, region, _SERVICE, "aliyun_v4_request"):
         key = hmac.new(key, message.encode(), hashlib.sha256).digest()
@@ -87,25 +91,25 @@ def derive_v4_key(secret: str, sign_date: str, region: str) -> str:
 
 
 def response_string(path: str, headers: Mapping[str, str]) -> str:
-    """Return the text that a response signature covers: every ``x-ots-`` header of the response, then the path."""
+    """Return the text that the signature of a response covers: all its ``x-ots-`` headers, and the request's path."""
     return _canonical(headers) + path
 
 
 def sign_response(key: str, path: str, headers: Mapping[str, str]) -> str:
-    """Return the signature of a response, which is always SHA-1.
+    """Return the signature of a response, which always uses SHA-1.
 
-    The key is the secret; after a V4 request it is the signing key that was derived for the request.
+    ``key`` is the secret of the access key. If the request had a V4 signature, ``key`` is the request's signing key.
     """
     return _mac("sha1", key, response_string(path, headers))
 
 
 def authorization(access_key_id: str, signature: str) -> str:
-    """Return the value of the response header ``Authorization``."""
+    """Return the value of the header ``Authorization`` of a response with the signature ``signature``."""
     return f"OTS {access_key_id}:{signature}"
 
 
 def signatures_equal(given: str, expected: str) -> bool:
-    """Compare two signatures in constant time, so that the duration does not help to guess one."""
+    """Return whether two signatures are equal. The duration of the call tells an attacker nothing about them."""
     if given.isascii() and expected.isascii():
         return hmac.compare_digest(given, expected)
     return hmac.compare_digest(given.encode("utf-8", "surrogateescape"), expected.encode("utf-8", "surrogateescape"))
@@ -115,9 +119,12 @@ def _canonical(headers: Mapping[str, str]) -> str:
     return "".join([f"{name}:{headers[given].strip()}\n" for name, given in _covered(tuple(headers))])
 
 
-@lru_cache(maxsize=64)  # each sender has few sets of headers, which are always the same
+@lru_cache(maxsize=64)  # the cache is small, because clients send only a few different sets of headers
 def _covered(given: tuple[str, ...]) -> list[tuple[str, str]]:
-    """Return the names of the headers that a signature covers, in its order: each in its form there, and as given."""
+    """Return the names of those ``given`` headers that a signature covers, in the order in which it covers them.
+
+    Each element has the name in lower case, which the signature covers, and the name as given.
+    """
     names = sorted((name.lower(), name) for name in given)
     return [(name, given) for name, given in names if name.startswith(_PREFIX) and name not in _UNSIGNED_HEADERS]
 
@@ -130,11 +137,11 @@ def _mac(digest: str, key: str, text: str) -> str:
     return b2a_base64(outer.digest(), newline=False).decode("ascii")
 
 
-@lru_cache(maxsize=8)  # At one time, one pair of keys is in use, and its signing key for one day.
+@lru_cache(maxsize=8)  # the cache is small, because a process usually uses one secret, and one signing key per day
 def _keyed(digest: str, key: str) -> tuple[Any, Any]:
-    """Return both hashes of HMAC (RFC 2104) after the key.
+    """Return the inner and the outer hash of HMAC (RFC 2104), each after it has hashed the padded ``key``.
 
-    To continue them takes a third of the time of a whole HMAC.
+    For each text, ``_mac`` continues copies of these hashes. This takes a third of the time of a whole HMAC.
     """
     block = getattr(hashlib, digest)
     raw = key.encode("utf-8")

@@ -1,7 +1,8 @@
-"""Tokens and pages of the Tunnel Service.
+"""The tokens of the Tunnel Service, and the decoding of its pages.
 
-A token names the next position of a channel: the base64 text of a message, or the literal ``finished``. Both official
-clients read a token only to learn whether it belongs to a stream channel, and fail if they cannot read the token.
+A token contains the next position of a channel. It is the base64 text of a message, or the literal ``finished``. The
+Java and Go clients decode a token only to learn whether it belongs to a channel of changes. They fail if they cannot
+decode it.
 """
 
 from __future__ import annotations
@@ -17,32 +18,32 @@ from streamclient.wire.page_parts import TunnelPage
 from streamclient.wire.record_decoding import default_codec
 
 _VERSION = 2
-"""The version of tokens. Version 2 added ``total_count`` and changed nothing else, so one reader serves both
-versions."""
+"""The version of tokens that ``Token.encode`` writes. Version 2 only adds ``total_count`` to version 1, so
+``decode_token`` reads both versions."""
 
 
 @frozen
 class Token:
-    """The next position.
+    """The content of a token: the next position of a channel, and the progress up to this position.
 
-    A stream channel has an iterator. A channel of full data has a key, or no position before its first page.
+    The position in a channel of changes is an iterator. The position in a channel of full data is a key.
     """
 
     iterator: str = ""
     primary_key: bytes = b""
-    """The PlainBuffer row of the next start key; empty before the first page."""
+    """The key at which the next page of full data starts, as a PlainBuffer row; empty before the first page."""
     timestamp: int = 0
-    """The channel's progress in time, by the service's clock. Only the service knows the unit."""
+    """The time of the change that the channel has reached, by the service's clock. Only the service knows its unit."""
     total_count: int = 0
-    """The number of records read so far."""
+    """The number of records of the channel before this position."""
 
     @property
     def is_stream(self) -> bool:
-        """Whether the token belongs to a stream channel, by the rule of the official clients."""
+        """Whether the token belongs to a channel of changes, by the rule of the official clients."""
         return self.iterator != ""
 
     def encode(self) -> str:
-        """Return the text for the wire."""
+        """Return the token as the base64 text that requests and responses contain."""
         content = schema.TokenContent(timestamp=self.timestamp, total_count=self.total_count)
         if self.iterator:
             content.iterator = self.iterator
@@ -53,7 +54,7 @@ class Token:
 
 
 def decode_token(text: str) -> Token:
-    """Read a token that is not ``finished``.
+    """Return the content of the token ``text``, which must not be ``finished``.
 
     Raises:
         CodecError: the text is not a token of version 1 or 2.
@@ -70,5 +71,5 @@ def decode_token(text: str) -> Token:
 
 
 def decode_tunnel_page(body: bytes) -> TunnelPage:
-    """Decode a ReadRecords response body; any corrupt part raises ``CodecError`` for the whole page."""
+    """Decode the body of a ReadRecords response. If any part is corrupt, raise a ``CodecError``."""
     return default_codec().decode_tunnel_page(body)

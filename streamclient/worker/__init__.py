@@ -1,4 +1,4 @@
-"""Runs processors: threads, clocks and calls to the service around the decisions of ``core``."""
+"""The threads, the clocks and the calls with which a worker carries out the decisions of ``core``."""
 
 from __future__ import annotations
 

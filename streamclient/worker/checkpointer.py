@@ -1,7 +1,8 @@
 """The checkpointer: the object with which user code records progress.
 
-A request travels through the owner thread to the status table and back, while the calling thread waits. No step needs a
-thread of the user's executor, so a checkpoint inside ``process_records`` works with an executor of one thread.
+A checkpoint request passes through the owner thread to the status table, while the calling thread waits. No step needs
+a thread of the user's executor. So user code may request a checkpoint in ``process_records`` even if that executor has
+only one thread.
 """
 
 from __future__ import annotations
@@ -23,15 +24,15 @@ from streamclient.model import PendingCheckpoint, Progress
 from streamclient.records import SequenceInfo
 
 MOST_STATE_BYTES = 64 * 1024
-"""The largest number of bytes that a sink may store with a prepared checkpoint: enough for a name, not for the data.
-Every scan of the table reads them."""
+"""The largest size, in bytes, of the state that user code may store with a prepared checkpoint. The limit is small,
+because every scan of the status table reads the state."""
 
 Then = Callable[[Exception | None], None]
-"""Called once with the error of a checkpoint, or with ``None`` once it is stored."""
+"""A callback for the end of a checkpoint request. Its argument is the error, or ``None`` after success."""
 
 
 class CheckpointTicket:
-    """One request under way: the owner answers it once, the caller waits for the answer."""
+    """One request for a checkpoint, which the owner thread answers once."""
 
     def __init__(
         self,
@@ -42,29 +43,31 @@ class CheckpointTicket:
     ) -> None:
         self.value = value
         self.progress = progress
-        """Progress up to ``value``."""
+        """The numbers of records and bytes that were processed up to ``value``; ``None`` if they are unknown."""
         self.pending = pending
-        """The checkpoint to prepare, if the request is a first phase; then ``value`` is not stored."""
+        """The checkpoint to prepare in the first phase of a two-phase checkpoint; ``None`` if ``value`` is to be stored
+        as the checkpoint."""
         self.is_open = is_open
-        """Returns whether the checkpointer that sent the request is still in use."""
+        """A function that returns whether the checkpointer that sent the request still accepts checkpoints."""
         self.answered: threading.Event = threading.Event()
         self.then: Callable[[], object] = self.answered.set
-        """Called when the request is answered."""
+        """The function that ``answer`` calls. By default, it wakes the thread that waits for the answer."""
         self.outcome: CheckpointOutcome | None = None
         self.error: Exception | None = None
 
     def answer(self, answer: AnswerCheckpoint) -> None:
-        """Let the caller go on. Only for the owner thread."""
+        """Store the outcome and error of ``answer`` in this ticket, and call ``then``."""
         self.outcome, self.error = answer.outcome, answer.error
         self.then()
 
     def refuse(self) -> None:
-        """Let the caller go on without a write, because the shard is no longer held. Usable from any thread."""
+        """Answer that the worker no longer holds the shard's lease, so nothing was stored. Usable from any thread."""
         self.answer(AnswerCheckpoint(0, CheckpointOutcome.LEASE_LOST))
 
 
 SendCheckpoint = Callable[[CheckpointTicket, float], bool]
-"""Hands a ticket to the owner within the given seconds; returns ``False`` if the worker has ended."""
+"""A function that posts a ticket to the owner's inbox. It returns ``False`` if the inbox is closed, or stays full for
+the given seconds."""
 
 
 class PreparedCheckpoint(IPreparedCheckpoint):
@@ -76,19 +79,19 @@ class PreparedCheckpoint(IPreparedCheckpoint):
 
     @property
     def pending(self) -> PendingCheckpoint:
-        """The checkpoint that was prepared."""
+        """The prepared checkpoint: its position, the state of user code, and the epoch."""
         return self._pending
 
     def checkpoint(self) -> None:
-        """Do the second phase. See the interface."""
+        """Store the prepared position as the checkpoint. This is the second phase."""
         self._checkpointer.checkpoint(self._pending.value)
 
 
 class RecordProcessorCheckpointer(IRecordProcessorCheckpointer):
-    """Checkpoints of one processor. Thread-safe; calls from several threads take turns.
+    """The checkpointer of one processor. Thread-safe; calls from several threads take turns.
 
-    The checkpointer is closed when the processor's ``shutdown`` has returned: a leftover thread of an old processor
-    must not store anything beside its successor.
+    The checkpointer is closed when the processor's ``shutdown`` has returned, because a leftover thread of an old
+    processor must not store positions while its successor works.
     """
 
     def __init__(
@@ -109,35 +112,36 @@ class RecordProcessorCheckpointer(IRecordProcessorCheckpointer):
         self._positions = positions
         self._stored: str | None = None
         self._batches = self._stored_batches = 0
-        """The batches that were given to the processor, and how many of them a stored checkpoint covers."""
+        """The number of batches that were given to the processor, and the number of them that a stored checkpoint
+        covers."""
         self._latest = 0
-        """By how much the latest batch has raised the number of batches."""
+        """The number of batches that ``take_back`` would subtract: 1 after a batch with records, otherwise 0."""
         self._closed_because = ""
         self._lock = threading.Lock()
         self._turn = threading.Lock()
 
     @property
     def largest_permitted_checkpoint_value(self) -> str:
-        """The position after the last batch that was handed out.
+        """The position after the last batch that the processor was given.
 
-        If that batch failed, it is the position before the batch.
+        After a failed batch, it is the position before that batch.
         """
         with self._lock:
             return self._positions.permitted
 
     @property
     def is_closed(self) -> bool:
-        """Whether checkpoints are refused for good. See the interface."""
+        """Whether this checkpointer refuses all further checkpoints, for example because the lease is lost."""
         return bool(self._closed_because)
 
     @property
     def progress(self) -> Progress:
-        """Progress up to the permitted position."""
+        """The numbers of records and bytes that were processed up to ``largest_permitted_checkpoint_value``."""
         with self._lock:
             return self._positions.progress
 
     def checkpoint(self, checkpoint_value: str | None = None) -> None:
-        """Store a position in the lease, and return once the status table has it. See the interface."""
+        """Store a position as the checkpoint of the lease, and return once the status table has stored it."""
         self._take_turn()
         try:
             place, batches = self._requested(checkpoint_value)
@@ -150,8 +154,9 @@ class RecordProcessorCheckpointer(IRecordProcessorCheckpointer):
     def begin_checkpoint(self, checkpoint_value: str | None, then: Then) -> None:
         """Store a position as ``checkpoint`` does, but do not wait: call ``then`` with the error or ``None``.
 
-        ``then`` is called once, in this thread if nothing is sent, else in the owner thread, so it must return soon.
-        The wait has no time-out of its own: the owner answers each request, at the latest when the lease has run out.
+        ``then`` is called once: in this thread if no request is sent, otherwise in the owner thread. So ``then`` must
+        return soon. The request has no time-out of its own, because the owner answers each request, at the latest when
+        the lease expires.
         """
         if not self._turn.acquire(blocking=False):
             then(self._no_answer("another checkpoint of this processor is still waiting"))
@@ -182,35 +187,36 @@ class RecordProcessorCheckpointer(IRecordProcessorCheckpointer):
             ticket.refuse()
 
     def give(self, records: int = 1) -> None:
-        """Record that one more batch of ``records`` records is given to the processor; an empty one does not count."""
+        """Count a batch of ``records`` records that is given to the processor. An empty batch does not count."""
         with self._lock:
             self._latest = int(records > 0)
             self._batches += self._latest
 
     def take_back(self) -> None:
-        """Record that the last batch failed: it is given again, parked or skipped. Only for the owner thread."""
+        """Do not count the last batch any more, because its processing failed. Only for the owner thread."""
         with self._lock:
             self._batches, self._latest = self._batches - self._latest, 0
             self._stored_batches = min(self._stored_batches, self._batches)
 
     @property
     def has_stored_all(self) -> bool:
-        """Whether the position after the last batch that the processor was given and that did not fail is stored."""
+        """Whether stored checkpoints cover every batch that the processor was given, apart from a failed batch."""
         with self._lock:
             return self._stored_batches >= self._batches
 
     @property
     def has_set_aside(self) -> bool:
-        """Whether all records after the last requested position were parked or skipped, and there are such records.
+        """Whether all records after the last requested checkpoint were parked or skipped.
 
-        No processor is told of them, so no checkpoint is requested before the next record that it is given.
+        ``False`` if no record came after that checkpoint. User code does not get parked or skipped records, so it
+        requests no checkpoint until it gets a later record.
         """
         with self._lock:
             is_after = self._positions.progress.records > self._positions.requested_records
             return is_after and self._stored_batches >= self._batches
 
     def _requested(self, value: str | None) -> tuple[Place, int]:
-        """Return the position to store, and the number of batches that are dealt with when it is stored."""
+        """Return the position to store for ``value``, and the number of batches that count as stored with it."""
         with self._lock:
             place = self._resolve(value)
             if place.text != self._stored:
@@ -224,7 +230,7 @@ class RecordProcessorCheckpointer(IRecordProcessorCheckpointer):
             self._stored_batches = max(self._stored_batches, batches)
 
     def prepare_checkpoint(self, checkpoint_value: str | None, state: bytes) -> IPreparedCheckpoint:
-        """Do the first phase of a two-phase checkpoint. See the interface."""
+        """Store a position and ``state`` as a prepared checkpoint: the first phase of a two-phase checkpoint."""
         if not isinstance(state, bytes) or len(state) > MOST_STATE_BYTES:
             given = counted(len(state), "byte") if isinstance(state, bytes) else repr(state)
             raise ConfigurationError(f"state must be bytes, at most {MOST_STATE_BYTES} of them, not {given}")
@@ -235,7 +241,8 @@ class RecordProcessorCheckpointer(IRecordProcessorCheckpointer):
                 self._positions.prepared(place)
                 records = self._positions.records_since_request(place)
             pending = PendingCheckpoint(place.text, state, records, self._epoch, place.last)
-            # Forget the last stored value: completing this checkpoint must reach the table, to remove it there.
+            # Forget the last stored value, so that the second phase always writes to the table: the write removes the
+            # prepared checkpoint.
             self._stored = None
             self._have_stored(self._ticket(place, pending))
         finally:
@@ -243,7 +250,7 @@ class RecordProcessorCheckpointer(IRecordProcessorCheckpointer):
         return PreparedCheckpoint(self, pending)
 
     def _take_turn(self) -> None:
-        """Wait until no other request runs. The caller gives the turn back."""
+        """Wait until no other request of this checkpointer is under way; raise if that lasts too long."""
         if not self._turn.acquire(timeout=self._timeout_millis / 1_000):
             raise self._no_answer("another checkpoint of this processor is still waiting")
 
@@ -281,31 +288,31 @@ class RecordProcessorCheckpointer(IRecordProcessorCheckpointer):
 
     def _no_answer(self, why: str) -> DependencyException:
         return DependencyException(
-            f"checkpoint of shard {self._shard_id} may or may not be stored: {why} within {self._timeout_millis} ms",
+            f"checkpoint of shard {self._shard_id} may or may not be stored: {why} (after {self._timeout_millis} ms)",
             kind=ErrorKind.AMBIGUOUS,
         )
 
     def permit(self, position: str, progress: Progress | None = None, last: SequenceInfo | None = None) -> None:
-        """Hand out the position after a batch, with the progress after it. Only for the owner thread."""
+        """Allow user code to store ``position``, the end of one more batch. Only for the owner thread."""
         with self._lock:
             self._positions.permit(position, progress, last)
 
     def offer(self, position: str, progress: Progress, last: SequenceInfo | None = None) -> None:
-        """Allow an earlier processor's prepared position to be stored. Only for the owner thread."""
+        """Allow user code to store ``position``, which an earlier processor prepared. Only for the owner thread."""
         with self._lock:
             self._positions.offer(position, progress, last)
 
     def withdraw(self, position: str) -> None:
-        """Withdraw an offered position that was not stored. Only for the owner thread."""
+        """Undo ``offer``, unless user code has requested this or a later position. Only for the owner thread."""
         with self._lock:
             self._positions.withdraw(position)
 
     def retract(self) -> None:
-        """Withdraw the position after a failed batch. Only for the owner thread."""
+        """Undo the last ``permit``, because its batch failed. Only for the owner thread."""
         with self._lock:
             self._positions.retract()
 
     def close(self, because: str) -> None:
-        """Refuse all checkpoints from now on. The first reason stays. Only for the owner thread."""
+        """Refuse all further checkpoints, with the reason ``because`` of the first call. Only for the owner thread."""
         with self._lock:
             self._closed_because = self._closed_because or because

@@ -1,4 +1,4 @@
-"""The shared parts of a worker's consumers, and their turns of reading."""
+"""The objects that all consumers of a stream share, and the interface that decides when a consumer may read."""
 
 from __future__ import annotations
 
@@ -37,17 +37,17 @@ from streamclient.worker.usercode import UserCode, checked_keys
 _log = logs.logger(__name__)
 
 IN_TURN = frozenset({Phase.READING, Phase.DELIVERING, Phase.PARKING})
-"""Phases in which a page is read or processed. In the other phases no page is in work, or ``shutdown`` runs."""
+"""The phases in which a consumer reads or processes a page. A consumer that leaves these phases ends its turn."""
 
 
 @frozen(kw_only=True)
 class ConsumerParts:
-    """The shared parts of a worker's consumers."""
+    """The objects, settings and callbacks that all consumers of one stream of a worker share."""
 
     loop: OwnerLoop
     user_code: UserCode
     fetch_pool: Executor = field(converter=once)
-    """The threads for lookups; records are read through ``reads``."""
+    """The threads that look up the oldest record of a shard. Pages are read through ``reads``."""
     reads: OwnerReads
     prefetch: PrefetchBudget
     pace: TablePace
@@ -62,41 +62,46 @@ class ConsumerParts:
     wait: Callable[[threading.Event, float], bool]
     send_checkpoint: Callable[[ShardInfo, CheckpointTicket, float], bool]
     confirm_end: Callable[[ShardInfo, float], bool]
-    """Returns whether a consumer's shard has certainly ended. The arguments are the consumer's and the time at which
-    the read of its last page began. If the end is not certain, ``end_judged`` is called later."""
+    """A function that returns whether a shard has certainly ended. Its arguments are the ``own_info`` of the shard's
+    consumer, and the time at which the read of the last page began. After ``False``, the consumer's ``end_judged`` is
+    called later with the result."""
     ended: Callable[[ShardInfo, ConsumerEnd], None]
     stalled: Callable[[ShardInfo, str], None]
-    """Called when a consumer makes no progress. The text says why."""
+    """A function that is called when a consumer makes no progress. Its arguments are the shard and the reason."""
     instruments: Instruments
     page_came: Callable[[str, int | None, int], None] = lambda shard_id, position_micros, first_micros: None
-    """Called with each page of records, before the shard's position moves. The arguments are the shard's id, the time
-    of its position if that is known, and the time of the first record."""
+    """A function that is called for each page with records, before the shard's position moves. Its arguments are the
+    shard's id, the time of the position (``None`` if unknown), and the time of the page's first record."""
     store_of: Callable[[RecordOrder], IParkingStore] = field(factory=lambda: partial(ordered_store, None))
-    """Returns the parking store that an operator's order names. It is called where user code runs."""
+    """A function that returns the parking store that an operator's order names. It is called in the threads of user
+    code."""
     ended_order: Callable[[ShardInfo, OrderEnded], None] = lambda shard, ended: None
-    """Called when a consumer has obeyed an operator's order, or the order was withdrawn."""
+    """A function that is called when a consumer has obeyed an operator's order, or when the order was withdrawn."""
     outages: OutageLog = field(factory=lambda: OutageLog(_log))
-    """The outages of the service. They are shared, because one outage strikes all shards of a worker."""
+    """The log of outages of the service. All consumers share the log, because an outage concerns all shards."""
 
 
 class ReadingTurn(Protocol):
-    """The times at which a consumer may read and process."""
+    """The permission of one consumer to read and process a page. A consumer may have to wait for its turn."""
 
     def ask(self, go: Callable[[], None]) -> None:
-        """Call ``go`` in the consumer's turn: now or later. If ``end`` is called first, ``go`` is not called."""
+        """Call ``go`` when the consumer's turn comes, either immediately or later.
+
+        If ``end`` is called first, ``go`` is not called.
+        """
 
     def end(self) -> None:
-        """End the turn, or the wait for it, because no page is in work any more. A second call is harmless."""
+        """End the turn, or the wait for it, because the consumer has no page to process. Repeating is harmless."""
 
     def hold_up(self) -> Reason | None:
-        """Return the reason that the consumer waits for its turn; ``None`` if it does not wait."""
+        """Return why the consumer waits for its turn; ``None`` if it does not wait."""
 
 
 class AlwaysInTurn:
-    """A consumer that needs no turns."""
+    """The turn of a consumer that may always read."""
 
     def ask(self, go: Callable[[], None]) -> None:
-        """Call ``go`` now."""
+        """Call ``go`` immediately."""
         go()
 
     def end(self) -> None:
@@ -111,7 +116,7 @@ def ordered_store(client: Any, order: RecordOrder) -> IParkingStore:
     """Return the parking store that an operator's order names.
 
     Raises:
-        ConfigurationError: the store cannot be used here.
+        ConfigurationError: this worker cannot use the store.
     """
     if order.parking_table:
         from streamclient.worker.parking.parking_table import TableParkingStore  # noqa: PLC0415  # loads the SDK
@@ -121,7 +126,10 @@ def ordered_store(client: Any, order: RecordOrder) -> IParkingStore:
 
 
 def park(command: Park, shard: ShardInfo, around: ConsumerParts) -> Sequence[ParkedRecord]:
-    """Park records in the worker's own store, else in the store that their order names, and return them."""
+    """Park the records that ``command`` names, and return them in the form that a parking store takes.
+
+    If the failure policy of the worker has no parking store, use the store that the operator's order names.
+    """
     store, order = around.config.failure_policy.parking, command.order
     if store is None and order is not None:
         store = around.store_of(order)
@@ -135,7 +143,7 @@ def park(command: Park, shard: ShardInfo, around: ConsumerParts) -> Sequence[Par
 
 
 def parked_records(command: Park, shard: ShardInfo, now_micros: int) -> Sequence[ParkedRecord]:
-    """Return the records to park, as the store receives them."""
+    """Return the records that ``command`` names, in the form that a parking store takes."""
     records, failure = command.page.records, command.failure
     return tuple(
         ParkedRecord(

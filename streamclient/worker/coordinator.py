@@ -1,8 +1,8 @@
-"""The owner of a worker's state. It gives events to ``Holdings``, and passes the commands on to be carried out.
+"""The owner of a worker's state for one stream: it passes events to ``Holdings``, and has the commands carried out.
 
-All methods run in the thread of ``Worker.run``, except those that say otherwise. That thread never waits for the
-service or for a processor, so a slow call never delays a heartbeat. It calls only user code that must return at once:
-metrics, and the executor's ``submit``.
+All methods run in the owner thread of the stream, except where a method says otherwise. That thread never waits for the
+service or for a processor, so a slow call never delays a heartbeat. It calls only user code that must return
+immediately: metrics, and the executor's ``submit``.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from streamclient.worker.statuses import PublishedInfo, joined_status, lease_sta
 _log = logs.logger(__name__)
 
 SHORTEST_TICK_SECONDS = 0.01
-"""Pause after a tick that changed nothing, so that a deadline in the past cannot keep the thread busy."""
+"""The shortest wait for messages in one step. Without this wait, a deadline in the past would keep the thread busy."""
 
 
 class Coordinator:
-    """The owner of a worker's state.
+    """The owner of a worker's state for one stream.
 
-    It runs until it was stopped and has handed everything over, or has no time left for that.
+    After a request to stop, it runs until it has handed over all leases, at most for ``shutdown_timeout_millis``.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class Coordinator:
         loop.call_every(config.sync_shard_interval_millis / 1_000, partial(self.emit, events.SyncDue()))
         self._next_slow_check = self._look_at = loop.now()
         self._has_handled = True
-        """Whether the next deadline of ``Holdings`` may have changed since the owner last looked around."""
+        """Whether an event that may have changed the next deadline was handled since the last regular checks."""
         self._slow_check_seconds = min(config.limits.slow_processor_warning_millis / 4_000, limit_millis / 10_000)
         if instruments.is_on:
             self._sample()
@@ -94,20 +94,23 @@ class Coordinator:
     # --- any thread ----------------------------------------------------------------------------------------------
 
     def request_stop(self) -> None:
-        """Begin to stop; a second request changes nothing. Usable from any thread."""
+        """Ask the owner to stop. A second request changes nothing. Usable from any thread."""
         self._loop.post(self._begin_stop)
 
     def send(self, event: Event) -> None:
-        """Handle an event of the worker's own program. Usable from any thread."""
+        """Let the owner thread handle ``event``, which a call of the program has caused. Usable from any thread."""
         self._loop.post(partial(self.emit, event))
 
     def send_checkpoint(self, shard: ShardInfo, ticket: CheckpointTicket, timeout_seconds: float) -> bool:
-        """Send a checkpoint to the owner, and return whether the owner received it. Usable from any thread."""
+        """Post the checkpoint request ``ticket`` to the owner; return whether it was posted. Usable from any thread."""
         request = Question(partial(self._checkpoint_requested, shard, ticket), ticket.refuse)
         return self._loop.post(request, timeout_seconds)
 
     def shard_statuses(self, reply: Callable[[Mapping[str, ShardStatus]], None]) -> None:
-        """Call ``reply`` with the status of every held shard; at once if the worker ended. Usable from any thread."""
+        """Call ``reply`` with the statuses of all held shards. After the worker's end, these are the last statuses.
+
+        Usable from any thread.
+        """
 
         def ended() -> None:
             reply(self._last_statuses)
@@ -116,7 +119,9 @@ class Coordinator:
             ended()
 
     def accept_loss(self, shard_id: str, reply: Callable[[TrimmedRange | None], None]) -> None:
-        """Let a shard that stopped for lost records go on; call ``reply`` with the accepted loss.
+        """Let a shard that stopped because of lost records go on; call ``reply`` with the range of lost records.
+
+        If the shard did not stop because of a loss, the argument of ``reply`` is ``None``.
 
         Usable from any thread.
         """
@@ -124,7 +129,12 @@ class Coordinator:
             reply(None)
 
     def accept_end(self, shard_id: str, reply: Callable[[bool], None]) -> None:
-        """Declare a shard ended; call ``reply`` with whether the shard waited for that. Usable from any thread."""
+        """Accept that a shard has ended, although the list of shards does not show its end.
+
+        ``reply`` is called with ``True`` if the shard waited for this, otherwise with ``False``.
+
+        Usable from any thread.
+        """
         if not self._loop.post(Question(lambda: reply(self._accept_end(shard_id)), lambda: reply(False))):
             reply(False)
 
@@ -132,17 +142,17 @@ class Coordinator:
 
     @property
     def loop(self) -> OwnerLoop:
-        """The owner's inbox and timers."""
+        """The inbox and the timers of the owner thread."""
         return self._loop
 
     @property
     def holdings(self) -> Holdings:
-        """The decisions about leases; to be read in the owner thread only."""
+        """The object that decides about leases. Only the owner thread may use it."""
         return self._holdings
 
     @property
     def is_finished(self) -> bool:
-        """Whether nothing is left to do, or no time is left for it."""
+        """Whether the owner was asked to stop, and either has no work left or no time left."""
         if self._deadline is None:
             return False
         is_done = not self._consumers and (self._has_failed or self._holdings.is_drained)
@@ -150,9 +160,9 @@ class Coordinator:
 
     @property
     def health(self) -> WorkerHealth:
-        """The present health, even while the owner is blocked. After the end it stays as it was last.
+        """The present health of the worker on this stream, even while the owner thread is blocked.
 
-        Usable from any thread.
+        After the worker's end, this is the last health. Usable from any thread.
         """
         if self._loop.is_closed:
             return self._judged
@@ -161,16 +171,16 @@ class Coordinator:
         return failing.told_in(self._health.judge(now, trouble, self._loop.thread_trouble, failing.trouble(now)))
 
     def step(self, longest_wait_seconds: float = LONGEST_WAIT_SECONDS) -> None:
-        """Wait for an event, at most ``longest_wait_seconds``, and handle all that follows from it."""
+        """Wait at most ``longest_wait_seconds`` for an event, and handle the event and all events that it causes."""
         self._loop.turn(min(longest_wait_seconds, self._seconds_to_deadline()), self._look_around)
 
     def next_deadline(self) -> float:
-        """Return the time, in monotonic seconds, at which a step is due even if nothing happens."""
+        """Return the time, in monotonic seconds, at which the next step is due if no message comes earlier."""
         timer, due = self._loop.next_timer, self._next_look(self._expiry(self._loop.now()))
         return due if timer is None else min(timer, due)
 
     def emit(self, event: Event) -> None:
-        """Handle an event and everything that follows from it at once, in order."""
+        """Handle ``event``, and afterwards, in order, all events that its handling has caused."""
         self._events.append(event)
         if self._is_handling:
             return
@@ -182,7 +192,7 @@ class Coordinator:
             self._is_handling = False
 
     def fail(self, error: Exception) -> None:
-        """Stop every consumer and end, without ``Holdings``, whose state cannot be trusted any more."""
+        """Stop every consumer, and end the owner. Do not use ``Holdings``, which may be corrupt after ``error``."""
         self._has_failed = self._has_handled = True
         self._over = Reason(Cause.WORKER_FAILED, detail=described(error))
         self._events.clear()
@@ -193,7 +203,7 @@ class Coordinator:
             consumer.stop(ShutdownReason.ZOMBIE)
 
     def close(self) -> None:
-        """Answer all waiting callers, and log the consumers that are left running."""
+        """End the owner: answer all waiting callers, and log and abandon the consumers that still run."""
         self._over = self._over or Reason(Cause.WORKER_ENDED)
         self._judged = self.health
         self._last_statuses = self._statuses()
@@ -253,7 +263,7 @@ class Coordinator:
         consumer.begin()
 
     def consumer_ended(self, shard: ShardInfo, end: events.ConsumerEnd) -> None:
-        """Record that a consumer is gone."""
+        """Remove the consumer of ``shard``, and report to ``Holdings`` how the consumer has ended."""
         del self._consumers[shard.lease_identifier]
         text, about = "shard %s: ended (%s), acquisition %s", logs.of_shard(shard.shard_id)
         _log.info(text, shard.shard_id, end.value, shard.lease_identifier, extra=about)
@@ -264,7 +274,7 @@ class Coordinator:
         return consumers[0].accept_loss() if consumers else None
 
     def confirm_end(self, shard: ShardInfo, read_at: float) -> bool:
-        """Request a read of the list of shards. The consumer receives the result later."""
+        """Request a read of the list of shards, and return ``False``. The consumer receives the result later."""
         self.emit(events.EndRead(shard.shard_id, shard.lease_identifier, read_at))
         return False
 
@@ -276,14 +286,14 @@ class Coordinator:
         return True
 
     def order_ended(self, shard: ShardInfo, ended: OrderEnded) -> None:
-        """Record that a consumer has obeyed an operator's order, or that the order was withdrawn."""
+        """Report to ``Holdings`` that a consumer has obeyed an operator's order, or that the order was withdrawn."""
         over = events.OrderOver(
             shard.shard_id, shard.lease_identifier, ended.order, ended.taken, is_withdrawn=ended.is_withdrawn
         )
         self.emit(over)
 
     def consumer_stalled(self, shard: ShardInfo, reason: str) -> None:
-        """Record that a consumer makes no progress without an excuse."""
+        """Report to ``Holdings`` that a consumer makes no progress; ``reason`` says why."""
         self.emit(events.ConsumerStalled(shard.shard_id, shard.lease_identifier, reason))
 
     def _checkpoint_requested(self, shard: ShardInfo, ticket: CheckpointTicket) -> None:
@@ -315,7 +325,7 @@ class Coordinator:
     # --- time ----------------------------------------------------------------------------------------------------
 
     def _renew_due(self) -> None:
-        """Send the heartbeats, together with the information for operators if it has changed."""
+        """Let the core send the heartbeats that are due. Changed information for operators goes with a heartbeat."""
         pace = self._around.pace.worker.report()
         statuses, consumers = self._statuses(), self._consumers.values()
         told = self._published.changed(
@@ -342,7 +352,7 @@ class Coordinator:
         return None if self._has_failed else self._holdings.next_deadline(now)
 
     def _next_look(self, expiry: float | None) -> float:
-        """Return the time at which to look around although no message came and no timer is due."""
+        """Return the time of the next checks of calls or deadlines; ``expiry`` is the next deadline of ``Holdings``."""
         return self._next_slow_check if expiry is None else min(self._next_slow_check, expiry)
 
     def _seconds_to_deadline(self) -> float:
@@ -352,11 +362,11 @@ class Coordinator:
         return max(SHORTEST_TICK_SECONDS, until)
 
     def _look_around(self) -> None:
-        """Do the regular checks after all messages and timers of a turn."""
+        """Check deadlines, slow calls and health, if that is due. Called after all messages and timers of a turn."""
         now = self._loop.now()
         if not self._has_handled and now < self._look_at:
             return
-        expiry = self._expiry(now)  # that of a later moment is never over at this one
+        expiry = self._expiry(now)  # both lines use one ``now``, because the result is never before its argument
         if expiry is not None and expiry <= now:
             self.emit(events.Tick())
             expiry = self._expiry(now)
@@ -395,7 +405,7 @@ class Coordinator:
         return {key: over_status(status, self._over) for key, status in sorted(statuses.items())}
 
     def _sample(self) -> None:
-        """Report the state of every shard to the instruments now, and again at regular intervals."""
+        """Report the status of every shard to the metrics, now and every ``SAMPLE_SECONDS``."""
         of_worker = WorkerSample(
             ahead_bytes=sum(consumer.ahead_bytes for consumer in self._consumers.values()),
             clock_slow_seconds=self._around.facts.clock_slow_seconds(self._loop.now()),

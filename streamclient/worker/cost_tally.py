@@ -1,4 +1,4 @@
-"""The sum of a worker's requests to one stream, as they are billed."""
+"""The sums of the requests and capacity units for which a worker is billed on one stream."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from streamclient.model import Metric
 
 
 class CostTally(IMetrics):
-    """Passes measurements on, and sums up what the requests among them cost. Thread-safe if the others are."""
+    """A wrapper of ``metrics`` that passes every measurement on, and adds up the cost of the measured requests.
+
+    Thread-safe if ``metrics`` is.
+    """
 
     def __init__(self, metrics: IMetrics, monotonic: Callable[[], float]) -> None:
         self._metrics = metrics
@@ -23,7 +26,7 @@ class CostTally(IMetrics):
         self._counts = dict.fromkeys(_COUNTED.values(), 0)
 
     def increment(self, metric: Metric, amount: float = 1, /, **labels: str) -> None:
-        """Pass the call on, and count it if it is about requests or capacity units."""
+        """Pass the call on to the wrapped metrics. Add requests and capacity units to the cost."""
         name = _COUNTED.get((metric.name, labels.get("kind", "")))
         if name is not None:
             with self._lock:
@@ -31,19 +34,19 @@ class CostTally(IMetrics):
         self._metrics.increment(metric, amount, **labels)
 
     def set(self, metric: Metric, value: float, /, **labels: str) -> None:
-        """Pass the call on."""
+        """Pass the call on to the wrapped metrics."""
         self._metrics.set(metric, value, **labels)
 
     def observe(self, metric: Metric, seconds: float, /, **labels: str) -> None:
-        """Pass the call on."""
+        """Pass the call on to the wrapped metrics."""
         self._metrics.observe(metric, seconds, **labels)
 
     def forget(self, metric: Metric, /, **labels: str) -> None:
-        """Pass the call on."""
+        """Pass the call on to the wrapped metrics."""
         self._metrics.forget(metric, **labels)
 
     def total(self) -> Cost:
-        """Return the cost of all requests so far."""
+        """Return the cost of all requests since this object was made, and the seconds since that time."""
         with self._lock:
             return Cost(seconds=self._monotonic() - self._began, **self._counts)
 
@@ -55,4 +58,4 @@ _COUNTED: Final = {
     (STATUS_TABLE_UNITS.name, "read"): "status_table_read_units",
     (STATUS_TABLE_UNITS.name, "write"): "status_table_write_units",
 }
-"""The numbers of a ``Cost``, by the metric and its label ``kind``."""
+"""The field of ``Cost`` to which a measurement is added, by the name of its metric and its label ``kind``."""

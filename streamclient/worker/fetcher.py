@@ -1,4 +1,7 @@
-"""Reads one shard in order, and reads ahead while a page is processed. No policy: no retries, pauses or checkpoints."""
+"""The reader of one shard. It reads pages in order, and reads pages ahead while a page is processed.
+
+Other modules decide about retries and pauses.
+"""
 
 from __future__ import annotations
 
@@ -21,12 +24,13 @@ from streamclient.worker.owner_loop import OwnerLoop
 from streamclient.worker.read_calls import Claim, OwnerReads, PrefetchBudget
 
 PAGES_IN_A_ROW = 4
-"""The largest number of pages that one visit to the fetch pool reads ahead. Each visit wakes a thread, and its last
-page wakes the owner. Successive pages of one visit share that cost, and no other shard waits long for the thread."""
+"""The largest number of pages that one task of the fetch pool reads ahead. Each task wakes a thread, and its last page
+wakes the owner. The pages of one task share that cost. The number is small, so that no other shard waits long for the
+thread."""
 
 LEAST_RECORD_BYTES = 64
-"""The smallest number of bytes that is counted for one record, because a user's stream implementation may not state the
-size of its pages."""
+"""The smallest size, in bytes, that is counted for one record. A stream API of the user may leave out the size of its
+pages."""
 
 
 def _read(read: Callable[[], RecordPage]) -> RecordPage:
@@ -34,7 +38,7 @@ def _read(read: Callable[[], RecordPage]) -> RecordPage:
 
 
 def _checked(page: object) -> RecordPage:
-    """Return the answer of a stream API, if the owner can go on with it."""
+    """Return ``page`` if it is a valid result of ``get_stream_record``; otherwise raise."""
     if isinstance(page, RecordPage) and isinstance(page.next_position, Position) and isinstance(page.records, Sequence):
         return page
     checks.done("get_stream_record", page)
@@ -46,17 +50,17 @@ def _checked(page: object) -> RecordPage:
 
 @frozen(kw_only=True)
 class ShardSource:
-    """The source of one shard's pages. Blocks; runs in the fetch pool."""
+    """The source of one shard's pages. Its methods block, and run in the fetch pool."""
 
     stream_api: StreamApi
     stream_id: str
     shard_id: str
     limit: int
     measured: Callable[[Callable[[], RecordPage]], RecordPage] = _read
-    """Carries out a read, and may count and time it."""
+    """A function that carries out a read, and may count and time it."""
 
     def read(self, position: Position) -> RecordPage:
-        """Return the page at a position; raise what ``StreamApi`` raises."""
+        """Return the page at ``position``; raise the same errors as ``StreamApi``."""
         return self.measured(partial(self._page, position))
 
     def _page(self, position: Position) -> RecordPage:
@@ -68,23 +72,27 @@ class ShardSource:
 
 @define(eq=False)
 class Reading:
-    """One visit to the fetch pool: queued, then running, then over. A visit reads one page, or several pages ahead."""
+    """One task of the fetch pool, from the time when it is queued until its end.
+
+    The task reads the page that the consumer requested, or reads several pages ahead.
+    """
 
     queued_cause: ClassVar[Cause] = Cause.READ_QUEUED
     runs_cause: ClassVar[Cause] = Cause.READ_RUNS
     start: Position
-    """Position of the next page, as far as the owner knows."""
+    """The position of the next page that the owner expects from this task."""
     queued_at: float
     claims: deque[Claim] = field(factory=deque)
-    """Bytes reserved for each page that is still expected, if the visit reads ahead."""
+    """The reservations of bytes, one for each page that the task will still read ahead."""
     is_patient: bool = False
-    """Whether the visit may wait a little for a thread, and whether an empty page may wait for the owner."""
+    """Whether the task may wait for a busy thread. If so, an empty page wakes the owner only if no other read waits."""
     is_awaited: bool = False
-    """Whether the consumer waits for the next page. Set by the owner, as is ``is_over``."""
+    """Whether the consumer waits for the next page. Only the owner thread sets ``is_awaited`` and ``is_over``."""
     is_over: bool = False
-    """Whether the result is not wanted any more."""
+    """Whether the consumer does not need further pages of this task."""
     started_at: float | None = None
-    """Time at which the read of the present page began. Set by the fetch thread, as is ``thread_id``."""
+    """The time at which the read of the current page began; ``None`` before the first page. Only the thread of the task
+    sets ``started_at`` and ``thread_id``."""
     thread_id: int | None = None
 
 
@@ -103,10 +111,10 @@ class _Asked:
 
 
 class DataFetcher:
-    """The state of reading one shard. Owner thread only; at most one read of the shard is under way.
+    """The reader of one shard's pages, which reads one page at a time. Owner thread only.
 
-    ``fetch`` answers with the page at a position. A page that was read ahead is the same as one read on demand: it is
-    the result of a read at that position.
+    ``fetch`` delivers the page at a position. A page that was read ahead is as good as a page read on demand, because
+    both result from a read at that position.
     """
 
     def __init__(
@@ -134,9 +142,9 @@ class DataFetcher:
         self._last_had_records = True
         self._is_catching_up = False
         self.reading: Reading | None = None
-        """The read under way, for observers of its duration."""
+        """The task under way, or ``None``. The consumer of the shard checks how long its read takes."""
         self.read_at = 0.0
-        """The time when the read of the page that was handed out last began; 0.0 before the first page."""
+        """The time at which the read of the latest delivered page began; 0.0 before the first page."""
 
     # --- the consumer's requests ---------------------------------------------------------------------------------
 
@@ -148,10 +156,10 @@ class DataFetcher:
         *,
         is_patient: bool = False,
     ) -> None:
-        """Call ``came`` with the page at a position, or ``failed`` with the error that ``StreamApi`` raised.
+        """Call ``came`` with the page at ``position``, or ``failed`` with the error that ``StreamApi`` raised.
 
-        The call comes at once if the page was read ahead, and not at all if ``discard`` is called first. A patient read
-        shares a thread and turns of the owner with other reads, see ``ReadQueue``.
+        If the page was read ahead, ``came`` is called immediately. If ``discard`` is called first, neither function is
+        called. If ``is_patient``, the read may wait a short time for a busy thread; see ``ReadQueue``.
         """
         if self._pages and self._pages[0].start == position:
             ahead = self._pages.popleft()
@@ -167,10 +175,10 @@ class DataFetcher:
         self._asked = _Asked(came, failed)
 
     def read_ahead(self, page: ShardPage) -> None:
-        """Read the pages after ``page`` while it is processed, up to the limits.
+        """Read the pages after ``page`` while that page is processed, within the limits for bytes and pages.
 
-        A page that came alone, after an answer without records, counts as the newest: nothing is read after it, so that
-        an idle shard costs no more requests than without reading ahead.
+        A page that is not full and follows a page without records counts as the newest. No page is read ahead after the
+        newest page, so that an idle shard costs no additional requests.
         """
         if self._pages and self._pages[0].start != page.next_position:
             self.discard()
@@ -179,7 +187,7 @@ class DataFetcher:
             self._go_on()
 
     def discard(self) -> None:
-        """Drop all pages read ahead and the pending request."""
+        """Drop all pages read ahead, the task under way, and the pending request of ``fetch``."""
         self._asked = self._ahead_end = None
         if self.reading is None and self._question is None and not self._pages:
             return
@@ -195,7 +203,7 @@ class DataFetcher:
 
     @property
     def ahead_bytes(self) -> int:
-        """Size of the pages read ahead."""
+        """The size of the pages read ahead, in bytes."""
         return self._ahead_bytes
 
     # --- reading -------------------------------------------------------------------------------------------------
@@ -210,18 +218,19 @@ class DataFetcher:
             read = partial(self._work, reading, reading.start, sizes)
             try:
                 self._reads.submit(self._loss_micros(), read, is_patient=reading.is_patient)
-            except Exception as error:  # the pool may be a user's
+            except Exception as error:  # any error, because the pool may be the program's own
                 refused = StreamClientException(f"the read executor refused a read: {described(error)}")
                 self._failed(reading, Raised.of(refused))
 
     def _work(self, reading: Reading, position: Position, sizes: Sequence[int]) -> None:
         """Read one page, or one page ahead for each of ``sizes``. Runs in the fetch pool.
 
-        The visit ends after the last page of the shard, and when the result is not wanted any more. It also ends after
-        a page larger than the size set aside for it, because the owner then calculates anew.
+        The task ends after the last page of the shard, after an empty page, and when its pages are no longer needed. It
+        also ends after a page that is larger than the size reserved for it, so that the owner can calculate new sizes.
 
-        The last page and an awaited page wake the owner. Whether a page is awaited is checked after it was posted: an
-        owner that begins to wait later looks into its inbox before it sleeps.
+        The last page of the task and an awaited page wake the owner. The thread first posts a page, and then checks
+        whether the page is awaited. If the owner begins to wait after that check, it looks into its inbox before it
+        sleeps.
         """
         reading.thread_id = threading.get_ident()
         for number, size_bytes in enumerate(sizes or (0,), start=1):
@@ -242,7 +251,7 @@ class DataFetcher:
 
     def _came(self, reading: Reading, page: RecordPage, read_at: float, is_last: bool) -> None:
         if reading is not self.reading:
-            return  # its claims, if any, were released when it was dropped
+            return  # ``discard`` has already released the claims of this task
         start, reading.start, reading.is_awaited = reading.start, page.next_position, False
         claim = reading.claims.popleft() if reading.claims else None
         if is_last:
@@ -266,7 +275,7 @@ class DataFetcher:
             asked.failed(error)
 
     def _end(self, reading: Reading) -> None:
-        """End a visit, from which no page comes any more."""
+        """End a task after its last page or its error, and release its unused claims of bytes."""
         self.reading = self._ahead_end = None
         if reading.claims:
             _release(reading.claims)
@@ -281,7 +290,7 @@ class DataFetcher:
     # --- reading ahead -------------------------------------------------------------------------------------------
 
     def _go_on(self) -> None:
-        """Read more pages ahead if half of the room is free and no read is under way."""
+        """Read more pages ahead, if no task is under way and half of the shard's limit in bytes is unused."""
         end = self._ahead_end
         if end is None or end.is_shard_end or self.reading is not None or self._question is not None:
             return
@@ -305,7 +314,7 @@ class DataFetcher:
             self._begin(Reading(end, self._loop.now(), claims))
 
     def _granted_anywhere(self, claim: Claim) -> None:
-        """Post the grant to the owner, from the thread that gave the bytes back."""
+        """Tell the owner thread that ``claim`` was granted. Runs in a thread that has given bytes back."""
         self._loop.post(partial(self._granted, claim))
 
     def _granted(self, claim: Claim) -> None:
@@ -314,7 +323,7 @@ class DataFetcher:
             self._begin(Reading(self._ahead_end, self._loop.now(), deque([claim])))
 
     def _keep(self, ahead: _AheadPage, size_bytes: int) -> None:
-        """Keep a page read ahead; drop an empty one, because records may have come when its position is read again."""
+        """Keep a page read ahead. Drop an empty page, because a later read at its position may find records."""
         page = ahead.page
         if not page.records and not page.next_position.is_shard_end:
             self._last_had_records = False
@@ -338,9 +347,9 @@ def _release(claims: Iterable[Claim]) -> None:
 
 
 def first_record_left(stream_api: StreamApi, stream_id: str, shard_id: str) -> SequenceInfo | None:
-    """Return position and time of the oldest record in a shard; ``None`` if the shard has no record.
+    """Return the sequence information of the oldest record in a shard; ``None`` if the shard has no record.
 
-    Blocks, and raises what ``StreamApi`` raises.
+    The function blocks, and raises the same errors as ``StreamApi``.
     """
     oldest = stream_api.get_shard_iterator(stream_id, shard_id)
     page = stream_api.get_stream_record(oldest, 1)

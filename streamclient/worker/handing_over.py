@@ -1,7 +1,7 @@
-"""The processor of one shard as its consumer calls it: in the executor, or handed over to a receiver.
+"""The two ways in which a consumer calls the user's code for its shard: in the executor, or through a receiver.
 
-A *receiver* gets each call in the owner thread, returns soon, and ends the call later, in any thread. Loops and event
-loops are receivers, so a shard needs no thread while its batch is out.
+A *receiver* gets each call in the owner thread, returns soon, and ends the call later, in any thread. Batches reach
+loops and event loops through receivers, so a shard needs no thread while its batch is processed.
 """
 
 from __future__ import annotations
@@ -24,55 +24,59 @@ from streamclient.worker.usercode import HandedCall, checked_processor
 
 
 class Receiver(ABC):
-    """Receives the calls of one shard, in the owner thread and one after the other, and ends each one later.
+    """The receiver of the user-code calls for one shard. It gets one call after the other, and ends each call later.
 
-    Each method returns soon and raises nothing. The code that works on a call claims it first. ``call.finish`` ends it;
-    ``call.give_back`` ends a call that has neither finished nor failed. A call that is not claimed may be taken
-    back at any time, without notice.
+    Each method runs in the owner thread, returns soon and raises no error. The code that works on a call claims the
+    call first, and ends it with ``call.finish``. If the work was interrupted, without success or failure, the code ends
+    the call with ``call.give_back``. The owner may take back an unclaimed call at any time, without notice.
     """
 
     @abstractmethod
     def initialize(self, given: InitializationInput, call: HandedCall) -> None:
-        """Begin the first call."""
+        """Begin the call of ``initialize``, the first call of the shard."""
 
     @abstractmethod
     def process(self, given: ProcessRecordsInput, call: HandedCall) -> None:
-        """Begin the delivery of one batch."""
+        """Begin the call of ``process_records`` with one batch."""
 
     @abstractmethod
     def shutdown(self, given: ShutdownInput, call: HandedCall) -> None:
-        """Begin the last call, which is finished, never given back. It comes unless ``initialize`` was taken back."""
+        """Begin the call of ``shutdown``, the last call of the shard. The receiver must not give this call back.
+
+        The owner makes this call unless it has taken back ``initialize``.
+        """
 
     @abstractmethod
     def closed(self) -> None:
-        """Learn that nothing more can be stored: the lease is lost, or all calls are over.
+        """Record that no position can be stored any more, because the lease is lost or all calls are over.
 
-        After the loss of the lease, a call may still be out.
+        After the loss of the lease, a call may still be unfinished.
         """
 
 
 class ReceiverFactory(IRecordProcessorFactory):
-    """Makes one receiver per acquisition of a shard.
+    """A factory that makes one receiver for each shard.
 
-    ``create_processor`` makes a processor that does the same in the calling thread, for callers that have no owner.
+    A caller without an owner thread, such as a replay, uses ``create_processor``. The processor does the same work in
+    the calling thread.
     """
 
     @abstractmethod
     def make_receiver(self, checkpointer: RecordProcessorCheckpointer) -> Receiver:
-        """Make a receiver, in the owner thread: return soon, raise nothing, run no user code."""
+        """Make the receiver of one shard. Called in the owner thread, so it returns soon and runs no user code."""
 
-    def close(self) -> None:  # most have started nothing
-        """End what the factory has started. The worker calls this when no shard is left. The default does nothing."""
+    def close(self) -> None:  # not abstract, because most factories have nothing to end
+        """End the threads or tasks of this factory, after its last shard. The default does nothing."""
 
 
 ProcessorMaker = Callable[[], IRecordProcessor] | ReceiverFactory
-"""Makes the processors of shards, or their receivers."""
+"""A function that makes the processor of a shard, or a factory that makes the receiver of a shard."""
 
 
 class ProcessorSession:
-    """A processor with its checkpointer and marker.
+    """The processor of one shard, with its checkpointer and the input of its ``initialize``.
 
-    ``initialize``, ``process`` and ``shutdown`` run in the user's executor, never two at a time.
+    ``initialize``, ``process`` and ``shutdown`` run in the user's executor, one at a time.
     """
 
     def __init__(
@@ -97,13 +101,13 @@ class ProcessorSession:
         checks.done("initialize", self._processor.initialize(self._given))  # type: ignore[func-returns-value]  # it may
 
     def process(self, records: Sequence[StreamRecord], attempt: int) -> None:
-        """Hand over one batch."""
+        """Call the processor's ``process_records`` with one batch of ``records``."""
         if self._processor is not None:
             given = batch_of(records, attempt, self._given, self.checkpointer)
             checks.done("process_records", self._processor.process_records(given))
 
     def shutdown(self, reason: ShutdownReason) -> None:
-        """Call ``shutdown`` with the reason; see ``shut_down``."""
+        """Call the processor's ``shutdown`` with ``reason``, by the function ``shut_down``."""
         if self._processor is not None:
             shut_down(self._processor, ShutdownInput(reason, self.checkpointer))
 
@@ -113,7 +117,7 @@ class ProcessorSession:
 
 
 class ReceiverSession:
-    """A receiver with its checkpointer and marker. Owner thread only."""
+    """The receiver of one shard, with its checkpointer and the input of ``initialize``. Owner thread only."""
 
     is_made = True
 
@@ -125,25 +129,28 @@ class ReceiverSession:
         self.checkpointer = checkpointer
 
     def initialize(self, call: HandedCall) -> None:
-        """Begin the first call."""
+        """Begin the call of ``initialize``, the first call of the shard."""
         self._receiver.initialize(self._given, call)
 
     def process(self, records: Sequence[StreamRecord], attempt: int, call: HandedCall) -> None:
-        """Begin the delivery of one batch."""
+        """Begin the call of ``process_records`` with one batch."""
         self._receiver.process(batch_of(records, attempt, self._given, self.checkpointer), call)
 
     def shutdown(self, reason: ShutdownReason, call: HandedCall) -> None:
-        """Begin the last call."""
+        """Begin the call of ``shutdown``, the last call of the shard."""
         self._receiver.shutdown(ShutdownInput(reason, self.checkpointer), call)
 
     def close(self, because: str) -> None:
-        """Refuse all checkpoints from now on, and say so to the receiver."""
+        """Refuse all checkpoints from now on, and call ``closed`` of the receiver."""
         self.checkpointer.close(because)
         self._receiver.closed()
 
 
 def shut_down(processor: IRecordProcessor, given: ShutdownInput) -> None:
-    """Call the processor's ``shutdown``. If it has none, store the end of the shard as that method promises.
+    """Call the processor's ``shutdown``.
+
+    If the processor does not override ``shutdown``, store the end of the shard, provided that the shard was read to its
+    end and that all batches of the processor are stored.
 
     Code that wraps a processor of the user calls this function, not ``shutdown`` itself.
     """
@@ -156,7 +163,7 @@ def shut_down(processor: IRecordProcessor, given: ShutdownInput) -> None:
 def batch_of(
     records: Sequence[StreamRecord], attempt: int, given: InitializationInput, checkpointer: RecordProcessorCheckpointer
 ) -> ProcessRecordsInput:
-    """Return the argument of ``process_records``, and record that the processor is given these records."""
+    """Return the argument of ``process_records`` for a batch, and count the batch in ``checkpointer``."""
     checkpointer.give(len(records))
     return ProcessRecordsInput(records, checkpointer, given.shutdown_marker, attempt)
 
@@ -166,7 +173,7 @@ def session_of(
     make: ProcessorMaker,
     checkpointer: RecordProcessorCheckpointer,
 ) -> ProcessorSession | ReceiverSession:
-    """Return the session of a processor or receiver, whichever the user's factory makes."""
+    """Return the session of a receiver if ``make`` is a ``ReceiverFactory``, otherwise the session of a processor."""
     if isinstance(make, ReceiverFactory):
         return ReceiverSession(given, make.make_receiver(checkpointer), checkpointer)
     return ProcessorSession(given, make, checkpointer)

@@ -1,4 +1,4 @@
-"""The health of a worker, judged by the answers that it really got; and the time limit of calls."""
+"""The health of a worker, judged by the success of its calls, and the time limits of reads and user-code calls."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _log = logs.logger(__name__)
 
 
 def logged_change(before: WorkerHealth, now: WorkerHealth, who: str) -> WorkerHealth:
-    """Return the present health, and log it if it has changed."""
+    """Return ``now``, the present health; log it if the worker has become healthy or unhealthy since ``before``."""
     if now.is_healthy and not before.is_healthy:
         _log.info("%s is healthy again", who)
     elif before.is_healthy and not now.is_healthy:
@@ -50,10 +50,10 @@ def logged_change(before: WorkerHealth, now: WorkerHealth, who: str) -> WorkerHe
 
 
 class CallWatchdog:
-    """Measures the time since a kind of call last succeeded. One thread writes, any thread may read.
+    """The time since one kind of call last succeeded. One thread writes, any thread may read.
 
-    A regular call is due from a first moment on, whether it fails or gets no answer at all. An occasional call is
-    judged from its request, or from its first failure, to its next success.
+    With ``due_since``, the time counts from ``due_since`` or from the last success. Without ``due_since``, it counts
+    only from a request or a failure until the next success.
     """
 
     def __init__(self, what: str, due_since: float | None = None) -> None:
@@ -64,25 +64,25 @@ class CallWatchdog:
 
     @property
     def is_failing(self) -> bool:
-        """Whether the last answer was an error."""
+        """Whether the last call failed."""
         return self._without[1] is not None
 
     def asked(self, now: float) -> None:
-        """Record that an answer is due from now on, unless one is already due."""
+        """Record that an answer is due from now on, unless an answer is already due."""
         if self._without[0] is None:
             self._without = (now, None)
 
     def succeeded(self, now: float) -> None:
-        """Record that the call was answered, or that no answer is awaited any more."""
+        """Record that the call succeeded, or that no answer is awaited any more."""
         self._without = (now if self._is_always_due else None, None)
 
     def failed(self, error: Exception | Raised | None, now: float) -> None:
-        """Record that the call was answered with an error, or not at all."""
+        """Record that the call was answered with an error, or that it got no answer."""
         since, known = self._without
         self._without = (now if since is None else since, error or known)
 
     def trouble(self, now: float, limit_seconds: float) -> str:
-        """Return the trouble in words; empty if the call succeeded within the limit."""
+        """Return a text that says for how long the call has not succeeded; empty within ``limit_seconds``."""
         since, error = self._without
         if since is None or now - since <= limit_seconds:
             return ""
@@ -90,56 +90,62 @@ class CallWatchdog:
 
 
 class WatchedConsumer(Protocol):
-    """A consumer whose reads are watched."""
+    """A consumer, as far as the health of its worker depends on it."""
 
     @property
     def shard_id(self) -> str:
-        """Id of the consumer's shard."""
+        """The id of the consumer's shard."""
 
     @property
     def machine(self) -> ConsumerMachine:
         """The machine that decides for the consumer."""
 
     def reads_for(self, now: float) -> float:
-        """Return how long the awaited read has been under way, in seconds."""
+        """Return the seconds for which the awaited read has been under way; 0.0 if no read is awaited."""
 
 
 LONG_READ_SECONDS = 5.0
-"""Duration after which a read counts as unanswered. A page takes milliseconds."""
+"""The duration after which a read counts as unanswered. Usually a read takes milliseconds."""
 
 MOST_FAULTS_TOLD = 3
-"""The largest number of shards that the health of a worker names. Further ones are counted."""
+"""The largest number of shards that the health of a worker names. Further shards are only counted."""
 
 LEAST_FAILURES = 2
-"""Consecutive failures from which on a processor fails again and again."""
+"""The number of consecutive failures from which a processor counts as failing."""
 
 STOPPED_BY_POLICY = (Cause.FAILING_RECORD, Cause.PARKED_SHARE)
-"""Causes of shards that stand still because their processors failed."""
+"""The causes for which the failure policy stops a shard whose processor has failed."""
 
 FAILING_KINDS = (ReasonKind.PROCESSOR, ReasonKind.PARKING, ReasonKind.DECISION)
-"""Kinds of reasons that tell how a processor fails."""
+"""The kinds of reasons that say why a processor fails."""
 
 NOT_BELIEVED = (Cause.END_NOT_SHOWN, Cause.NO_PROGRESS)
-"""Causes of shards that stand still although pages arrive, because the pages cannot be true."""
+"""The causes for which a shard stands still although its pages arrive, because their content is not plausible."""
 
 
 def watch_reads(reads: CallWatchdog, consumers: Iterable[WatchedConsumer], now: float) -> None:
-    """Record whether reads fail or have long been unanswered. A client may repeat one read for minutes by itself."""
+    """Record in ``reads`` whether reads fail or stay unanswered for long.
+
+    A read of more than ``LONG_READ_SECONDS`` counts as a failure, because the client may retry it for minutes.
+    """
     watched = list(consumers)
     if any(consumer.reads_for(now) > LONG_READ_SECONDS for consumer in watched):
         reads.failed(None, now)
     elif not any(consumer.machine.backoff.read_failures for consumer in watched):
-        reads.succeeded(now)  # no read is awaited, or none any more
+        reads.succeeded(now)  # no read fails any more, or no read is awaited
 
 
 class FaultWatch:
-    """Time since each shard has stood still because of the service's answers. Written by one thread, read by any."""
+    """The time for which each shard has stood still because the service's responses are not plausible.
+
+    One thread writes, any may read.
+    """
 
     def __init__(self) -> None:
         self._faults: Mapping[str, tuple[float, str]] = {}
 
     def look(self, consumers: Iterable[WatchedConsumer], circles: Iterable[tuple[str, ...]], now: float) -> None:
-        """Record the faults of this moment, and forget all others."""
+        """Record the shards that stand still now, and one shard of each cycle of parents; forget all other shards."""
         told = {
             consumer.shard_id: text_of(consumer.machine.reason)
             for consumer in consumers
@@ -150,35 +156,38 @@ class FaultWatch:
         self._faults = {key: (before[key][0] if key in before else now, text) for key, text in told.items()}
 
     def trouble(self, now: float, limit_seconds: float) -> str:
-        """Return in words which shards have stood still for longer than the limit; empty if none has."""
+        """Return a text that names the shards that have stood still for more than ``limit_seconds``."""
         late = [(key, since, text) for key, (since, text) in self._faults.items() if now - since > limit_seconds]
         return _first_few([f"shard {key} has not moved for {now - since:.0f} s: {text}" for key, since, text in late])
 
 
 class FailingShards:
-    """Time since the processor of each shard has failed. Written by one thread, read by any."""
+    """The time for which the processor of each shard has been failing. One thread writes, any may read."""
 
     def __init__(self, limit_millis: int, wall_micros: Callable[[], int]) -> None:
-        """Watch processors. The worker is unhealthy if one fails for longer than ``limit_millis``; 0 for no limit."""
+        """Begin without failing shards.
+
+        The worker is unhealthy if a processor fails for longer than ``limit_millis``; 0 means no limit.
+        """
         self._limit_seconds = limit_millis / 1_000
         self._wall_micros = wall_micros
         self._shards: Mapping[str, tuple[float, FailingShard]] = {}
 
     def look(self, consumers: Iterable[WatchedConsumer], now: float) -> None:
-        """Record the failing shards of this moment, and forget all others."""
+        """Record the shards whose processors are failing now, and forget all other shards."""
         before, failing = self._shards, {}
         for consumer in consumers:
             key, machine = consumer.shard_id, consumer.machine
             if _is_failing(machine):
                 since, known = before.get(key) or (now, FailingShard(self._wall_micros(), "its processor fails"))
-                # A new processor that repeats earlier records has no such reason, and may fail at the same one again.
+                # Keep the known reason: a new processor has no reason yet, and may fail at the same record again.
                 if machine.reason is not None and machine.reason.kind in FAILING_KINDS:
                     known = evolve(known, reason=text_of(machine.reason))
                 failing[key] = (since, known)
         self._shards = failing
 
     def trouble(self, now: float) -> str:
-        """Return in words which shards' processors have failed for longer than the limit; empty if none has."""
+        """Return a text that names the shards whose processors fail for longer than the limit; empty if none does."""
         if not self._limit_seconds:
             return ""
         late = [(key, now - since, shard.reason) for key, (since, shard) in self._in_order()]
@@ -186,18 +195,18 @@ class FailingShards:
         return _first_few([f"shard {key} has failed for {age:.0f} s: {why}" for key, age, why in late if age > limit])
 
     def told_in(self, health: WorkerHealth) -> WorkerHealth:
-        """Return the health with the failing shards in it."""
+        """Return ``health`` with the failing shards added."""
         return with_failing_shards(health, {key: shard for key, (_, shard) in self._in_order()})
 
     def _in_order(self) -> list[tuple[str, tuple[float, FailingShard]]]:
-        """Return the failing shards, the longest failing first."""
+        """Return the failing shards, beginning with the shard that has been failing for the longest time."""
         return sorted(self._shards.items(), key=lambda item: (item[1][0], item[0]))
 
 
 def with_failing_shards(health: WorkerHealth, shards: Mapping[str, FailingShard], more: int = 0) -> WorkerHealth:
-    """Return the health with the first few of ``shards``.
+    """Return ``health`` with the first ``MOST_FAULTS_TOLD`` of ``shards``.
 
-    The others are counted, together with ``more`` further shards.
+    The other shards are only counted, together with ``more`` further shards.
     """
     named = dict(itertools.islice(shards.items(), MOST_FAULTS_TOLD))
     return evolve(health, failing_shards=named, more_failing_shards=len(shards) - len(named) + more)
@@ -206,7 +215,7 @@ def with_failing_shards(health: WorkerHealth, shards: Mapping[str, FailingShard]
 def joined_health(streams: Mapping[str, WorkerHealth]) -> WorkerHealth:
     """Return the health of a worker, from the health of its ``streams``, by name.
 
-    With several, each reason names its stream.
+    If the worker has several streams, each reason names its stream.
     """
     if len(streams) == 1:
         return next(iter(streams.values()))
@@ -228,10 +237,11 @@ def _first_few(texts: Sequence[str]) -> str:
 
 
 class HealthWatch:
-    """Time since the calls of a running worker last succeeded. Owner thread; any thread may call ``judge``.
+    """The health of a running worker, from the time since its calls last succeeded.
 
-    Each kind of call has its own watchdog, so that none counts as successful because another is. The readers update
-    ``reads``: one success, of any shard, shows that the stream can be read.
+    Each kind of call has its own watchdog, so that the success of one kind does not hide the failures of another. The
+    consumers update ``reads``: one successful read, of any shard, shows that the stream can be read. Any thread may
+    call ``judge``; all other methods are for the owner thread.
     """
 
     def __init__(self, limit_millis: int, now: float, reads: CallWatchdog) -> None:
@@ -247,7 +257,7 @@ class HealthWatch:
         self.faults: FaultWatch = FaultWatch()
         self._has_scan_failed = False
         self._uncreated: set[str] = set()
-        """Leases to create that are not known to exist."""
+        """The keys of leases that the worker has asked to create and that are not known to exist."""
         self._writes_under_way = 0
         self._last_write_at = now
 
@@ -272,7 +282,7 @@ class HealthWatch:
                 self._writes.asked(now)
 
     def answered(self, answer: Answered[Any], now: float) -> None:
-        """Record that a call returned, with or without its result."""
+        """Record that a call has ended, with a result or with an error."""
         error = answer.error
         match answer.call:
             case ReadRows():
@@ -282,7 +292,7 @@ class HealthWatch:
                     self._created({row.lease_key for row in answer.value.rows}, now)
             case ReadSignals():
                 _note(self._signals, error, now)
-                # Reads of a few worker rows replace most scans, but not a scan that failed.
+                # Reads of a few worker rows replace most scans. After a failed scan, only another scan is a success.
                 if error is None and not self._has_scan_failed:
                     self._scans.succeeded(now)
             case ListShards():
@@ -300,14 +310,17 @@ class HealthWatch:
                 _note_write(self._writes, answer, now)
 
     def _creation_answered(self, lease_key: str, answer: Answered[WriteOutcome], now: float) -> None:
-        """Process the answer to a creation. A late one is ignored, because a scan has already shown the lease."""
+        """Record the result of the write that creates a lease.
+
+        Ignore a failure if a scan has already shown the lease.
+        """
         if answer.value is not WriteOutcome.UNCERTAIN:
             self._created({lease_key}, now)
         elif lease_key in self._uncreated:
             self._creations.failed(answer.error, now)
 
     def _created(self, lease_keys: set[str], now: float) -> None:
-        """Record that these leases exist or their shards are gone, so that their creation is not awaited any more."""
+        """Record that the leases exist, or that their shards are gone, so that their creation is no longer due."""
         if lease_keys & self._uncreated:
             self._uncreated -= lease_keys
             self._creations.succeeded(now)
@@ -315,19 +328,24 @@ class HealthWatch:
                 self._creations.asked(now)
 
     def watch(self, held: Iterable[HeldLease], now: float) -> None:
-        """Forget failures for leases that are gone, and note calls that leases wait for; called regularly."""
+        """Record whether leases wait for epochs. Forget the failed writes of a worker without leases after a while."""
         leases = list(held)
         if any(lease.reason is not None and lease.reason.cause is Cause.EPOCH for lease in leases):
             self._draws.asked(now)
         else:
             self._draws.succeeded(now)
-        # A held lease is renewed; a take that failed is tried again within a few seconds if it is still wanted.
+        # While a lease is held, its renewals show whether writes succeed. A take that failed is repeated within a few
+        # seconds if the lease is still wanted.
         is_idle = not (leases or self._writes_under_way)
         if is_idle and now - self._last_write_at > self._limit_seconds:
             self._writes.succeeded(now)
 
     def judge(self, now: float, *troubles: str) -> WorkerHealth:
-        """Return unhealthy if a kind of call has not succeeded within the limit or there is a trouble, else healthy."""
+        """Return the health of the worker.
+
+        The worker is unhealthy if ``troubles`` has a text, if a shard stands still, or if a kind of call has not
+        succeeded within the limit.
+        """
         watched = (
             self._scans,
             self._signals,
@@ -352,7 +370,7 @@ def _note(watch: CallWatchdog, error: Exception | Raised | None, now: float) -> 
 
 
 def _note_write(watch: CallWatchdog, answer: Answered[WriteOutcome], now: float) -> None:
-    """Record the answer to a write. A refusal is an answer: the table works."""
+    """Record the answer to a write. A refused write counts as success, because the table has answered."""
     if answer.value is WriteOutcome.UNCERTAIN:
         watch.failed(answer.error, now)
     else:
@@ -364,17 +382,17 @@ def _because(error: Exception | Raised | None) -> str:
 
 
 NOTABLE_QUEUEING_SECONDS = 1.0
-"""Wait for a thread after which a call is named in the shard's status."""
+"""The time for which a call waits for a thread before the status of its shard names the call."""
 
 MOST_STACK_LINES = 60
 """The largest number of lines of a stack that are logged, counted from the innermost call."""
 
 
 class CallUnderway(Protocol):
-    """A call into user code, or a read. Both times are monotonic seconds."""
+    """A call into user code, or a read. Its times are monotonic seconds."""
 
     started_at: float | None
-    """Time at which a thread began the call; ``None`` while the call waits for a thread."""
+    """The time at which a thread began the call; ``None`` while the call waits for a thread."""
     thread_id: int | None
 
     @property
@@ -387,11 +405,11 @@ class CallUnderway(Protocol):
 
     @property
     def queued_at(self) -> float:
-        """The time from which the wait for the call's end counts."""
+        """The time since which the shard has been waiting for the end of the call."""
 
 
 class CallWatch:
-    """Watches one kind of call of one shard, one call after the other."""
+    """A watch for slow calls of one kind, for one shard. It watches one call after the other."""
 
     def __init__(self, shard_id: str, warn_after_millis: int, limit_millis: int) -> None:
         self._shard_id = shard_id
@@ -402,9 +420,10 @@ class CallWatch:
         self._is_given_up = False
 
     def look(self, call: CallUnderway | None, name: str, now: float) -> str:
-        """Log the call if it takes long, again at each doubling; return why it is given up, once it exceeds the limit.
+        """Log a call that takes long; once it exceeds the limit, return the reason for which it is given up.
 
-        The reason is returned once for each call. At any other time the result is empty.
+        A long call is logged again each time its duration has doubled. The reason is returned once for each call;
+        otherwise the result is empty.
         """
         if call is not self._call:
             self._call, self._next_warning, self._is_given_up = call, self._warn_after_seconds, False
@@ -421,7 +440,7 @@ class CallWatch:
         return f"{text_of(self._reason(call, name, elapsed))}, over the limit of {self._limit_seconds:.0f} s"
 
     def delay_reason(self, call: CallUnderway | None, name: str, now: float) -> Reason | None:
-        """Return the reason that the shard waits for this call, or ``None`` if the wait is not long."""
+        """Return a reason that names ``call`` if the shard has waited for it for long; otherwise ``None``."""
         if call is None:
             return None
         notable = NOTABLE_QUEUEING_SECONDS if call.started_at is None else self._warn_after_seconds

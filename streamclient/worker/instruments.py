@@ -1,7 +1,7 @@
-"""Turns the events of a worker into metrics. Decisions do not depend on metrics.
+"""The metrics of a worker, made from its events. No decision depends on metrics.
 
-The coordinator shows every event with the commands that followed, and every second the state of all shards. Consumers
-and fetch threads report the few facts that are not events.
+The coordinator passes every event, with the resulting commands, to this module. Every second it also passes the
+statuses of all shards. Consumers and fetch threads report a few facts that are not events.
 """
 
 from __future__ import annotations
@@ -26,15 +26,16 @@ from streamclient.model import CheckpointPosition, Metric, ShardStatus
 from streamclient.tablestore.stream_api import RecordPage
 
 LINGER_SECONDS: Final = 120.0
-"""The time that the counters of a shard stay after it left this worker: twice the longest usual time between two
-scrapes, so that its last records are seen. Gauges are removed at once, because a stale gauge is wrong."""
+"""The time for which the counters of a shard stay after the shard has left this worker. It is twice the longest usual
+time between two scrapes, so that a scrape sees the last counts. Gauges are removed immediately, because a stale gauge
+is wrong."""
 
 LEASE_STATES: Final = ("running", "waiting", "finished")
-"""Values of the label ``state`` of ``streamclient_leases``. Each lease is in exactly one of them."""
+"""The values of the label ``state`` of ``streamclient_leases``. Each lease is in exactly one of these states."""
 
 
 NO_CAUSE: Final = "none"
-"""Value of the label ``cause`` for a shard without a reason."""
+"""The value of the label ``cause`` for a shard that makes progress. Only shards without progress have a cause."""
 
 FROM_ZERO: Final = (metric_table.RECORDS_PARKED, metric_table.STALLS)
 """The counters that are shown as 0 from the beginning. If a series begins with its first event, Prometheus sees no
@@ -43,17 +44,17 @@ increase."""
 
 @frozen(kw_only=True)
 class WorkerSample:
-    """The facts of a sample that concern the whole worker."""
+    """The measurements that concern the whole worker, taken at one time."""
 
     ahead_bytes: int
-    """The size of all pages read ahead."""
+    """The size of all pages read ahead, in bytes."""
     clock_slow_seconds: float
     unowned: int | None = None
     """The number of unfinished shards that no worker holds; ``None`` for workers that do not share leases."""
 
 
 class Gauges:
-    """Sets gauges from samples of all shards' statuses."""
+    """The gauges of a worker. They are set from the statuses of its shards, and removed when a shard has left."""
 
     def __init__(self, metrics: IMetrics) -> None:
         self._metrics = metrics
@@ -66,11 +67,11 @@ class Gauges:
         self._gone_at: dict[str, float] = {}
 
     def counts_of(self, shard_id: str) -> None:
-        """Record that the shard has counters from now on."""
+        """Record that the shard has counters. They are removed ``LINGER_SECONDS`` after the shard has left."""
         self._with_counts.add(shard_id)
 
     def sample(self, statuses: Mapping[str, ShardStatus], of_worker: WorkerSample, now: float) -> None:
-        """Set all gauges."""
+        """Set all gauges from ``statuses`` and ``of_worker``."""
         self._set_shards(metric_table.LAG_SECONDS, {key: status.lag_seconds for key, status in statuses.items()})
         seconds = {key: status.time_to_loss_seconds for key, status in statuses.items()}
         self._set_shards(metric_table.TIME_TO_LOSS_SECONDS, seconds)
@@ -82,7 +83,7 @@ class Gauges:
         self._forget_counts(statuses, now)
 
     def close(self) -> None:
-        """Clear all gauges, because the worker holds nothing any more. Its counters stay."""
+        """Clear all gauges, because the worker holds no lease any more. The counters stay."""
         for metric in self._last:
             self._set_shards(metric, {})
         self._set_totals({})
@@ -124,7 +125,7 @@ class Gauges:
 
 
 def _activity(status: ShardStatus) -> tuple[str, str, str]:
-    """Return the labels of ``streamclient_shards`` for a shard."""
+    """Return the values of the labels state, reason and cause of ``streamclient_shards`` for a shard."""
     cause = status.reasons[0].cause.value if status.reasons else NO_CAUSE
     return status.state.value.lower(), status.reason_kind.value, cause
 
@@ -136,31 +137,31 @@ def _lease_state(status: ShardStatus) -> str:
 
 
 SAMPLE_SECONDS = 1.0
-"""The interval at which gauges are set. A shard takes some ten microseconds, so a thousand shards cost a hundredth of a
-core."""
+"""The interval at which gauges are set. Each shard costs about ten microseconds, so a thousand shards cost a hundredth
+of a core."""
 
 END_NOT_STORED = "end_not_stored"
-"""The failure of a processor that let a shard end without storing the end, although it raised nothing."""
+"""The value of the label ``call`` for a processor that raised no error, but did not store the end of its shard."""
 
 MEANT_TO_WAIT = frozenset({ReasonKind.PARENTS, ReasonKind.PAUSED})
-"""The kinds of reasons for which a shard is not to be read yet. Such a wait is not a gap in reading."""
+"""The kinds of reasons for which a shard is not to be read yet. Such a wait does not count as a hand-over gap."""
 
 
 @frozen
 class _Waiting:
-    """A checkpoint that was requested."""
+    """A checkpoint that user code has requested and that is not answered yet."""
 
     kind: str
     since: float
 
 
 class Instruments:
-    """The metrics of one worker on one stream. Owner thread, except ``judged`` and ``measured``.
+    """The metrics of one worker on one stream. Owner thread only, except ``judged`` and ``measured``.
 
     Args:
-        metrics: the receiver of the metrics, with the labels of the worker filled in; it never raises.
-        worker_identifier: the worker whose received leases are counted.
-        held: held leases by key, a live view.
+        metrics: the receiver of the metrics, which adds the labels of the worker and never raises.
+        worker_identifier: the name of this worker, to recognize leases that were handed over to it.
+        held: the held leases by key, as a view that always shows the present leases.
         now: returns monotonic seconds.
     """
 
@@ -183,11 +184,12 @@ class Instruments:
         self._scan_asked_at: float | None = None
         self._handed_at: dict[str, float] = {}
         self.parked_records: Counter[str] = Counter()
-        """Number of records that were parked since the worker began, by shard; counted without metrics, too."""
+        """The number of records that were parked since the worker began, by shard; counted even if there are no
+        metrics."""
         for counter in FROM_ZERO:
             metrics.increment(counter, 0)
 
-    # --- what the coordinator shows --------------------------------------------------------------------------------
+    # --- reports of the coordinator --------------------------------------------------------------------------------
 
     def handled(self, event: Event, commands: Sequence[Command], now: float) -> None:
         """Record an event and the commands that followed from it."""
@@ -203,7 +205,7 @@ class Instruments:
         self._note_moves(event, commands)
 
     def sample(self, statuses: Mapping[str, ShardStatus], of_worker: WorkerSample) -> None:
-        """Record the present state of every held shard, and that of the worker."""
+        """Record the present state of every held shard and of the worker."""
         if self.is_on:
             for key in [key for key in self._handed_at if key in statuses]:
                 if statuses[key].reason_kind in MEANT_TO_WAIT:
@@ -211,13 +213,13 @@ class Instruments:
             self._gauges.sample(statuses, of_worker, self._now())
 
     def close(self) -> None:
-        """Record the end of the worker: waiting checkpoints are answered as unknown, and no lease is held any more."""
+        """Record the end of the worker. The outcome of waiting checkpoints is unknown, and no lease is held."""
         if self.is_on:
             for request_id in list(self._checkpoints):
                 self._checkpoint_answered(events.AnswerCheckpoint(request_id, CheckpointOutcome.UNKNOWN), self._now())
             self._gauges.close()
 
-    # --- what consumers tell ---------------------------------------------------------------------------------------
+    # --- reports of consumers ---------------------------------------------------------------------------------------
 
     def user_code_ended(self, shard_id: str, call: str, started_at: float, error: BaseException | None) -> None:
         """Record that a call into user code returned or raised."""
@@ -231,19 +233,19 @@ class Instruments:
             self._reads_again(shard_id, started_at)
 
     def accepted(self, shard_id: str, records: int) -> None:
-        """Record that user code accepted records."""
+        """Record that user code accepted ``records`` records."""
         if self.is_on:
             self._gauges.counts_of(shard_id)
             self._metrics.increment(metric_table.RECORDS_PROCESSED, records, shard=shard_id)
 
     def page_done(self, shard_id: str, size_bytes: int) -> None:
-        """Record that every record of a page was accepted or parked."""
+        """Count the bytes of a page, because every record of the page was accepted or parked."""
         if self.is_on:
             self._gauges.counts_of(shard_id)
             self._metrics.increment(metric_table.RECORDS_SIZE_BYTES, size_bytes, shard=shard_id)
 
     def caught_up(self, shard_id: str) -> None:
-        """Record a read that found nothing to deliver."""
+        """Record a read that found no record to deliver."""
         self._reads_again(shard_id, self._now())
 
     def redelivered(self) -> None:
@@ -251,12 +253,12 @@ class Instruments:
         self._metrics.increment(metric_table.REDELIVERIES)
 
     def parked(self, shard_id: str, records: int) -> None:
-        """Record that records are in the parking store."""
+        """Record that ``records`` records were stored in the parking store."""
         self.parked_records[shard_id] += records
         self._metrics.increment(metric_table.RECORDS_PARKED, records)
 
     def stalled(self) -> None:
-        """Record that a lease or a channel was let go because its consumer made no progress."""
+        """Record that the worker gave up a lease or a channel because its consumer made no progress."""
         self._metrics.increment(metric_table.STALLS)
 
     def suspected_loss(self, cause: str) -> None:
@@ -264,7 +266,7 @@ class Instruments:
         self._metrics.increment(metric_table.SUSPECTED_LOSSES, cause=cause)
 
     def restarted(self) -> None:
-        """Record that a new processor replaces another one."""
+        """Record that a shard got a new processor in place of its earlier processor."""
         self._metrics.increment(metric_table.RESTARTS)
 
     def end_not_stored(self) -> None:
@@ -274,11 +276,11 @@ class Instruments:
     # --- any thread ------------------------------------------------------------------------------------------------
 
     def judged(self, health: WorkerHealth) -> None:
-        """Record the health of the worker: every second, and when it fails or ends."""
+        """Record the health of the worker. Called every second, and when the worker fails or ends."""
         self._metrics.set(metric_table.UNHEALTHY, float(not health.is_healthy))
 
     def measured(self, read: Callable[[], RecordPage]) -> RecordPage:
-        """Carry out a read, count and time it, and return its page; raise what it raises."""
+        """Call ``read``, count and time it, and return its page; raise the error that it raises."""
         if not self.is_on:
             return read()
         started_at = self._now()
@@ -347,7 +349,10 @@ class Instruments:
     # --- leases that come and go -------------------------------------------------------------------------------------
 
     def _note_moves(self, event: Event, commands: Sequence[Command]) -> None:
-        """Count leases that come and go. They do so only by events and commands that name them."""
+        """Count leases that the worker has taken or lost.
+
+        Only leases that ``event`` or ``commands`` name are checked, because no other lease can have changed.
+        """
         for key in {_key_of(fact) for fact in (event, *commands)} - {""}:
             is_held = key in self._held
             if is_held and key not in self._known:
@@ -392,7 +397,7 @@ _ANSWERS: Mapping[type, Callable[[Instruments, Any, float], None]] = {
 
 
 def _key_of(fact: Event | Command) -> str:
-    """Return the lease that an event or command is about; empty if it is about all leases or none."""
+    """Return the key of the lease that an event or command concerns; empty if it concerns no lease or all leases."""
     match fact:
         case Answered(call):
             return _key_of(call)

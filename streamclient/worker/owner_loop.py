@@ -1,6 +1,7 @@
-"""The owner thread's inbox and timers: every change of a worker's state happens here, one step at a time.
+"""The inbox and timers of the owner thread, the one thread that changes a worker's state.
 
-Other threads hand functions over with ``post``; the owner runs them. Nothing else is shared, so nothing else is locked.
+Other threads hand functions over with ``post``, and the owner thread runs them. Only the inbox is shared between
+threads, so only the inbox is locked.
 """
 
 from __future__ import annotations
@@ -19,43 +20,45 @@ from streamclient.base.processes import Birthplace
 from streamclient.errors import StreamClientException, is_refused_thread
 
 INBOX_SIZE = 100_000
-"""The largest number of messages that wait for the owner. Each lease has at most a read, a user call, a write and a
-checkpoint under way, so this limit is reached only far beyond ten thousand leases. Then posting threads wait, which
-slows them down."""
+"""The largest number of messages that wait for the owner. Each lease has at most a read, a call of user code, a write
+and a checkpoint under way, so this limit is reached only far beyond ten thousand leases. At the limit, threads that
+post wait for room."""
 
 MESSAGES_PER_TURN = 256
-"""The largest number of messages in one turn. One request can carry the writes of a burst of that size, and timers stay
-punctual."""
+"""The largest number of messages that the owner handles in one turn. It is large, so that one request can carry the
+writes of many messages, and small enough for punctual timers."""
 
 LEAST_SLACK_SECONDS = 0.001
-"""The smallest slack for which a timer is moved so that it runs in one turn with others."""
+"""The smallest slack for which a timer is moved. The slack is the time by which a timer may run early, in the same turn
+as other timers."""
 
 LONGEST_WAIT_SECONDS = 1.0
-"""The longest wait of the owner. It limits how long the owner misses a condition that was not announced."""
+"""The longest time for which the owner waits for a message or a timer. After the wait, the owner also notices changes
+that no message has announced."""
 
 
 THREAD_PAUSE_SECONDS = 0.2
-"""Pause before another thread is requested after the system refused one: a small part of any lease duration, and long
-enough to cost little."""
+"""The pause before the owner requests a thread again, after the operating system has refused a thread. It is a small
+part of any lease duration, and long enough to cost little."""
 
 
 class Timer:
-    """One function to run later, unless it is cancelled."""
+    """A function to run at a later time, unless the timer is cancelled."""
 
     def __init__(self, deadline: float, function: Callable[[], None]) -> None:
         self.deadline = deadline
         self.function: Callable[[], None] | None = function
 
     def cancel(self) -> None:
-        """Cancel the timer. Owner thread only."""
+        """Prevent the function from running. Owner thread only."""
         self.function = None
 
 
 class Question:
     """A message whose sender waits for an answer.
 
-    Exactly one of the two functions runs, if the message was posted at all. ``answer`` runs in a turn of the owner;
-    ``refuse`` runs in the thread that closes the loop before that turn.
+    If the message was posted, exactly one of the two functions runs. ``answer`` runs in a turn of the owner. If the
+    loop is closed before that turn, ``refuse`` runs in the thread that closes it.
     """
 
     def __init__(self, answer: Callable[[], None], refuse: Callable[[], None]) -> None:
@@ -67,14 +70,15 @@ class Question:
 
 
 class OwnerLoop:
-    """A bounded inbox and a heap of timers, emptied by exactly one thread."""
+    """A bounded inbox of functions and a heap of timers. Exactly one thread runs them."""
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
         self.now = monotonic
         self._lock = threading.RLock()
-        """Guards the state. Code takes this lock itself, because through the condition it costs three times as much."""
+        """Guards the inbox and the flags. The code takes this lock directly, because taking it through the condition
+        costs three times as much."""
         self._changed = threading.Condition(self._lock)
-        """The condition of threads that wait for room."""
+        """The condition on which a posting thread waits for room in the inbox."""
         self._bell = threading.Lock()
         self._bell.acquire()
         self._is_asleep = False
@@ -85,7 +89,8 @@ class OwnerLoop:
         self._last: list[Callable[[], object]] = []
         self._inside: int | None = None
         self._unstarted: dict[Executor, deque[Callable[[], object]]] = {}
-        """Calls that wait because their pools have no thread, and pools that lack threads."""
+        """The calls that wait for a thread, by pool, in order. A pool without waiting calls is included if it lacks
+        threads."""
         self._refusal: tuple[float, str] | None = None
         self._birthplace = Birthplace()
         self._turned_at = monotonic()
@@ -93,19 +98,19 @@ class OwnerLoop:
     def post(
         self, message: Callable[[], None], timeout_seconds: float | None = None, *, is_urgent: bool = True
     ) -> bool:
-        """Let the owner run ``message``, and wake the owner if that is urgent. Usable from any thread.
+        """Let the owner run ``message``, and wake the owner if ``is_urgent``. Usable from any thread.
 
-        Waits while the inbox is full. Returns ``False`` if the loop is closed or the time ran out; then the message
-        will not run.
+        The call waits while the inbox is full. It returns ``False`` if the loop is closed or ``timeout_seconds`` have
+        passed; in these cases the message will not run.
 
         Raises:
-            ForkedError: this is a child of the process whose thread runs the loop.
+            ForkedError: this process is a forked child of the process whose thread runs the loop.
         """
         self._birthplace.require("a worker")
         with self._lock:
             if len(self._inbox) >= INBOX_SIZE:
                 if self.is_inside:
-                    raise StreamClientException(f"the owner would wait for itself: {len(self._inbox)} messages wait")
+                    raise StreamClientException(f"the owner's own inbox has no room: {len(self._inbox)} messages wait")
                 if not self._changed.wait_for(lambda: self._closed or len(self._inbox) < INBOX_SIZE, timeout_seconds):
                     return False
             if self._closed:
@@ -123,22 +128,22 @@ class OwnerLoop:
     def call_later(self, seconds: float, function: Callable[[], None], *, slack_seconds: float = 0.0) -> Timer:
         """Run ``function`` after ``seconds``. Owner thread only.
 
-        With slack the function may run earlier by up to ``slack_seconds``, in one turn with others that have slack and
-        are due then.
+        The function may run up to ``slack_seconds`` earlier, so that it runs in the same turn as other functions with
+        slack.
         """
         timer = Timer(_with_others(self.now() + max(0.0, seconds), slack_seconds), function)
         self._plan(timer)
         return timer
 
     def start(self, pool: Executor, submit: Callable[[], object]) -> None:
-        """Begin a call by ``submit``, which hands it to a pool. Owner thread only.
+        """Call ``submit``, which hands a call over to ``pool``. Owner thread only.
 
-        If the system refuses a thread and the pool has none, ``submit`` is repeated until the pool has one, so it must
-        not keep a part of a call that it refuses. Any other error of ``submit`` is raised.
+        If the pool has no thread and the system refuses one, the owner repeats ``submit`` until the pool has a thread.
+        So a ``submit`` that raises must have no effect. Any other error of ``submit`` is raised.
         """
         waiting = self._unstarted.get(pool)
         if waiting:
-            waiting.append(submit)  # in the order of arrival
+            waiting.append(submit)  # so that calls begin in the order of arrival
         elif not self._begins(submit):
             self._try_later(pool).append(submit)
         elif isinstance(pool, DaemonPool) and pool.is_short:
@@ -146,7 +151,7 @@ class OwnerLoop:
 
     @property
     def still_seconds(self) -> float:
-        """Seconds since the owner last made a turn; 0.0 for a closed loop. Usable from any thread.
+        """The seconds since the owner last made a turn; 0.0 for a closed loop. Usable from any thread.
 
         An owner that has nothing to do makes a turn every ``LONGEST_WAIT_SECONDS``.
         """
@@ -154,7 +159,7 @@ class OwnerLoop:
 
     @property
     def thread_trouble(self) -> str:
-        """The reason why calls do not begin, if the system refuses threads for them; otherwise empty.
+        """The error with which the system refuses threads, and the time since then; empty if threads are available.
 
         Usable from any thread.
         """
@@ -177,7 +182,7 @@ class OwnerLoop:
         return self._unstarted.setdefault(pool, deque())
 
     def _try_again(self) -> None:
-        """Try each pool up to its first refusal, because a system that refuses one thread refuses the next one too."""
+        """Begin the waiting calls of each pool, up to the first refusal of a thread."""
         for pool, waiting in list(self._unstarted.items()):
             while waiting and self._begins(waiting[0]):
                 waiting.popleft()
@@ -189,10 +194,10 @@ class OwnerLoop:
             self.call_later(THREAD_PAUSE_SECONDS, self._try_again)
 
     def at_end(self, function: Callable[[], object]) -> None:
-        """Run ``function`` after all other work of this turn, or at once if the loop is closed. Owner thread only.
+        """Run ``function`` at the end of this turn, or immediately if the loop is closed. Owner thread only.
 
-        This is for functions that wake another thread: woken earlier, that thread would contend with the rest of the
-        turn for the interpreter, which costs several times what the waking does.
+        Use this method for a function that wakes another thread. A thread that is woken earlier contends with the rest
+        of the turn for the interpreter. That costs several times as much as the wake-up itself.
         """
         if self._closed:
             function()
@@ -202,13 +207,13 @@ class OwnerLoop:
     def call_every(self, seconds: float, function: Callable[[], None]) -> None:
         """Run ``function`` now and at a fixed rate until the loop closes.
 
-        Owner thread only, or before that thread exists. The rate does not drift: each run is due whole intervals after
-        the first. Only one of the missed runs is made up for.
+        Only for the owner thread, or before the owner thread exists. The rate does not drift, because each run is due a
+        whole number of intervals after the first run. If several runs were missed, the function runs once for all.
         """
         first = self.now()
 
         def run() -> None:
-            # Planned first, so that an error in the function does not end the rate.
+            # The next run is planned first, so that an error in ``function`` does not end the series of runs.
             due = _next_multiple(first, seconds, self.now())
             self._plan(Timer(due, run))
             function()
@@ -220,30 +225,31 @@ class OwnerLoop:
 
     @property
     def is_inside(self) -> bool:
-        """Whether the calling thread is in a turn now."""
+        """Whether the calling thread is inside a turn of this loop."""
         return self._inside == threading.get_ident()
 
     @property
     def is_closed(self) -> bool:
-        """Whether the loop runs nothing any more."""
+        """Whether the loop was closed and runs no function any more."""
         return self._closed
 
     @property
     def next_timer(self) -> float | None:
-        """Time at which the earliest timer is due, if there is one."""
+        """The time at which the earliest timer is due; ``None`` without timers."""
         while self._timers and self._timers[0][2].function is None:
             heapq.heappop(self._timers)
         return self._timers[0][0] if self._timers else None
 
     @property
     def has_messages(self) -> bool:
-        """Whether a turn would find something to run at once."""
+        """Whether a message, or a function given to ``at_end``, waits to be run."""
         return bool(self._inbox or self._last)
 
     def turn(self, longest_wait_seconds: float, look: Callable[[], object] = lambda: None) -> None:
-        """Wait for a message or a timer, at most ``longest_wait_seconds``, and run what is due. Owner thread only.
+        """Wait for a message or a timer, at most ``longest_wait_seconds``, and run all functions that are due.
 
-        ``look`` is called once after messages and timers; functions of ``at_end`` run after it.
+        ``look`` is called once after messages and timers. The functions given to ``at_end`` run after ``look``. Owner
+        thread only.
         """
         self._enter()
         try:
@@ -257,7 +263,7 @@ class OwnerLoop:
             self._inside = None
 
     def close(self) -> None:
-        """Close the loop: later posts return ``False``, and questions that still wait are refused."""
+        """Close the loop: refuse all waiting questions, and let later calls of ``post`` return ``False``."""
         with self._lock:
             self._closed = True
             self._unstarted.clear()
@@ -283,18 +289,18 @@ class OwnerLoop:
             self._is_asleep = True
         if not self._bell.acquire(timeout=wait_seconds):
             with self._lock:
-                if not self._is_asleep:  # rung just after the time ran out
+                if not self._is_asleep:  # ``_ring`` ran just after the wait had timed out
                     self._bell.acquire()
                 self._is_asleep = False
 
     def _ring(self) -> None:
-        """Wake the owner. The lock is held. The bell is a lock, because a condition costs far more."""
+        """Wake the owner; the caller holds the lock. The bell is a lock, because a condition costs far more."""
         if self._is_asleep:
             self._is_asleep = False
             self._bell.release()
 
     def _run_messages(self) -> None:
-        """Run messages one at a time: if a message raises, those after it stay in the inbox."""
+        """Run messages one at a time. If a message raises, the messages after it stay in the inbox."""
         inbox = self._inbox
         for _ in range(MESSAGES_PER_TURN):
             if not inbox:
@@ -320,12 +326,15 @@ class OwnerLoop:
                 function()
 
     def _run_last(self) -> None:
-        """Run the functions of ``at_end``, also those added meanwhile. If one raises, the rest run in the next turn."""
+        """Run the functions given to ``at_end``, including functions that are added meanwhile.
+
+        If a function raises, the remaining functions run in the next turn.
+        """
         while self._last:
             self._last.pop(0)()
 
     def _enter(self) -> None:
-        """Enter a turn; raise if a second thread or a nested call would corrupt the state."""
+        """Enter a turn; raise if another thread or an outer call is already in a turn."""
         me = threading.get_ident()
         if self._inside is not None:
             raise StreamClientException(f"thread {me} entered the owner loop while thread {self._inside} is inside")
@@ -333,16 +342,17 @@ class OwnerLoop:
 
 
 def _next_multiple(first: float, seconds: float, now: float) -> float:
-    """Return the first moment after ``now`` that is whole intervals after ``first``."""
+    """Return the first time after ``now`` that is a whole number of intervals of ``seconds`` after ``first``."""
     number = math.floor((now - first) / seconds) + 1
     due = first + number * seconds
     return due if due > now else first + (number + 1) * seconds  # the division may have been rounded down
 
 
 def _with_others(deadline: float, slack_seconds: float) -> float:
-    """Return the last moment, up to ``deadline``, on a grid that is not wider than the slack.
+    """Return ``deadline``, rounded down to a multiple of a step of at most ``slack_seconds``.
 
-    All grids are powers of two, so that the moments of a wide grid are also on the narrow ones.
+    All steps are powers of two, so a multiple of a large step is also a multiple of each smaller step. So timers with
+    different slack often get the same time.
     """
     if slack_seconds < LEAST_SLACK_SECONDS:
         return deadline
@@ -351,24 +361,24 @@ def _with_others(deadline: float, slack_seconds: float) -> float:
 
 
 class Driven(Protocol):
-    """An owner of state that is stepped until it is finished."""
+    """An object that owns state, and makes steps until it is finished."""
 
     @property
     def is_finished(self) -> bool:
-        """Whether nothing is left to do, or no time is left for it."""
+        """Whether this object has no work left, or no time left for its work."""
 
     def step(self) -> None:
-        """Wait for an event, and do what follows from it."""
+        """Wait for an event, and handle it."""
 
     def fail(self, error: Exception) -> None:
-        """End, without trusting the state any more."""
+        """End this object without relying on its state, because the state may be corrupt after ``error``."""
 
 
 def drive(owner: Driven, failed: Callable[[Exception], None], look: Callable[[], None] = lambda: None) -> None:
-    """Step ``owner`` until it is finished, calling ``look`` before each step.
+    """Let ``owner`` make steps until it is finished, and call ``look`` before each step.
 
-    ``failed`` is called at once with the first error, after which the owner ends as well as it still can; a second
-    error is raised.
+    If a step raises an error, call ``failed`` and ``owner.fail`` with the error, and go on until the owner is finished.
+    If another step raises, raise its error.
     """
     has_failed = False
     while not owner.is_finished:

@@ -1,4 +1,4 @@
-"""The shared resources of all shards' reads: threads for the most urgent reads first, and bytes for reading ahead."""
+"""The threads and the prefetch memory that the reads of all shards of a worker share."""
 
 from __future__ import annotations
 
@@ -15,46 +15,48 @@ from streamclient.base.pools import once, start_call
 from streamclient.worker.owner_loop import OwnerLoop
 
 FAIR_TURN = 4
-"""One read in this many is the read that has waited longest. So shards with a large lag never starve the others."""
+"""The interval, in reads, at which a thread does the oldest read instead of the most urgent read. So urgent shards
+never starve the other shards."""
 
 PATIENT_SECONDS = 0.05
-"""Time for which a patient read is left to the threads at work. A thread does some dozens of reads of idle shards in
-that time, and the fewer threads contend for the interpreter, the less each read costs."""
+"""The time for which a *patient* read, which is not urgent, waits for a busy thread before another thread is requested.
+In this time a thread does dozens of reads of idle shards. Each read costs less when fewer threads contend for the
+interpreter."""
 
 
 class ReadQueue:
-    """Orders the reads of all shards of a worker before they go to a pool. Thread-safe.
+    """The queue in which the reads of all shards of a worker wait for the threads of a pool. Thread-safe.
 
-    The pool gets one task per read, and a task that has a thread does the read that is most urgent then. A *patient*
-    read gets no task while a thread is at work: the first thread that is free does it. ``hurry`` requests more threads
-    once a read has been patient for long enough, so that no read waits for the slow read of another shard.
+    The pool gets one task per read. As soon as a thread runs a task, the task does the most urgent read. A *patient*
+    read gets no task while a thread is at work: the first thread that becomes free does the read. Once a patient read
+    has waited long enough, ``hurry`` requests more threads, so that no read waits for the slow read of another shard.
     """
 
     def __init__(self, pool: Executor) -> None:
         self.pool: Executor = once(pool)
         self._lock = threading.Lock()
         self._waiting: dict[int, Callable[[], object]] = {}
-        """Waiting reads, in the order of arrival."""
+        """The waiting reads by number, in the order of arrival."""
         self._by_loss: list[tuple[float, int]] = []
         self._patient: deque[tuple[float, int]] = deque()
-        """The deadlines of patient reads that wait for a thread at work. As in ``_by_loss``, some of these reads may
-        already be done."""
+        """The deadlines of patient reads that wait for a thread at work. Some of these reads may already be done."""
         self._coming = 0
-        """The number of tasks that no thread has begun. For the same number of waiting reads, a thread is coming."""
+        """The number of tasks in the pool that no thread has begun. Each task will do at least one waiting read."""
         self._at_work = 0
         self._numbers = itertools.count()
         self._turns = itertools.count(1)
 
     @property
     def has_waiting(self) -> bool:
-        """Whether some read has not begun."""
+        """Whether any read waits for a thread."""
         return bool(self._waiting)
 
     def submit(self, loss_micros: float, call: Callable[[], object], patient_until: float | None = None) -> None:
-        """Queue a read.
+        """Queue a read. Among all waiting reads, a read with a smaller ``loss_micros`` is more urgent.
 
-        Its own thread does it; a patient read is left to any thread that is free before ``patient_until``. If the pool
-        refuses, its error is raised and the read is forgotten.
+        Without ``patient_until``, request a thread for the read. Otherwise, while threads are at work, leave the read
+        to the first thread that becomes free before ``patient_until``. If the pool refuses the task, forget the read
+        and raise the pool's error.
         """
         with self._lock:
             number = next(self._numbers)
@@ -70,14 +72,14 @@ class ReadQueue:
         except Exception:
             with self._lock:
                 if self._waiting.pop(number, None) is None:
-                    return  # a thread at work has taken it
+                    return  # a thread at work has already taken this read
             raise
 
     def hurry(self, now: float) -> bool:
-        """Request more threads if a read was patient for long enough; return whether any read is unfinished.
+        """Request more threads if a patient read has waited long enough; return whether any read is unfinished.
 
-        Each call requests as many threads as are at work already, at least one. If reads are slow, few such steps start
-        all of them; if one read hangs, the next thread does the rest.
+        Each call requests as many threads as are at work already, but at least one. If all reads are slow, a few calls
+        start all of them. If only one read hangs, one more thread does the other reads.
         """
         wanted = 0
         with self._lock:
@@ -87,7 +89,7 @@ class ReadQueue:
                 wanted = min(len(self._waiting) - self._coming, max(1, self._at_work))
                 self._coming += wanted
             is_busy = bool(self._waiting or self._at_work)
-        with suppress(Exception):  # the next call requests them again
+        with suppress(Exception):  # the next call of ``hurry`` requests the threads again
             self._send_for(wanted)
         return is_busy
 
@@ -101,7 +103,7 @@ class ReadQueue:
                 raise
 
     def _work(self) -> None:
-        """Do one read in a thread, and then the reads for which no other thread comes."""
+        """Do one read in this thread, and afterwards the waiting reads for which no other task was sent."""
         with self._lock:
             self._coming -= 1
             self._at_work += 1
@@ -117,7 +119,7 @@ class ReadQueue:
                 call = self._next()
 
     def _next(self) -> Callable[[], object] | None:
-        """Return the read to do now; ``None`` if no work is left for this thread. The lock is held."""
+        """Return the read to do now; ``None`` if no work is left for this thread. The caller holds the lock."""
         if len(self._waiting) <= self._coming:
             self._at_work -= 1
             return None
@@ -134,10 +136,10 @@ class ReadQueue:
 
 
 class OwnerReads:
-    """The reads of one owner's shards, on their way to the queue. Owner thread only.
+    """The access of one stream's owner to the worker's ``ReadQueue``. Owner thread only.
 
-    While a patient read is under way, the owner looks at the queue regularly, and processes answers that did not wake
-    the owner.
+    While a patient read is under way, the owner checks the queue regularly. In the same turn, the owner processes pages
+    that have arrived without waking it.
     """
 
     def __init__(self, queue: ReadQueue, loop: OwnerLoop) -> None:
@@ -146,7 +148,7 @@ class OwnerReads:
         self._is_looking = False
 
     def submit(self, loss_micros: float, call: Callable[[], object], *, is_patient: bool = False) -> None:
-        """Run a read as soon as a thread is free for it."""
+        """Queue a read. A patient read may wait ``PATIENT_SECONDS`` for a busy thread before it gets another thread."""
         until = self._loop.now() + PATIENT_SECONDS if is_patient else None
         self._loop.start(self._queue.pool, partial(self._queue.submit, loss_micros, call, until))
         if not is_patient:
@@ -156,7 +158,7 @@ class OwnerReads:
             self._loop.call_later(PATIENT_SECONDS, self._look)
 
     def is_last(self) -> bool:
-        """Return whether no further read waits for a thread that has finished one. Usable from any thread."""
+        """Return whether the queue contains no waiting read. Usable from any thread."""
         return not self._queue.has_waiting
 
     def _look(self) -> None:
@@ -166,7 +168,7 @@ class OwnerReads:
 
 
 class Claim:
-    """Bytes set aside for one page: requested, then granted, then given back once. Made by ``PrefetchBudget``."""
+    """A reservation of bytes for one page, which ``PrefetchBudget`` grants immediately or later."""
 
     def __init__(self, budget: PrefetchBudget, size_bytes: int, granted: Callable[[Claim], object]) -> None:
         self._budget = budget
@@ -176,19 +178,19 @@ class Claim:
         self.is_over = False
 
     def settle(self, size_bytes: int) -> None:
-        """Record that the page has come with this size."""
+        """Record that the page has come, with the size ``size_bytes``."""
         self._budget.settle(self, size_bytes)
 
     def release(self) -> None:
-        """Give the bytes back, or withdraw the request. Repeating it is harmless."""
+        """Give the granted bytes back, or withdraw a claim that is not granted. A second call is harmless."""
         self._budget.release(self)
 
 
 class PrefetchBudget:
-    """A bound for the sum of bytes set aside, granted first to the shard that has least. Thread-safe.
+    """A limit for the bytes of all pages read ahead. The shard with the fewest bytes gets bytes first. Thread-safe.
 
-    The size of a page is known only when it has come. Until then its shard sets aside the size of the largest page that
-    it has seen. So the sum may be exceeded by the excess of a page over all pages before it in its shard.
+    The size of a page is known only when the page has come. Until then the shard reserves the size of its largest page
+    so far. So the limit may be exceeded if a page is larger than all earlier pages of its shard.
     """
 
     def __init__(self, total_bytes: int) -> None:
@@ -200,17 +202,17 @@ class PrefetchBudget:
 
     @property
     def used_bytes(self) -> int:
-        """Bytes that are set aside now."""
+        """The number of bytes that are reserved now."""
         return self._used_bytes
 
     def claim(self, size_bytes: int, own_bytes: int, granted: Callable[[Claim], object]) -> Claim:
-        """Request bytes.
+        """Request ``size_bytes`` for the next page of a shard that has reserved ``own_bytes`` already.
 
-        The returned claim says whether they are granted at once. If not, ``granted`` is called once, in a thread that
-        gives bytes back, unless the claim is released first.
+        The returned claim says whether the bytes are granted immediately. If they are not, ``granted`` is called once,
+        in a thread that gives bytes back, unless the claim is released first.
 
-        The request with the smallest ``own_bytes`` comes first; among equals, the oldest. A page larger than the whole
-        budget is granted when nothing else is set aside.
+        The request with the smallest ``own_bytes`` comes first; among equal requests, the oldest. A page larger than
+        the whole budget is granted when no other bytes are reserved.
         """
         claim = Claim(self, size_bytes, granted)
         with self._lock:
@@ -223,7 +225,7 @@ class PrefetchBudget:
         return claim
 
     def settle(self, claim: Claim, size_bytes: int) -> None:
-        """Settle a claim; see ``Claim``."""
+        """Replace the reserved size of ``claim`` by ``size_bytes``, the size of the page that has come."""
         with self._lock:
             if claim.is_granted and not claim.is_over:
                 self._used_bytes += size_bytes - claim.size_bytes
@@ -232,7 +234,7 @@ class PrefetchBudget:
         _announce(served)
 
     def release(self, claim: Claim) -> None:
-        """Release a claim; see ``Claim``."""
+        """Give the bytes of ``claim`` back, or withdraw the claim if it is not granted. A second call is harmless."""
         with self._lock:
             if claim.is_granted and not claim.is_over:
                 self._used_bytes -= claim.size_bytes
@@ -241,7 +243,7 @@ class PrefetchBudget:
         _announce(served)
 
     def _serve(self) -> list[Claim]:
-        """Grant the first claims of the queue while they have room; return the granted claims, to be announced."""
+        """Grant the first claims of the queue, as many as the limit allows, and return these claims."""
         served = []
         while self._queue:
             first = self._queue[0][2]
@@ -262,6 +264,6 @@ class PrefetchBudget:
 
 
 def _announce(served: Iterable[Claim]) -> None:
-    """Announce grants outside the lock, because a receiver may request bytes again."""
+    """Call ``granted`` of each claim. The caller does not hold the lock, because ``granted`` may request bytes."""
     for claim in served:
         claim.granted(claim)

@@ -1,4 +1,4 @@
-"""Ways for a program to run something until it ends: a ``with`` block, waiting, Ctrl-C and SIGTERM."""
+"""The ways in which a program runs a worker or daemon until its end: a ``with`` block, ``wait``, Ctrl-C and SIGTERM."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ little."""
 
 AWAKE_SECONDS = 0.2
 """The longest single wait of the main thread. A signal that the system gives to another thread, or that comes just
-before a wait begins, does not interrupt that wait; its handler runs when the wait returns."""
+before a wait begins, does not interrupt that wait. So its handler runs only when the wait returns."""
 
 
 def wait_awake(event: threading.Event, timeout: float | None = None) -> bool:
-    """Wait for an event, and for signals; return whether the event is set."""
+    """Wait for ``event``, and let signal handlers run meanwhile; return whether the event is set."""
     give_up_at = None if timeout is None else time.monotonic() + timeout
     while True:
         left = AWAKE_SECONDS if give_up_at is None else min(AWAKE_SECONDS, give_up_at - time.monotonic())
@@ -42,19 +42,19 @@ def wait_awake(event: threading.Event, timeout: float | None = None) -> bool:
 
 
 STUCK_SECONDS = 10.0
-"""The longest time without a turn of an owner that is not stuck: an idle one makes a turn each second, and a busy one
-needs milliseconds."""
+"""The time without a turn after which an owner thread counts as stuck. An idle owner makes a turn each second, and a
+busy owner needs milliseconds for a turn."""
 
 EXIT_CODE_OF_SIGTERM = 128 + signal.SIGTERM
-"""Exit code of a program that SIGTERM asked to end, as shells and container runtimes expect it."""
+"""The exit code of a program that SIGTERM has ended, as shells and container runtimes expect it."""
 
 
 class EndedBySigterm:
     """A block of the main thread in which SIGTERM raises ``SystemExit(143)``, once. Further signals change nothing.
 
-    Other threads get no signals, so the object changes nothing there. Nor does it if the program has its own handler or
-    ignores the signal. Objects may be left in any order; the oldest one that is inside handles the signal. A child of
-    the process has none.
+    The object does nothing in another thread, because other threads get no signals. It also does nothing if the program
+    has its own handler or ignores the signal. Blocks may be left in any order. The block that was entered first and is
+    not left yet handles the signal. In a forked child, all blocks count as left.
     """
 
     _inside: ClassVar[list[EndedBySigterm]] = []
@@ -74,14 +74,17 @@ class EndedBySigterm:
         return self
 
     def defer(self) -> None:
-        """Record that the block is about to end. A signal that comes now is raised when the block has ended."""
+        """Record that the block is about to end.
+
+        A signal that comes from now on raises only when the block has ended.
+        """
         self._is_deferred = True
 
     def leave(self) -> None:
-        """End the block without raising anything. Usable from any thread, and in a collection of garbage.
+        """End the block without raising an error. Usable from any thread, and in a garbage collection.
 
-        Only the main thread can restore a handler. Until it does, with the next object or signal, the handler of a
-        block that another thread left acts as if it were not there.
+        Only the main thread can restore a handler. If another thread has left the block, the main thread restores the
+        handler when it next enters or leaves a block, or gets the signal, which is then passed on.
         """
         self._has_left = True
         if threading.current_thread() is threading.main_thread():
@@ -108,15 +111,18 @@ class EndedBySigterm:
         return self._noted()
 
     def _noted(self) -> SystemExit | None:
-        """Note that the signal has come; return what it raises."""
+        """Note that SIGTERM has come; return the error to raise for it, if any."""
         self._has_come = True
         return None if self._is_deferred else SystemExit(EXIT_CODE_OF_SIGTERM)
 
     @classmethod
     def _settle(cls) -> None:
-        """Forget the blocks that were left. If the program does not handle the signal, the oldest other block does."""
+        """Forget the blocks that were left.
+
+        Install the handler of the oldest remaining block, unless the program has its own handler.
+        """
         left = [each for each in cls._inside if each._is_left]
-        # A collection of garbage may leave another block here, and come in here as well.
+        # A garbage collection at this point may leave another block, and call this method within this call.
         cls._inside[:] = [each for each in cls._inside if not each._is_left]
         for each in left:
             if each._is_installed:
@@ -133,9 +139,9 @@ _until = checks.function("without arguments")
 class Running(Probed):
     """The common part of ``Worker``, ``TunnelWorker`` and ``TunnelDaemon``.
 
-    As a context manager it runs in its own thread until the block is left. If the block is in the program's main
-    thread, SIGTERM raises ``SystemExit(143)`` in the block, so that it is left and everything ends in order; see
-    ``ClientConfig.end_on_sigterm``.
+    As a context manager, the object runs in its own thread until the block is left. If the block is in the program's
+    main thread, SIGTERM raises ``SystemExit(143)`` in the block, so that the block is left and the object ends in
+    order; see ``ClientConfig.end_on_sigterm``.
     """
 
     def __init__(self, *, end_on_sigterm: bool) -> None:
@@ -143,13 +149,13 @@ class Running(Probed):
         self._ends_on_sigterm = end_on_sigterm
         self._sigterm = EndedBySigterm(end_on_sigterm)
         self._birthplace: Birthplace | None = None
-        """The process in which this object runs; ``None`` before it runs."""
+        """The process in which this object runs or has run; ``None`` before the run."""
 
     def _require_here(self) -> None:
-        """Refuse use in a forked child: the threads do not exist there, and locks may be held for ever.
+        """Refuse the use of this object in a forked child. A child has no threads, and may have locks that stay held.
 
         Raises:
-            ForkedError: this is a child of the process in which it runs.
+            ForkedError: this process is a forked child of the process in which the object runs.
         """
         if self._birthplace is not None:
             self._birthplace.require(f"the {type(self).__name__}")
@@ -161,10 +167,10 @@ class Running(Probed):
 
     @property
     def liveness(self) -> WorkerHealth:
-        """Whether every owner thread has made a turn within 10 s. If not, only a restart of the process helps.
+        """Whether every owner thread has made a turn within the last 10 s. If not, only a restart of the process helps.
 
-        Usable from any thread. An outage of the service changes nothing in that, nor does the end: a process that ends
-        in order must not be killed for it.
+        Usable from any thread. An outage of the service does not change this value. After its end the object counts as
+        alive, because a process that ends in order must not be killed.
         """
         self._require_here()
         loops = {} if self._ended.is_set() else self._owner_loops()
@@ -186,22 +192,22 @@ class Running(Probed):
         )
 
     def wait(self, timeout: float | None = None, *, until: Callable[[], bool] | None = None) -> bool:
-        """Wait until this object has ended or ``until`` returns true. Do not call it in the object's own thread.
+        """Wait until this object has ended or ``until`` returns true. Do not call ``wait`` in the object's own thread.
 
-        So a caller that waits for work of a worker is also woken if the worker dies first.
+        If the object ends before ``until`` returns true, the wait ends as well.
 
         Args:
             timeout: the longest wait in seconds; ``None`` for no limit.
-            until: the condition to wait for, for example ``event.is_set``; called in this thread some twenty times a
+            until: the condition to wait for, for example ``event.is_set``; called in this thread about twenty times a
                 second.
 
         Returns:
-            Whether ``until`` returned true. Without ``until``, whether the object has ended. ``False`` after the
-            time-out, or if the object was shut down before it ran.
+            Whether ``until`` has returned true; without ``until``, whether the object has ended.
 
         Raises:
             ConfigurationError: ``until`` is async or a generator.
-            StreamClientError: as ``run``, if it has failed and ``until`` has not returned true.
+            StreamClientError: the same error as from ``run``, if the object has failed and ``until`` has not returned
+                true.
         """
         checks.optional(_until).require("until", until)
         self._require_here()
@@ -221,7 +227,7 @@ class Running(Probed):
         return True
 
     def __enter__(self: Self) -> Self:  # noqa: PYI019  # typing.Self came with Python 3.11
-        """Run in a thread of its own.
+        """Run the object in a thread of its own.
 
         Raises:
             StreamClientException: the object has already run, or was shut down.
@@ -232,7 +238,7 @@ class Running(Probed):
             self._begin_in_thread()
         except BaseException as error:
             try:
-                if not isinstance(error, Exception):  # a signal, which may have come when it was already running
+                if not isinstance(error, Exception):  # a signal, which may have come after the thread had begun
                     sigterm.defer()
                     self._end_thread()
             finally:
@@ -244,7 +250,7 @@ class Running(Probed):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Shut down; raise the error that made this object fail, as ``run`` does, unless the block itself raises."""
+        """Shut the object down; raise the error that made it fail, as ``run`` does, unless the block itself raises."""
         self._require_here()
         self._sigterm.defer()
         try:
@@ -256,11 +262,11 @@ class Running(Probed):
 
     @abstractmethod
     def _begin_in_thread(self) -> None:
-        """Start the thread."""
+        """Start the thread in which the object runs."""
 
     @abstractmethod
     def _end_thread(self) -> None:
-        """Shut down, and wait for the thread as long as a shutdown may take."""
+        """Shut the object down, and wait for its thread as long as a shutdown may take."""
 
     @abstractmethod
     def _owner_loops(self) -> Mapping[str, OwnerLoop]:
@@ -268,7 +274,7 @@ class Running(Probed):
 
     @abstractmethod
     def _has_failed(self) -> bool:
-        """Return whether an error has ended it, or a part of it."""
+        """Return whether an error has ended the object or a part of it, such as one stream."""
 
     @abstractmethod
     def _raise_failure(self) -> None:

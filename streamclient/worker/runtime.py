@@ -1,4 +1,4 @@
-"""The surroundings of a worker, replaceable in tests: clocks, waits, dice, names, and the threads of all streams."""
+"""The clocks, waits, random numbers and threads of a worker. Tests and the simulator replace them."""
 
 from __future__ import annotations
 
@@ -18,43 +18,45 @@ from streamclient.core.consumer.reading_pace import WorkerPace
 from streamclient.worker.read_calls import PrefetchBudget, ReadQueue
 
 USER_THREADS = 256
-"""The largest number of threads of the default executor. A thread is made only while all others are inside user code,
-so the limit is reached only if this many processors block at once; further shards then wait for their turn."""
+"""The largest number of threads of the default executor. A thread is made only while all other threads are inside user
+code. So the limit is reached only if as many processors block at the same time. Further shards then wait for a
+thread."""
 
 JOIN_SECONDS = 1.0
-"""The time for which a worker that has ended waits for its own idle threads. Threads inside a hanging call are left:
-they are daemons and keep no process alive."""
+"""The time for which a worker that has ended waits for the end of its threads. Threads inside a hanging call may stay
+longer: they are daemons and keep no process alive."""
 
 
 def wait(event: threading.Event, seconds: float) -> bool:
-    """Wait for an event; return whether it is set."""
+    """Wait for ``event``, at most ``seconds``; return whether the event is set."""
     return event.wait(seconds)
 
 
 def new_identifier() -> str:
-    """Return a name that no other acquisition has."""
+    """Return a new and unique name for an acquisition of a lease."""
     return str(uuid.uuid4())
 
 
 @frozen(kw_only=True)
 class Runtime:
-    """The surroundings of a worker: everything except decisions and calls to the service."""
+    """The clocks, waits, random numbers and pools that a worker uses."""
 
     monotonic: Callable[[], float] = time.monotonic
-    """Returns seconds that never step; every age and deadline is measured by it."""
+    """A function that returns seconds of a clock that is never set. The worker measures every age and deadline by this
+    clock."""
     wall_micros: Callable[[], int] = now_micros
-    """Returns microseconds since 1970 by this machine's clock. It is never compared with the clock of another machine,
-    except for the end of a pause, which an operator sets as a time."""
+    """A function that returns microseconds since 1970 by this machine's clock. The worker never compares this time with
+    the clock of another machine, except at the end of a pause, which an operator sets as a time."""
     wait: Callable[[threading.Event, float], bool] = wait
-    """Waits for an answer in a user thread. A simulated runtime lets time pass here."""
+    """A function that waits for an answer in a user thread. In a simulation, it lets the simulated time pass."""
     new_identifier: Callable[[], str] = new_identifier
     dice: random.Random = field(factory=random.Random)
     make_pool: Callable[[str, int], Executor] = DaemonPool
-    """Makes a pool from a name and its largest number of threads."""
+    """A function that makes a pool from a name and the largest number of its threads."""
 
 
 class Deadline:
-    """One time limit shared by all steps of a longer action, so that their total time is bounded."""
+    """A time limit for all steps of a longer action together."""
 
     def __init__(self, monotonic: Callable[[], float], seconds: float) -> None:
         self._monotonic = monotonic
@@ -62,17 +64,17 @@ class Deadline:
 
     @property
     def seconds_left(self) -> float:
-        """Seconds that are left, never below zero."""
+        """The seconds until the deadline, never below zero."""
         return max(0.0, self._at - self._monotonic())
 
     @property
     def is_over(self) -> bool:
-        """Whether no time is left."""
+        """Whether the deadline has passed."""
         return self._monotonic() >= self._at
 
 
 class SharedParts:
-    """The shared parts of a worker's streams: threads, the pace of reading, and the bytes for reading ahead."""
+    """The resources that the streams of a worker share: threads, the pace of reading, and the memory for pages."""
 
     def __init__(
         self, worker_identifier: str, client_config: ClientConfig, executor: Executor | None, runtime: Runtime
@@ -95,7 +97,7 @@ class SharedParts:
         self._own_pools = [self.scan_pool, self.status_pool, self.renew_pool, self.fetch_pool, *own_executor]
 
     def close(self) -> None:
-        """Stop every thread that is not inside a hanging call."""
+        """Stop all threads, except threads inside a hanging call."""
         for pool in self._own_pools:
             pool.shutdown(wait=False, cancel_futures=True)
         for pool in self._own_pools:

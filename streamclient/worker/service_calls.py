@@ -1,6 +1,6 @@
-"""Carries out the commands that need the service, outside the owner thread, and reports each as one event.
+"""The calls to the service that the owner's commands request. Each result comes back to the owner as an event.
 
-Commands of one turn are sent in groups.
+The calls run outside the owner thread. The writes that are requested in one turn of the owner are sent in groups.
 """
 
 from __future__ import annotations
@@ -47,50 +47,52 @@ from streamclient.worker.owner_loop import OwnerLoop
 Each = TypeVar("Each")
 
 RENEWALS_PER_REQUEST = 200
-"""The largest number of rows in one BatchWriteRow."""
+"""The largest number of heartbeats in one BatchWriteRow request. The service accepts no more rows in a request."""
 
 HEARTBEATS = (WriteKind.RENEW, WorkerWriteKind.BEAT)
-"""Writes that are sent together, before and apart from the others."""
+"""The kinds of writes that keep leases and the worker's session alive. They are sent before all other writes."""
 
 OTHER_WRITES_PER_REQUEST = 50
-"""The largest number of takes, checkpoints and hand-overs in one group. Groups are small and sent side by side, so that
-even a lease manager that makes one request per write answers each within a second or so."""
+"""The largest number of takes, checkpoints and hand-overs in one group. Groups are small, and are sent at the same
+time. So even a lease manager that makes one request per write completes each group within about a second."""
 
 DRAWS_PER_REQUEST = 100
-"""The largest number of rows in one BatchGetRow."""
+"""The largest number of leases for which epochs are drawn together. The service reads no more rows in one request."""
 
 
 @frozen(kw_only=True)
 class ServiceCalls:
-    """The owner's calls. Methods are called in the owner thread and return at once; ``emit`` is called there too.
+    """The owner's calls to the service.
 
-    Every call is made once. The lease manager and the stream API repeat what is worth repeating before they fail;
-    another layer of retries would multiply with theirs. The reaction to a failure is a decision, so ``Holdings`` makes
-    it.
+    All methods are called in the owner thread, and return immediately. Each result is later passed to ``emit``, in that
+    thread.
+
+    Every call is made once. The lease manager and the stream API retry failed requests themselves, so another layer of
+    retries would multiply the requests. ``Holdings`` decides how to react to a failure.
     """
 
     stream_id: str
     store: LeaseStore
     directory: WorkerDirectory | None = None
-    """The worker rows of the store, if it keeps any."""
+    """The access to the store's worker rows; ``None`` if the store keeps no worker rows."""
     notes: OrderNotes | None = None
-    """The audit rows of the store, if it keeps any."""
+    """The access to the store's audit rows; ``None`` if the store keeps no audit rows."""
     stream_api: StreamApi
     loop: OwnerLoop
     scan_pool: Executor
-    """The threads for reads of the status table and of the list of shards. Such a read repeats itself, and a user's
-    retry strategy may be slow. So no write waits for them: a lease whose write waits is not renewed."""
+    """The threads for reads of the status table and of the list of shards. A read may be retried for long by the user's
+    retry strategy. Writes have other threads, because a lease expires if its renewal waits."""
     status_pool: Executor
-    """The threads for writes to the status table except heartbeats."""
+    """The threads for writes to the status table, except heartbeats."""
     renew_pool: Executor
-    """The threads for heartbeats alone."""
+    """The threads for heartbeats, so that other writes do not delay them."""
     fetch_pool: Executor
     emit: Callable[[Event], None]
     wall_micros: Callable[[], int]
     _waiting: list[Any] = field(init=False, factory=list)
 
     def put(self, command: Command) -> None:
-        """Carry a command out: at once, or together with others of its kind at the end of the turn."""
+        """Carry ``command`` out immediately, or at the end of the turn together with other commands of its kind."""
         match command:
             case ReadRows():
                 self.read_rows()
@@ -110,11 +112,11 @@ class ServiceCalls:
                 self._waiting.append(command)
 
     def drop(self) -> None:
-        """Drop all waiting commands."""
+        """Drop all commands that wait for the end of the turn."""
         self._waiting.clear()
 
     def flush(self) -> None:
-        """Send all waiting commands: many rows cost the table one request."""
+        """Send all waiting commands in groups, because one request may carry many rows."""
         waiting: dict[type, list[Any]] = {}
         for command in self._waiting:
             waiting.setdefault(_GROUPS[type(command)], []).append(command)
@@ -129,25 +131,25 @@ class ServiceCalls:
             self.forget_epochs([command.lease_key for command in waiting[ForgetEpoch]])
 
     def read_rows(self) -> None:
-        """Scan the status table."""
+        """Read all leases and all worker rows from the status table."""
         self._call(ReadRows(), self._scanned, self.scan_pool)
 
     def read_signals(self, worker_ids: tuple[str, ...]) -> None:
-        """Read the rows of some workers."""
+        """Read the rows of the workers ``worker_ids``."""
         directory = self.directory
         if directory is not None:
             self._call(ReadSignals(worker_ids), lambda: tuple(directory.read_workers(worker_ids)), self.scan_pool)
 
     def wake_workers(self, worker_ids: tuple[str, ...]) -> None:
-        """Make other workers scan."""
+        """Wake other workers, so that they scan the status table."""
         self._call(WakeWorkers(worker_ids), partial(self._wake, worker_ids), self.status_pool)
 
     def read_row(self, lease_key: str) -> None:
-        """Read one row of the status table."""
+        """Read the row of the lease ``lease_key`` from the status table."""
         self._call(ReadRow(lease_key), partial(self._row, lease_key), self.scan_pool)
 
     def note_order(self, note: NoteOrder) -> None:
-        """Store the end of an operator's order. In a store without audit rows, do nothing."""
+        """Store the outcome of an operator's order as an audit row. If the store has no audit rows, do nothing."""
         self._call(note, partial(self._note, note), self.status_pool)
 
     def list_shards(self) -> None:
@@ -155,7 +157,7 @@ class ServiceCalls:
         self._call(ListShards(), self._described, self.scan_pool)
 
     def write(self, writes: Sequence[LeaseWrite | WorkerWrite]) -> None:
-        """Send writes of different rows, heartbeats together and the others together."""
+        """Send writes of different rows in groups. Heartbeats have their own groups and threads."""
         renewals = [write for write in writes if write.kind in HEARTBEATS]
         others = [write for write in writes if write.kind not in HEARTBEATS]
         for group in _groups(renewals, RENEWALS_PER_REQUEST):
@@ -164,20 +166,20 @@ class ServiceCalls:
             self._start(self.status_pool, partial(self._send, group))
 
     def draw_epochs(self, lease_keys: Sequence[str]) -> None:
-        """Draw epochs for different leases, many with one request."""
+        """Draw a new epoch for each of ``lease_keys``, with one request for up to ``DRAWS_PER_REQUEST`` leases."""
         for group in _groups(lease_keys, DRAWS_PER_REQUEST):
             self._start(self.status_pool, partial(self._draw, group))
 
     def forget_epochs(self, lease_keys: Sequence[str]) -> None:
-        """Drop the epochs of shards that left the stream."""
+        """Drop the stored epochs of shards that have left the stream."""
         self._start(self.status_pool, partial(self.store.forget_epochs, lease_keys))
 
     def resolve_and_create(self, command: ResolveAndCreate) -> None:
-        """Look up the first checkpoint, then create the row with it."""
+        """Look up the first position of a shard, and create its lease with that position as the checkpoint."""
         self._start(self.fetch_pool, partial(self._resolve, command))
 
     def _scanned(self) -> Scan:
-        # Leases first: a verdict on a worker is conclusive only for leases that were read before it.
+        # Read the leases first: a worker's row is conclusive only for leases that were read before that row.
         rows = tuple(_checked("list_leases", Lease, row) for row in _listed("list_leases", self.store.list_leases()))
         workers = None if self.directory is None else tuple(self.directory.list_workers())
         return Scan(rows, self.wall_micros(), workers)
@@ -210,11 +212,11 @@ class ServiceCalls:
         self._start(pool, run)
 
     def _start(self, pool: Executor, call: Callable[[], object]) -> None:
-        """Begin a call as soon as the pool has a thread for it."""
+        """Run ``call`` in ``pool``. If the system refuses the pool a thread, the owner retries later."""
         self.loop.start(pool, partial(start_call, pool, call))
 
     def _send(self, writes: Sequence[LeaseWrite | WorkerWrite]) -> None:
-        # Taken before the request is sent: a lease is valid from then on, however late the answer.
+        # The lease duration counts from this time, before the request is sent, however late the response comes.
         sent_at = self.loop.now()
         answers = _answers(self.directory or self.store, writes)
         self.loop.post(partial(self._report, writes, answers, sent_at))
@@ -256,10 +258,10 @@ class ServiceCalls:
 
 
 def _as_error(raised: BaseException) -> Exception:
-    """Return the error that a call raised, as an answer to it.
+    """Return ``raised`` as the error with which its call is answered; wrap an error such as ``SystemExit``.
 
-    ``SystemExit``, for example of a user's lease manager, ends nothing in a pool's thread; without an answer, the owner
-    would wait for the call for ever.
+    A user's lease manager may raise even ``SystemExit``. The owner must get an answer then as well, because without an
+    answer it would wait for the call forever.
     """
     return raised if isinstance(raised, Exception) else StreamClientException(f"the call raised {described(raised)}")
 
@@ -273,7 +275,7 @@ def _listed(call: str, answer: Iterable[Each]) -> Iterable[Each]:
 
 
 def _checked(call: str, kind: type[Each], answer: object) -> Each:
-    """Return a valid answer. An answer that breaks its promise counts as that call's failure, not as the owner's."""
+    """Return ``answer`` if it is an instance of ``kind``; otherwise raise an error that names ``call``."""
     if isinstance(answer, kind):
         return answer
     checks.done(call, answer)
@@ -283,7 +285,7 @@ def _checked(call: str, kind: type[Each], answer: object) -> Each:
 
 
 def _answers(store: Any, writes: Sequence[LeaseWrite | WorkerWrite]) -> Sequence[WriteAnswer]:
-    """Return one answer per write, even from a store that breaks its promise never to raise."""
+    """Send ``writes``, and return one answer per write, even if the store breaks its contract and raises."""
     try:
         answers: Sequence[WriteAnswer] = list(checks.done("write_many", store.write_many(writes), may_yield=True))
     except BaseException as error:
@@ -304,4 +306,4 @@ _GROUPS: Mapping[type, type] = {
     DrawEpoch: DrawEpoch,
     ForgetEpoch: ForgetEpoch,
 }
-"""Commands that wait for the end of a turn, and the kind with which they are sent, in this order."""
+"""The commands that wait for the end of a turn. The value is the group in which a command is sent."""

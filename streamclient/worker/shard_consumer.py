@@ -1,6 +1,6 @@
-"""Runs the consumer of one shard: carries out its machine's commands, and reports their results. Owner thread only.
+"""The consumer of one shard, which carries out the decisions of ``streamclient.core.consumer``. Owner thread only.
 
-``streamclient.core.consumer`` decides; the fetch pool, the user's executor, timers and the parking store are here.
+The consumer uses the fetch pool, the executor, timers and the parking store, and reports each result as an event.
 """
 
 from __future__ import annotations
@@ -42,30 +42,30 @@ _log = logs.logger(__name__)
 LEVELS = {Severity.INFO: logging.INFO, Severity.WARNING: logging.WARNING, Severity.ERROR: logging.ERROR}
 
 IDLE_SLACK = 0.05
-"""The largest share of its pause by which an idle shard is read earlier, if other shards are read at that time. No
-record waits longer, and fifty shards that pause for seconds need few turns of threads."""
+"""The largest part of an idle shard's pause by which the shard may be read early, together with other shards. An early
+read delays no record, and fifty idle shards then wake the threads only a few times."""
 
 LEAST_PATIENT_PAUSES = 5
-"""A read is patient if its pause was at least this many times its allowed wait for a thread."""
+"""The smallest pause, in multiples of ``PATIENT_SECONDS``, after which a read may wait for a busy thread."""
 
 _OF_PARKING = {Cause.CALL_QUEUED: Cause.PARKING_QUEUED, Cause.CALL_RUNS: Cause.PARKING_RUNS}
-"""Causes for a call of the parking store, instead of those for other calls."""
+"""The causes to show while a call of the parking store waits or runs, by the causes to show for other calls."""
 
 
 class ShardConsumer:
-    """One consumer of one shard, from ``StartConsumer`` to ``ConsumerStopped``."""
+    """A consumer of one shard, from the command ``StartConsumer`` to the event ``ConsumerStopped``."""
 
     def __init__(self, start: StartConsumer, around: ConsumerParts, turn: ReadingTurn | None = None) -> None:
         config = around.config
         self.shard_info: ShardInfo = evolve(start.shard_info, table_name=around.table_name)
         self.shard_id: str = start.shard_info.shard_id
         self.own_info: ShardInfo = evolve(start.shard_info, lease_identifier=start.identifier)
-        """The shard, with this consumer's own id as ``lease_identifier``. In ``shard_info``, several successive
-        consumers have the same identifier."""
+        """The shard, with this consumer's own id as ``lease_identifier``. In ``shard_info``, successive consumers of
+        one acquisition have the same identifier."""
         self.machine: ConsumerMachine = ConsumerMachine(
             start, config, around.dice, record_id=record_id, key_text=key_text, table_pace=around.pace
         )
-        """The machine that decides, to be read only; only this consumer sends it events."""
+        """The machine that decides for this consumer. Only this class sends events to it; other code only reads it."""
         self._start = start
         self._around = around
         self._turn = turn or AlwaysInTurn()
@@ -76,10 +76,10 @@ class ShardConsumer:
         self._fetcher: DataFetcher | None = None
         self._read_visit = self._end_visit = 0
         self._is_patient = False
-        """Whether the next read follows a pause whose exact length does not matter."""
+        """Whether the next read may wait for a busy thread, because a long pause precedes it anyway."""
         self._call: UserCall | None = None
         self._answer: Any = None
-        """Result of the call under way. Its thread sets it."""
+        """The result of the present call of user code. The thread of the call sets it."""
         self._timer: Timer | None = None
         warn_after = config.limits.slow_processor_warning_millis
         self._call_watch = CallWatch(self.shard_id, warn_after, config.limits.user_code_limit_millis)
@@ -88,17 +88,17 @@ class ShardConsumer:
     # --- the coordinator's requests ------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """Start the first processor."""
+        """Start the consumer: let its machine make the first processor."""
         self._handle(consumer_events.Began())
 
     def stop(self, reason: ShutdownReason) -> None:
-        """End as soon as no user code runs. A stronger reason replaces a weaker one."""
+        """Stop the consumer as soon as no user code runs. A stronger reason replaces the reason of an earlier call."""
         self._handle(consumer_events.StopAsked(reason))
 
     def abandon(self) -> None:
-        """Give up: the worker ends without waiting for user code that still runs, which can store nothing any more.
+        """Abandon user code that still runs, because the worker ends. From now on, that code can store no position.
 
-        A call that no thread has begun never runs.
+        If no thread has begun the present call, the call never runs.
         """
         if self._call is not None:
             self._call.cancel()
@@ -108,25 +108,25 @@ class ShardConsumer:
             self._session.close("the worker ended before the processor did")
 
     def checkpoint_requested(self) -> None:
-        """Record that a checkpoint was sent; exactly one ``checkpoint_answered`` follows."""
+        """Record that a checkpoint request was sent. One call of ``checkpoint_answered`` follows."""
         self._handle(consumer_events.CheckpointAsked())
 
     def checkpoint_answered(self, ticket: CheckpointTicket, outcome: CheckpointOutcome) -> None:
-        """Record that a checkpoint was stored, prepared or refused."""
+        """Record the outcome of a checkpoint request: whether it was stored, prepared or refused."""
         self._handle(consumer_events.CheckpointAnswered(outcome, ticket.value, ticket.progress, ticket.pending))
 
     def was_read_up_to(self, micros: int) -> None:
-        """Record the time of the position at which the shard was begun, unless a later time is already known."""
+        """Record that all records before the time ``micros`` were read, unless a later time is already known."""
         self._backlog.was_read_up_to(micros, self._around.loop.now())
 
     def accept_loss(self) -> TrimmedRange | None:
-        """Go on at the oldest record that is left, if the shard stopped for lost records; return the accepted loss."""
+        """Let a shard that stopped because of lost records go on; return the range of the lost records."""
         lost = self.machine.lost
         self._handle(consumer_events.LossAccepted())
         return lost
 
     def obey(self, orders: tuple[RecordOrder, ...]) -> None:
-        """Obey the operators' orders about records, which replace the former ones."""
+        """Obey ``orders``, the operators' present orders about records, instead of all earlier orders."""
         self._handle(consumer_events.OrdersGiven(orders))
 
     def end_judged(self, answer: AnswerEnd) -> None:
@@ -134,7 +134,7 @@ class ShardConsumer:
         self._handle(consumer_events.EndJudged(self._end_visit, answer.is_shown, answer.since_read, answer.detail))
 
     def status(self, now: float) -> ShardStatus:
-        """Return the status of the shard."""
+        """Return the status of the shard at the monotonic time ``now``, with the reasons for which it waits."""
         machine = self.machine
         report = self._around.facts.report(self._backlog, now, machine.backoff.poll_interval)
         status = ShardStatus(
@@ -152,7 +152,7 @@ class ShardConsumer:
         return because(status, tuple(consumer_reasons(machine, self._hold_ups(now), now, is_reading=is_reading)))
 
     def watch(self, now: float) -> None:
-        """Log slow calls; if a call for the shard exceeds its limit, give up the lease."""
+        """Log slow calls; if a call for the shard exceeds its limit, report that the consumer makes no progress."""
         name = "" if self._call is None else self._call.name
         reasons = (
             self._call_watch.look(self._call, name, now),
@@ -163,26 +163,26 @@ class ShardConsumer:
                 self._around.stalled(self.own_info, reason)
 
     def reads_for(self, now: float) -> float:
-        """Return how long the awaited read has been under way, in seconds; 0.0 if no read is awaited."""
+        """Return the seconds for which the awaited read has been under way; 0.0 if no read is awaited."""
         is_reading = self._fetcher is not None and self.machine.phase is Phase.READING
         reading = self._fetcher.reading if self._fetcher is not None and is_reading else None
         return 0.0 if reading is None or reading.started_at is None else now - reading.started_at
 
     @property
     def has_set_aside(self) -> bool:
-        """Whether all records after the stored position were parked or skipped, and there are such records."""
+        """Whether all records after the last requested checkpoint were parked or skipped; ``False`` without records."""
         return self._session is not None and self._session.checkpointer.has_set_aside
 
     @property
     def ahead_bytes(self) -> int:
-        """Size of the pages read ahead."""
+        """The size of the pages read ahead, in bytes."""
         return 0 if self._fetcher is None else self._fetcher.ahead_bytes
 
     def __repr__(self) -> str:
         return repr(self.machine)
 
     def _hold_ups(self, now: float) -> Iterator[Reason]:
-        """Yield the slow calls that are worth telling."""
+        """Yield the reasons for which the shard waits: for its turn, a slow call, or a checkpoint."""
         phase, turn, delay = self.machine.phase, self._turn.hold_up(), None
         if self._call is not None:
             delay = self._call_watch.delay_reason(self._call, self._call.name, now)
@@ -197,7 +197,7 @@ class ShardConsumer:
     # --- events and commands -------------------------------------------------------------------------------------
 
     def _handle(self, event: ConsumerEvent) -> None:
-        """Handle an event and all that follows from it, in order: some commands are answered at once."""
+        """Handle ``event``, and afterwards, in order, all events that its handling has caused."""
         self._events.append(event)
         if self._is_handling:
             return
@@ -225,7 +225,7 @@ class ShardConsumer:
 
     @property
     def _present(self) -> ProcessorSession | ReceiverSession:
-        """The present processor with its checkpointer; there must be one."""
+        """The session of the present processor; raise if the consumer has no processor."""
         if self._session is None:
             raise ValueError(f"{self!r} has no processor")
         return self._session
@@ -270,7 +270,7 @@ class ShardConsumer:
         )
 
     def _call_processor(self, name: str, work: Callable[..., None]) -> None:
-        """Call the processor in the executor, or hand the call over to the receiver."""
+        """Run ``work`` in the executor, or hand the call over to the receiver if the shard has a receiver."""
         if isinstance(self._session, ReceiverSession):
             user_code = self._around.user_code
             self._call = user_code.hand_over(name, self.shard_id, work, self._returned, self._given_back)
@@ -339,7 +339,7 @@ class ShardConsumer:
 
     @property
     def _reader(self) -> DataFetcher:
-        """The fetcher of the present processor; there must be one."""
+        """The fetcher of the present processor; raise if the consumer has no fetcher."""
         if self._fetcher is None:
             raise ValueError(f"{self!r} has not started reading")
         return self._fetcher
@@ -400,7 +400,7 @@ class ShardConsumer:
         self._timer = self._around.loop.call_later(command.seconds, time_came, slack_seconds=slack_seconds)
 
     def _time_came(self, visit: int) -> None:
-        """Go on after a pause. Reading and processing wait for their turn first; a stop ends that wait at once."""
+        """Go on after a pause. To go on with a page, first wait for the shard's turn; a stop ends this wait."""
         self._timer = None
         go_on = partial(self._handle, consumer_events.TimeCame(visit))
         if self.machine.phase is Phase.WAITING:

@@ -1,7 +1,7 @@
-"""Statuses of shards, for the worker's program and for operators, and the facts for them. Used in the owner thread.
+"""The statuses of shards, for the worker's program and for operators. Owner thread only.
 
-Information for operators is sent in the worker's row with heartbeats, so it costs no request; unchanged information
-costs no bytes either.
+The heartbeats carry the information for operators in the worker's row, so it costs no request. Unchanged information is
+not sent.
 """
 
 from __future__ import annotations
@@ -26,44 +26,41 @@ from streamclient.model import ShardState, ShardStatus, ShutdownReason
 from streamclient.worker.health import CallWatchdog
 
 FRESH_MARGIN_SECONDS = 5.0
-"""A caught-up shard is read again within its interval. If it was not read for this much longer, the shard is
-held up, and records that may have come meanwhile count as unread."""
+"""The time by which the next read of a caught-up shard may be late. If the read is later than that, the shard counts as
+held up, and as having unread records."""
 
 
 class StreamFacts:
-    """The stream's retention, and an estimate of the service's time."""
+    """The facts that all shards of a stream share: its retention, and an estimate of the service's time."""
 
     def __init__(self, wall_micros: Callable[[], int]) -> None:
         self._wall_micros = wall_micros
         self._clock = RecordClock()
         self.reads: CallWatchdog = CallWatchdog("no read of the stream succeeded")
-        """Time since a read of any shard last succeeded."""
+        """The watchdog that measures the time since a read of any shard succeeded."""
         self.expiration_micros: int | None = None
-        """The stream's retention in microseconds; ``None`` until the stream was described."""
+        """The stream's retention in microseconds; ``None`` until the service has described the stream."""
 
     def described(self, expiration_hours: int | None) -> None:
-        """Process the answer of DescribeStream."""
+        """Keep the retention that DescribeStream has returned, in hours; ``None`` changes nothing."""
         if expiration_hours is not None:
             self.expiration_micros = expiration_hours * MICROS_PER_HOUR
 
     def saw(self, record_micros: int, now: float) -> None:
-        """Record that a record of time ``record_micros`` was read."""
+        """Record that a record with the write time ``record_micros`` was read."""
         self._clock.saw(record_micros, now)
 
     def service_micros(self, now: float) -> int:
-        """Return an estimate of the service's time."""
+        """Return an estimate of the service's time, in microseconds since 1970."""
         return self._clock.micros(self._wall_micros(), now)
 
     def clock_slow_seconds(self, now: float) -> float:
-        """Return by how many seconds, at least, records are newer than this machine's clock; 0.0 if none is."""
+        """Return the seconds by which this machine's clock is at least slow; 0.0 if no record shows a slow clock."""
         wall_micros = self._wall_micros()
         return max(0, self._clock.micros(wall_micros, now) - wall_micros) / MICROS_PER_SECOND
 
     def report(self, backlog: Backlog, now: float, poll_interval: float = 0.0) -> RetentionReport:
-        """Return lag and time to loss of a shard with the backlog ``backlog``.
-
-        The shard is read every ``poll_interval`` seconds.
-        """
+        """Return the lag and time to loss of a shard with ``backlog`` that is read every ``poll_interval`` seconds."""
         return backlog.report(
             now,
             self.service_micros(now),
@@ -72,16 +69,16 @@ class StreamFacts:
         )
 
     def loss_micros(self, backlog: Backlog) -> float:
-        """Return when the shard's oldest unread record will be deleted.
+        """Return the time when the shard's oldest unread record will leave the stream, in microseconds since 1970.
 
-        A smaller time is more urgent; an unknown one counts as now.
+        A smaller time is more urgent. The result is 0.0, the most urgent time, if that record is unknown.
         """
         unread_micros = backlog.unread_micros
         return 0.0 if unread_micros is None else float(unread_micros + (self.expiration_micros or 0))
 
 
 def lease_status(held: HeldLease, facts: StreamFacts, now: float) -> ShardStatus:
-    """Return the status of a shard without a consumer. Its lag grows meanwhile, as far as its stored progress tells."""
+    """Return the status of a shard without a consumer. The lag is computed from the progress that the lease stores."""
     progress = held.lease.progress
     backlog = Backlog(None if progress is None or held.lease.is_finished else progress.record_micros or None)
     report = facts.report(backlog, now)
@@ -97,7 +94,7 @@ def lease_status(held: HeldLease, facts: StreamFacts, now: float) -> ShardStatus
 
 
 def joined_status(held: HeldLease | None, of_consumer: ShardStatus) -> ShardStatus:
-    """Return the status of a shard with a consumer. Reasons of the lease, such as a hand-over, come first."""
+    """Return the consumer's status with the reason of the lease, such as a hand-over, before all other reasons."""
     if held is None or held.reason is None:
         return of_consumer
     return because(of_consumer, (held.reason, *of_consumer.reasons))
@@ -106,7 +103,10 @@ def joined_status(held: HeldLease | None, of_consumer: ShardStatus) -> ShardStat
 def consumer_reasons(
     machine: ConsumerMachine, hold_ups: Iterable[Reason], now: float, *, is_reading: bool
 ) -> Iterator[Reason]:
-    """Yield everything that holds up a shard with a consumer, most important first; ``hold_ups`` are its slow calls."""
+    """Yield the reasons that hold up a shard with a consumer, the most important first.
+
+    ``hold_ups`` are the reasons that the machine does not know: a turn, a slow call or a checkpoint.
+    """
     if machine.is_lost:
         yield Reason(Cause.LEASE_LOST)
     if machine.reason is not None:
@@ -120,10 +120,7 @@ def consumer_reasons(
 
 
 def _next_try(machine: ConsumerMachine, now: float, *, is_reading: bool) -> Reason | None:
-    """Return when a failure is followed by a new try.
-
-    Failure and time are shown together, so that neither is shown alone.
-    """
+    """Return the reason that says when a failed shard is tried again; ``None`` if no try is planned."""
     phase, cause = machine.phase, None if machine.reason is None else machine.reason.cause
     if machine.is_asking:
         return Reason(Cause.STRATEGY_ASKED)
@@ -131,7 +128,7 @@ def _next_try(machine: ConsumerMachine, now: float, *, is_reading: bool) -> Reas
         what = "start" if phase is Phase.BACKING_OFF else "attempt"
         return Reason(Cause.NEXT_TRY, what, f"{max(0.0, machine.resume_at - now):.1f} s")
     if phase is Phase.CLOSING and not machine.is_final and not machine.halt_reason:
-        is_end = machine.closing is ShutdownReason.TERMINATE  # an end that is not stored counts as one more failure
+        is_end = machine.closing is ShutdownReason.TERMINATE  # a shard that ends without a stored end counts as failed
         unless = ", unless the end is stored before" if is_end else ""
         pause = machine.backoff.next_restart_seconds(more_failures=int(is_end))
         return Reason(Cause.NEXT_TRY, "start", f"at least {pause:.1f} s{unless}")
@@ -144,16 +141,16 @@ def _next_try(machine: ConsumerMachine, now: float, *, is_reading: bool) -> Reas
 
 
 def because(status: ShardStatus, reasons: tuple[Reason, ...]) -> ShardStatus:
-    """Return the status with these reasons and the fields that follow from them."""
+    """Return ``status`` with ``reasons`` instead of its own reasons, and with the fields that depend on reasons."""
     if not reasons and not status.reasons:
         return status
     return evolve(status, reasons=reasons, reason=text_of(*reasons), reason_kind=kind_of(reasons))
 
 
 def over_status(status: ShardStatus, over: Reason | None) -> ShardStatus:
-    """Return the status as it is on a failed or ended worker, if ``over`` says so.
+    """Return ``status`` with the reason ``over`` for which the worker has ended; without ``over``, return it unchanged.
 
-    Nothing of the shard moves any more.
+    After the end of a worker, no shard makes progress on this worker.
     """
     if over is None or status.state is ShardState.SHUTDOWN_COMPLETE:
         return status
@@ -163,19 +160,19 @@ def over_status(status: ShardStatus, over: Reason | None) -> ShardStatus:
 
 
 STAND_IN_ROWS = frozenset({Cause.FINISHED, Cause.PARENT})
-"""Causes that are not published, because the lease rows show them. Besides, the text about a parent changes with each
-heartbeat of its owner."""
+"""The causes that are not sent to operators, because the lease rows show them. Also, the text about a parent would
+change with each heartbeat of the parent's owner."""
 
 
 COST_SECONDS = 60.0
-"""The shortest time over which a worker states its cost. The information is written once in that time, not with each
-heartbeat, and a burst of checkpoints is spread over it."""
+"""The shortest time, in seconds, over which a worker adds up its cost for operators. So the cost is not written with
+each heartbeat, and it includes quiet times as well as bursts of checkpoints."""
 
 
 class PublishedInfo:
-    """Makes the text with the information for operators, and remembers the last text.
+    """The information for operators in the worker's row, as a JSON text.
 
-    ``costs`` returns all that was asked of the service so far; without it, the text says nothing about costs.
+    ``costs`` returns the cost of all requests so far. Without ``costs``, the text contains no cost.
     """
 
     def __init__(
@@ -199,7 +196,7 @@ class PublishedInfo:
 
     @property
     def text(self) -> str:
-        """The present information."""
+        """The latest text, as ``changed`` returned it; at first, a text without shards."""
         return self._last
 
     def changed(
@@ -213,10 +210,10 @@ class PublishedInfo:
         set_aside: Iterable[str] = (),
         now: float = 0.0,
     ) -> str | None:
-        """Return the text for this state at ``now`` (monotonic seconds); ``None`` if it is unchanged.
+        """Return the text for the given state at ``now`` (monotonic seconds); ``None`` if the text is unchanged.
 
-        ``set_aside`` are the shards in which all records after the stored position were parked or skipped; the text
-        names those of them that are caught up.
+        ``set_aside`` are the shards in which all records after the last requested checkpoint were parked or skipped.
+        The text names only the caught-up shards of ``set_aside``.
         """
         parked_of = self._latest_parked(parked or {}, now)
         info = evolve(
@@ -237,7 +234,7 @@ class PublishedInfo:
         return text
 
     def _latest_cost(self) -> Cost | None:
-        """Return the cost of the latest time of at least ``COST_SECONDS``."""
+        """Return the cost of the latest complete period of at least ``COST_SECONDS``; ``None`` before the first."""
         if self._costs is not None:
             total = self._costs()
             latest = total.since(self._counted)
@@ -246,7 +243,10 @@ class PublishedInfo:
         return self._cost
 
     def _latest_parked(self, parked: Mapping[str, int], now: float) -> Mapping[str, int]:
-        """Return the numbers of parked records: the first at once, later ones as rarely as the cost."""
+        """Return the numbers of parked records by shard.
+
+        After the first parked record, the numbers change at most every ``COST_SECONDS``.
+        """
         if parked != self._parked and (not self._parked or now - self._parked_at >= COST_SECONDS):
             self._parked, self._parked_at = dict(parked), now
         return self._parked

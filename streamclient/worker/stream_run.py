@@ -1,4 +1,4 @@
-"""One stream of a worker: looked up, assembled, and driven until its last lease is handed over."""
+"""One stream of a worker, from the look-up of its tables until its last lease is handed over."""
 
 from __future__ import annotations
 
@@ -45,16 +45,19 @@ Result = TypeVar("Result")
 
 SHORTEST_PAUSE_MILLIS = 200
 LONGEST_PAUSE_MILLIS = 20_000
-"""The longest pause between the tries of a worker that starts during an outage of the service. It tries without end,
-because it is started to run."""
+"""The longest pause between two attempts of a call with which a worker starts. During an outage of the service, the
+worker repeats the call until it succeeds."""
 
 
-class StoppedEarly(Exception):  # not an error: a request that was granted
-    """The worker was stopped before it had begun."""
+class StoppedEarly(Exception):  # not an error, because the program asked for the stop
+    """The worker was stopped before it had begun to read the stream."""
 
 
 class Persistence:
-    """Repeats an action until it succeeds, fails for good, or the worker is stopped; names the action meanwhile."""
+    """The repetition of the calls with which a worker starts, and the worker's health during the start.
+
+    ``do`` repeats a call until it succeeds, until it fails for good, or until the worker is stopped.
+    """
 
     def __init__(
         self,
@@ -63,22 +66,22 @@ class Persistence:
         monotonic: Callable[[], float],
         limit_millis: int,
     ) -> None:
-        """Make it. The worker counts as unhealthy if one action lacks success for longer than ``limit_millis``."""
+        """Begin without an action. The worker is unhealthy if one action does not succeed within ``limit_millis``."""
         self._stop = stop
         self._wait = wait
         self._monotonic = monotonic
         self._limit_seconds = limit_millis / 1_000
         self.what: str = ""
-        """The action that is under way or has failed. It is empty before the first action, and after an action that
-        succeeded."""
+        """The action that is under way or has failed, in words; empty before the first action and after each
+        success."""
         self._problem: Callable[[], Exception | None] = lambda: None
         self._watchdog = CallWatchdog("no call to the service was made", monotonic())
 
     @property
     def health(self) -> WorkerHealth:
-        """Unhealthy if the present action has been tried for longer than the limit, even without any answer.
+        """The health during the start: unhealthy if the present action has been tried for longer than the limit.
 
-        Usable from any thread.
+        Before the first action, the limit counts from the creation of this object. Usable from any thread.
         """
         now, problem = self._monotonic(), self._problem()
         if problem is not None:
@@ -89,13 +92,14 @@ class Persistence:
     def do(
         self, what: str, action: Callable[[], Result], problem: Callable[[], Exception | None] = lambda: None
     ) -> Result:
-        """Repeat the action until it succeeds, and return its result.
+        """Repeat ``action`` until it succeeds, and return its result. ``what`` is the name of the action in logs.
 
-        ``problem`` returns the error that delays a running action; any thread may call ``problem``.
+        While ``action`` runs, ``problem`` returns the error that delays it, or ``None``. Any thread may call
+        ``problem``.
 
         Raises:
             StoppedEarly: ``stop`` was set.
-            DependencyException: the service refused in a way that repeating cannot change, such as wrong credentials.
+            DependencyException: the service refused for a reason that a retry cannot change, such as wrong credentials.
         """
         failures = 0
         self.what, self._problem = what, problem
@@ -119,9 +123,9 @@ class Persistence:
         raise StoppedEarly(what)
 
     def sleep(self, seconds: float) -> None:
-        """Wait between the tries of a call.
+        """Wait ``seconds`` between two attempts of a call.
 
-        A stop during an action ends the wait; a stop after the last action does not.
+        During an action of ``do``, a stop ends the wait. After the last action, a stop does not end the wait.
 
         Raises:
             StoppedEarly: ``stop`` was set during an action.
@@ -133,7 +137,7 @@ class Persistence:
 
 
 def find_stream_id(stream_api: StreamApi, data_table_name: str) -> str:
-    """Return the id of the table's stream.
+    """Return the id of the stream of the table ``data_table_name``.
 
     Raises:
         ConfigurationError: the table has no stream, or more than one.
@@ -151,7 +155,7 @@ def find_stream_id(stream_api: StreamApi, data_table_name: str) -> str:
 
 
 def prepare_lease_table(manager: ILeaseManager, persistence: Persistence) -> None:
-    """Create the status table if it does not exist, and wait until it answers."""
+    """Create the status table if it does not exist, and wait until the table answers reads."""
     problem = partial(_problem_of, manager)
     created = persistence.do("creating the status table", lambda: _create(manager), problem)
     if created:
@@ -171,7 +175,7 @@ def _be_ready(manager: ILeaseManager) -> None:
 
 
 def _problem_of(manager: ILeaseManager) -> Exception | None:
-    """Return the error that delays the manager. A user's manager need not name one. Usable from any thread."""
+    """Return the error that delays ``manager``, if the manager names one. Usable from any thread."""
     try:
         problem = getattr(manager, "table_problem", None)
     except Exception as error:
@@ -181,9 +185,9 @@ def _problem_of(manager: ILeaseManager) -> Exception | None:
 
 
 class StreamRun:
-    """Reads one stream with the parts that all streams of a worker share. Runs once, in a thread of its own.
+    """The run of one stream of a worker. It happens once, in a thread of its own.
 
-    Its error is kept in ``exception``, because it is not an error of the other streams.
+    The error that ends the run is kept in ``exception``, and the other streams of the worker go on.
     """
 
     def __init__(
@@ -196,13 +200,13 @@ class StreamRun:
     ) -> None:
         self.name: str = stream_config.name
         self.config = stream_config
-        """Settings of the stream."""
+        """The settings of the stream, as the program gave them to the worker."""
         self.make_processor = make_processor
-        """Makes the processors, or the receivers, of shards; replaced only before the run."""
+        """The maker of the processors or receivers of shards. It may be replaced only before the run."""
         self.exception: BaseException | None = None
-        """The error that ended this run, as soon as it is known; ``None`` without one."""
+        """The first error of this run, set immediately when it occurs; ``None`` without an error."""
         self.coordinator: Coordinator | None = None
-        """The owner; ``None`` before the stream and the status table were found."""
+        """The owner of the stream's state; ``None`` until the stream and the status table are found."""
         self.thread_id: int | None = None
         self._worker_identifier = worker_identifier
         self._lease_manager = lease_manager
@@ -220,14 +224,14 @@ class StreamRun:
     # --- the caller of Worker.run ---------------------------------------------------------------------------------
 
     def start(self, shared: SharedParts, stop: threading.Event) -> None:
-        """Begin to run in a thread of its own."""
+        """Start the run in a thread of its own."""
         name = f"{self._worker_identifier}-owner-{self.name}"
         self._thread = start_thread(partial(self.run, shared, stop), name)
 
     def wait(self, timeout: float) -> bool:
-        """Wait until the run has ended; return whether it has ended or was never started.
+        """Wait until the run has ended, at most ``timeout`` seconds; return whether it has ended or was never started.
 
-        An event shows the end: after an interrupt, ``join`` may take a running thread for ended (Python 3.11).
+        The method waits for an event, because in Python 3.11 ``join`` may return too early after an interrupt.
         """
         if self._thread is None:
             return True
@@ -237,28 +241,28 @@ class StreamRun:
         return True
 
     def show_health(self) -> None:
-        """Measure the health while no owner does. Usable from any thread."""
-        with self._showing:  # so that an earlier health is never set later
+        """Set the metric of the worker's health, unless a running owner sets it. Usable from any thread."""
+        with self._showing:  # so that an older value never replaces a newer one
             if self.coordinator is None or self.exception is not None:
                 self._metrics.set(UNHEALTHY, float(not self.health.is_healthy))
 
     # --- its own thread ------------------------------------------------------------------------------------------
 
     def run(self, shared: SharedParts, stop: threading.Event) -> None:
-        """Consume until stopped; raises nothing."""
+        """Consume the stream until the worker is stopped. Keep an error in ``exception`` instead of raising it."""
         self.thread_id = threading.get_ident()
         try:
             self._run(self.prepare(shared, stop))
         except StoppedEarly:
             _log.info("worker %s was stopped before it began to read %s", self._worker_identifier, self.name)
         except BaseException as error:
-            # Also SystemExit, for example of a user's lease manager: in this thread it ends only the stream.
+            # Even SystemExit, for example of a user's lease manager, ends only this stream.
             self._fail(error)
         finally:
             self._ended.set()
 
     def _fail(self, error: BaseException) -> None:
-        """Remember and log the first error at once: ending the rest may take the whole time-out."""
+        """Keep and log the first error immediately, because the shutdown after it may take the whole time-out."""
         if self.exception is None:
             if self._persistence is not None and not isinstance(error, ConfigurationError):
                 self._failed_at = self._persistence.what
@@ -267,14 +271,14 @@ class StreamRun:
             self.show_health()
 
     def _run(self, coordinator: Coordinator) -> None:
-        """Own the state in this thread until stopped."""
+        """Drive the owner in this thread until it is finished."""
         try:
             drive(coordinator, self._fail)
         finally:
             coordinator.close()
 
     def prepare(self, shared: SharedParts, stop: threading.Event) -> Coordinator:
-        """Look up stream and status table, and assemble the parts; a step of ``run``."""
+        """Look up the stream and the status table, and make the owner. This is the first step of ``run``."""
         config = shared.client_config
         limit = config.max_duration_before_last_successful_renew_or_take_lease
         persistence = Persistence(stop, shared.runtime.wait, shared.runtime.monotonic, limit)
@@ -311,7 +315,7 @@ class StreamRun:
         *,
         costs: Callable[[], Cost] | None,
     ) -> Coordinator:
-        """Return the owner with its calls and the shared parts of its consumers."""
+        """Make the owner, its calls to the service, and the parts that its consumers share."""
         config, runtime = shared.client_config, shared.runtime
         store, directory = as_lease_store(manager), as_worker_directory(manager)
         loop = OwnerLoop(runtime.monotonic)
@@ -381,12 +385,12 @@ class StreamRun:
     # --- any thread ----------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """End what the factory of receivers has started, when no stream of the worker runs any more."""
+        """Close the factory of receivers, because no stream of the worker runs any more."""
         if isinstance(self.make_processor, ReceiverFactory):
             self.make_processor.close()
 
     def send(self, event: events.Event) -> None:
-        """Send an event to the owner; an early event waits until the owner exists."""
+        """Send ``event`` to the owner. If the owner does not exist yet, keep the event until then."""
         with self._lock:
             if self.coordinator is None:
                 self._early.append(event)
@@ -394,7 +398,7 @@ class StreamRun:
                 self.coordinator.send(event)
 
     def accept_loss(self, lease_key: str, reply: Callable[[TrimmedRange | None], None]) -> None:
-        """Call ``reply`` with the loss that a shard accepts to go on; with ``None`` if it did not stop for a loss."""
+        """Let a shard that stopped because of lost records go on; see ``Coordinator.accept_loss``."""
         coordinator = self.coordinator
         if coordinator is None:
             reply(None)
@@ -402,7 +406,7 @@ class StreamRun:
             coordinator.accept_loss(lease_key, reply)
 
     def accept_end(self, lease_key: str, reply: Callable[[bool], None]) -> None:
-        """Declare that a shard has ended; call ``reply`` with whether the shard was waiting for that."""
+        """Accept that a shard has ended although the list of shards does not show it; see ``Coordinator``."""
         coordinator = self.coordinator
         if coordinator is None:
             reply(False)
@@ -410,13 +414,13 @@ class StreamRun:
             coordinator.accept_end(lease_key, reply)
 
     def request_stop(self) -> None:
-        """Begin to stop. Before the owner exists, the worker's stop event does it."""
+        """Ask the owner to stop. Before the owner exists, the worker's stop event ends the run."""
         with self._lock:
             if self.coordinator is not None:
                 self.coordinator.request_stop()
 
     def shard_statuses(self, reply: Callable[[Mapping[str, ShardStatus]], None]) -> None:
-        """Call ``reply`` with every held shard; at once if no owner exists."""
+        """Call ``reply`` with the status of every held shard. Before the owner exists, no shard is held."""
         coordinator = self.coordinator
         if coordinator is None:
             reply({})
@@ -425,19 +429,19 @@ class StreamRun:
 
     @property
     def sentence(self) -> str:
-        """The error in words, for people."""
+        """The sentence for the log that says why this run has ended."""
         error = self.exception
         what = described(error) if error is not None and not is_foreseen(error) else error
         return f"worker {self._worker_identifier} ends reading {self.name}: {self._failed_call}{what}"
 
     @property
     def _failed_call(self) -> str:
-        """The action that failed, as the beginning of a sentence, because the service's error may not name it."""
+        """The name of the failed action, as the beginning of a sentence, because not every error names the action."""
         return f"{self._failed_at} failed: " if self._failed_at else ""
 
     @property
     def health(self) -> WorkerHealth:
-        """The health: whether the stream is read at all, and whether scans and heartbeats succeed."""
+        """The health of the run: first of the calls of its start, later of its reads, scans and heartbeats."""
         coordinator, persistence = self.coordinator, self._persistence
         if self.exception is not None:
             return WorkerHealth(is_healthy=False, reason=f"ended: {self._failed_call}{described(self.exception)}")
@@ -446,13 +450,13 @@ class StreamRun:
         return WorkerHealth(is_healthy=True) if persistence is None else persistence.health
 
     def is_own_thread(self) -> bool:
-        """Return whether the calling thread owns this stream's state, or runs user code of it."""
+        """Return whether the calling thread owns this stream's state, or runs user code of the stream."""
         user_code = self._user_code
         is_owner = self.thread_id == threading.get_ident()
         return is_owner or (user_code is not None and user_code.is_inside())
 
 
-# The SDK takes a third of a second to import; a worker on other stores does without it.
+# These functions import the SDK, which takes a third of a second. A worker with its own stores does not need the SDK.
 
 
 def _default_stream_api(client: Any, stop: threading.Event, metrics: IMetrics) -> StreamApi:

@@ -1,8 +1,8 @@
 """The public ``Worker``.
 
 Importing this module loads only the names that a program needs to make a worker. The parts that run are loaded when a
-worker is made. They take half of the SDK's import time, so a program that only shows its usage or checks its settings
-need not wait for them.
+worker is made. Loading them takes half of the SDK's import time. A program that only shows its usage or checks its
+settings saves this time.
 """
 
 from __future__ import annotations
@@ -38,47 +38,47 @@ _log = logs.logger(__name__)
 _T = TypeVar("_T")
 
 SHUTDOWN_GRACE_SECONDS = 5.0
-"""Time that ``shutdown`` allows beyond the configured time-out: for closing threads, and for a call of the start-up
-that is still under way."""
+"""The time that ``shutdown`` allows beyond the configured time-out, for the end of threads, and for a call of the
+start-up that is still under way."""
 
 LOOK_SECONDS = 1.0
-"""The interval at which the thread of ``run`` measures the health of streams that have not begun, and looks for a
+"""The interval at which the thread of ``run`` measures the health of streams that have not begun, and checks for a
 stop."""
 
 STATUS_SECONDS = 10.0
-"""The longest wait for the owner thread, which answers in milliseconds; more means that the process gets no processor
-time."""
+"""The longest wait for an answer of the owner thread. Usually the thread answers in milliseconds. A longer wait means
+that the process gets no processor time."""
 
 
 @checks.explains_names
 class Worker(Running):
-    """Consumes the streams of one or more tables, sharing their shards with all workers on the same status tables.
+    """Consumes the streams of one or more tables, and shares their shards with all workers on the same status tables.
 
     ``run()`` blocks in the calling thread until ``shutdown()``. As a context manager, the worker runs in its own
-    thread, and ``wait()`` waits meanwhile. A worker runs once. Making a worker calls no service: ``run`` looks up
+    thread, and ``wait()`` waits for its end. A worker runs once. The constructor sends no request; ``run`` looks up
     streams and status tables.
 
-    Several streams share the threads, the executor and the limits of the worker, and nothing else: a stream that cannot
-    be read does not disturb the others.
+    Several streams share only the threads, the executor and the limits of the worker. So a stream that cannot be read
+    does not disturb the other streams.
 
     Args:
         worker_identifier: name of this worker; unique among all workers that run at the same time, in every language.
         client_config: settings of the worker.
-        stream_config: settings of the stream to read; or a sequence of them, each with another ``name``.
+        stream_config: settings of the stream to read, or a sequence of such settings, each with another ``name``.
         record_processor_factory: makes one processor per shard: an ``IRecordProcessorFactory``, a class, or a function
-            without arguments. Or handles the batches of all shards: a function of one ``Batch``, or an ``async def`` of
-            one ``AsyncBatch``; a batch whose handler returns is committed. A class is never a handler. Coroutines run
-            in one event loop, in a thread of its own. May be ``None`` if each ``StreamConfig`` has its own.
-        executor: runs all user code. It needs threads of its own; with few of them shards take turns, but nothing gets
-            stuck. Its ``submit`` must return at once: the thread that renews the leases calls it, so an executor that
-            waits for room loses them. By default the worker makes threads as needed. A given executor is not shut down.
-        lease_manager: keeps the leases of the only stream; with several, each ``StreamConfig`` may have its own. By
-            default leases are kept in the status table.
-        stream_api: reads all streams; by default each is read over the client of its ``StreamConfig``.
+            without arguments. A handler may be given instead: a function of one ``Batch``, or an ``async def`` of one
+            ``AsyncBatch``. When a handler returns, its batch is committed. A class is never a handler. Coroutines run
+            in one event loop, in a separate thread. May be ``None`` if each ``StreamConfig`` names a factory.
+        executor: runs all user code, in threads of its own. With few threads the shards take turns, but none gets
+            stuck. ``submit`` must return immediately, because the thread that renews the leases calls it. By default
+            the worker makes threads as needed. A given executor is not shut down.
+        lease_manager: keeps the leases, if there is only one stream; with several streams, each ``StreamConfig`` may
+            have its own. By default leases are kept in the status table.
+        stream_api: reads all streams; by default each stream is read with the client of its ``StreamConfig``.
         runtime: clocks and threads, for tests.
 
     Raises:
-        ConfigurationError: an argument is invalid; nothing has happened yet.
+        ConfigurationError: an argument is invalid; nothing was started.
     """
 
     def __init__(  # noqa: PLR0917  # in the order of the Java client's constructor
@@ -116,7 +116,7 @@ class Worker(Running):
         self._runtime = runtime or Runtime()
         self._lock = threading.Lock()
         self._failure: BaseException | None = None
-        """The error that ended the worker although no stream failed."""
+        """The error that ended the worker, if it did not come from a stream."""
         self._run_thread: int | None = None
         self._thread: threading.Thread | None = None
 
@@ -125,18 +125,18 @@ class Worker(Running):
     def run(self) -> None:
         """Consume until ``shutdown()``; then return.
 
-        The worker waits until trouble with the service is over, however long; ``health`` reports it. A stream ends
-        early, with its error in ``exceptions``, if a setting or permission is wrong, or this package has a fault. The
-        other streams go on; when none is left, this raises.
+        The worker waits until an outage of the service is over, however long; ``health`` reports the outage. A stream
+        ends early, with its error in ``exceptions``, if a setting or permission is wrong, or if this package has a
+        fault. The other streams go on. When no stream is left, this method raises.
 
-        ``KeyboardInterrupt`` in this thread shuts the worker down in order and is raised again afterwards; a second one
-        ends it at once. In a program's main thread SIGTERM does the same, but raises ``SystemExit(143)``, and further
-        ones are ignored. That is so unless ``ClientConfig.end_on_sigterm`` is off or the program handles the signal
-        itself.
+        The first ``KeyboardInterrupt`` in this thread shuts the worker down in order, and is raised again afterwards.
+        The second ends the worker immediately. In a program's main thread, SIGTERM shuts the worker down in order, and
+        ``SystemExit(143)`` is raised afterwards; a second SIGTERM is ignored. If ``ClientConfig.end_on_sigterm`` is
+        off, or if the program handles SIGTERM itself, the worker does not react to it.
 
         Raises:
-            WorkerFailedError: at least one stream failed; the message is the text in the log.
-            StreamClientException: the worker has already run, or was shut down; that does not disturb a run under way.
+            WorkerFailedError: at least one stream failed; the message is the same as in the log.
+            StreamClientException: the worker has already run, or was shut down. A run under way goes on.
         """
         self._begin()
         with EndedBySigterm(self._client_config.end_on_sigterm) as sigterm:
@@ -144,11 +144,11 @@ class Worker(Running):
         self._raise_failure()
 
     def shutdown(self, wait: bool = True) -> bool:
-        """Stop: finish running calls, call every processor's ``shutdown``, hand the leases over.
+        """Stop the worker: finish running calls, call every processor's ``shutdown``, and hand the leases over.
 
-        Usable from any thread. The call takes at most ``shutdown_timeout_millis``, also before the worker has begun to
-        read. User code that still runs then is abandoned, and its leases expire. Calling it again is harmless. In the
-        worker's own threads, user code included, it never waits.
+        Usable from any thread. The call takes at most ``shutdown_timeout_millis`` and 5 s more, even before the worker
+        has begun to read. User code that runs for longer is abandoned, and its leases expire. A second call is
+        harmless. In the worker's own threads, user code included, the call never waits.
 
         Returns:
             Whether the worker has ended.
@@ -164,18 +164,18 @@ class Worker(Running):
             wait_awake(self._ended, self._client_config.shutdown_timeout_millis / 1_000 + SHUTDOWN_GRACE_SECONDS)
         return self._ended.is_set()
 
-    # --- holding still -------------------------------------------------------------------------------------------
+    # --- pauses, losses and ends ---------------------------------------------------------------------------------
 
     def pause(self, shard_id: str | None = None, *, reason: str = "no reason given") -> None:
-        """Stop reading one shard, or everything, and keep the leases. Usable from any thread.
+        """Stop reading one shard, or all shards, and keep the leases. Usable from any thread.
 
-        The call returns at once. A batch that is being processed is finished, the processor gets ``shutdown(PAUSED)``,
-        and the shard's status says that it is paused and why. If ``pause`` is called before ``run``, the worker starts
-        paused. ``shard_id`` is as in ``shard_statuses``.
+        The call returns immediately. The worker finishes the present batch, calls ``shutdown(PAUSED)`` of the
+        processor, and shows ``reason`` in the shard's status. If ``pause`` is called before ``run``, the worker starts
+        paused. ``shard_id`` is a key of ``shard_statuses()``.
 
         Raises:
             ConfigurationError: the reason is not a string; or with several streams, the shard id does not begin with
-                the name of one.
+                the name of a stream.
             StreamClientException: the worker has ended.
         """
         from streamclient.core.events import PauseRequested  # noqa: PLC0415
@@ -184,9 +184,9 @@ class Worker(Running):
         self._send(shard_id, lambda key: PauseRequested(key, reason))
 
     def resume(self, shard_id: str | None = None) -> None:
-        """Undo ``pause`` with the same argument: read on from the stored checkpoint. Usable from any thread.
+        """Undo ``pause`` for the same ``shard_id``: read on from the stored checkpoint. Usable from any thread.
 
-        The call returns at once. An operator's pause in the lease's row stays. Errors as in ``pause``.
+        The call returns immediately. An operator's pause in the lease's row stays. Errors are the same as in ``pause``.
         """
         from streamclient.core.events import ResumeRequested  # noqa: PLC0415
 
@@ -195,13 +195,13 @@ class Worker(Running):
     def accept_loss(self, shard_id: str) -> TrimmedRange:
         """Let a shard that stopped because records were lost go on with the oldest record that is left.
 
-        Usable from any thread. Without this call the shard stays stopped, on this worker and on any other, where the
-        loss is found again. ``shard_id`` is as in ``shard_statuses``, whose ``lost`` is the loss to accept. Returns the
-        accepted loss.
+        Usable from any thread. Without this call the shard stays stopped, on this worker and on any other worker that
+        takes the lease. ``shard_id`` is a key of ``shard_statuses()``. Returns the accepted loss: the ``lost`` of the
+        shard's status.
 
         Raises:
-            ConfigurationError: with several streams, the shard id does not begin with the name of one.
-            StreamClientException: the shard is not held here, or has not stopped for a loss.
+            ConfigurationError: with several streams, the shard id does not begin with the name of a stream.
+            StreamClientException: this worker does not hold the shard, or the shard has not stopped for a loss.
         """
         stream, lease_key = self._place_of(shard_id)
         lost: TrimmedRange | None = self._answer_of(partial(stream.accept_loss, lease_key))
@@ -214,13 +214,13 @@ class Worker(Running):
     def accept_end(self, shard_id: str) -> None:
         """Let a shard end although the stream's list of shards does not show its end.
 
-        Usable from any thread; the call returns at once. Accept the end only if you know that the shard is closed:
-        later writes to an open shard are never delivered. Records that the service still returns are delivered before,
-        and the processor stores ``SHARD_END``.
+        Usable from any thread; the call returns immediately. Accept the end only if you know that the shard is closed:
+        later writes to an open shard would never be delivered. Records that the service still returns are delivered
+        first. Then the processor stores ``SHARD_END``.
 
         Raises:
-            ConfigurationError: with several streams, the shard id does not begin with the name of one.
-            StreamClientException: the shard is not held here, or does not wait for its end.
+            ConfigurationError: with several streams, the shard id does not begin with the name of a stream.
+            StreamClientException: this worker does not hold the shard, or the shard does not wait for its end.
         """
         stream, lease_key = self._place_of(shard_id)
         if not self._answer_of(partial(stream.accept_end, lease_key)):
@@ -228,18 +228,19 @@ class Worker(Running):
                 f"shard {shard_id} does not wait for its end on worker {self._identifier}: see shard_statuses()"
             )
 
-    # --- looking in ----------------------------------------------------------------------------------------------
+    # --- state and health ----------------------------------------------------------------------------------------
 
     @property
     def worker_identifier(self) -> str:
-        """The name of this worker."""
+        """The name of this worker, which is unique in its fleet."""
         return self._identifier
 
     @property
     def worker_status(self) -> WorkerStatus:
-        """RUNNING from ``run()`` on; ERROR as soon as all streams have failed; SHUTDOWN after the end.
+        """The state: RUNNING from ``run()`` on; ERROR as soon as all streams have failed; SHUTDOWN after the end.
 
-        If only some streams failed, it is RUNNING until the end and ERROR then. Usable from any thread.
+        If only some streams have failed, the value is RUNNING until the end, and ERROR afterwards. Usable from any
+        thread.
         """
         has_ended, failed = self._ended.is_set(), len(self.exceptions)
         if self._failure is not None or failed == len(self._streams) or (failed and has_ended):
@@ -250,7 +251,7 @@ class Worker(Running):
 
     @property
     def has_begun(self) -> bool:
-        """Whether the service accepted the worker: every stream and every status table was found and answers.
+        """Whether the worker has begun to consume: every stream and every status table was found and answers.
 
         Usable from any thread.
         """
@@ -258,7 +259,7 @@ class Worker(Running):
 
     @property
     def exception(self) -> BaseException | None:
-        """The first error of the worker or a stream; ``None`` without an error. ``exceptions`` names the streams.
+        """The first error of the worker or of a stream; ``None`` without an error. ``exceptions`` names the streams.
 
         Usable from any thread.
         """
@@ -273,8 +274,8 @@ class Worker(Running):
     def work_health(self) -> WorkerHealth:
         """The health of the work: whether every stream is read and each kind of call succeeds.
 
-        ``health`` is the same in a run. Usable from any thread. An unhealthy worker goes on trying; only a stream that
-        failed does not come back.
+        During a run ``health`` is the same. Usable from any thread. An unhealthy worker goes on trying; only a stream
+        that has failed is not read again.
         """
         self._require_here()
         if self._failure is not None:
@@ -286,8 +287,8 @@ class Worker(Running):
     def shard_statuses(self) -> Mapping[str, ShardStatus]:
         """Return the status of every held shard, by id; after the worker's end, the last known statuses.
 
-        A status names the reason if its shard does not move. A shard whose lease is lost is listed until its processor
-        has returned. With several streams the keys are ``<name of the stream>/<shard id>``. Usable from any thread.
+        If a shard makes no progress, its status names the reason. A shard whose lease is lost is listed until its
+        processor has returned. With several streams the keys are ``<stream>/<shard id>``. Usable from any thread.
         """
         self._require_here()
         statuses: dict[str, ShardStatus] = {}
@@ -299,7 +300,7 @@ class Worker(Running):
     def __repr__(self) -> str:
         return f"<Worker {self._identifier} of {', '.join(self._streams)}, {self.worker_status.value}>"
 
-    # --- inside --------------------------------------------------------------------------------------------------
+    # --- internal methods ----------------------------------------------------------------------------------------
 
     def _begin(self) -> None:
         self._require_here()
@@ -315,13 +316,13 @@ class Worker(Running):
         return SharedParts(self._identifier, self._client_config, self._executor, self._runtime)
 
     def use_processors(self, make: ProcessorMaker, executor: Executor | None = None) -> None:
-        """Replace the maker of processors of all streams and, if given, their executor; only before ``run``."""
+        """Replace the maker of processors of all streams, and their executor if one is given; only before ``run``."""
         for stream in self._streams.values():
             stream.make_processor = make
         self._executor = executor or self._executor
 
     def prepare(self) -> list[Coordinator]:
-        """Prepare as ``run`` does, for a test that steps the owners itself; return one owner per stream, in order."""
+        """Prepare a run for a test that calls ``step`` of each owner itself; return the owners, one per stream."""
         self._birthplace = Birthplace()
         shared = self._make_shared()
         return [stream.prepare(shared, self._stop) for stream in self._streams.values()]
@@ -346,9 +347,9 @@ class Worker(Running):
             _log.error("worker %s ends: %s", self._identifier, described(error), exc_info=error)
 
     def _run_begun(self, sigterm: EndedBySigterm | None = None) -> None:
-        """Run as ``run`` does, without raising errors of streams.
+        """Run as ``run`` does, but do not raise the errors of streams.
 
-        ``sigterm`` is given in a thread that gets signals.
+        ``sigterm`` is given only in a thread that gets signals.
         """
         try:
             self._run_shared(self._make_shared(), sigterm)
@@ -395,9 +396,9 @@ class Worker(Running):
             raise
 
     def _await_streams(self) -> None:
-        """Return when all streams have ended; after a stop, wait no longer than the time-out: a call may hang.
+        """Return when all streams have ended. After a stop, wait at most the time-out, because a call may hang.
 
-        A stream that has begun ends by itself when the time is up, so it gets a little longer.
+        A stream that has begun ends itself at the time-out, so this method waits ``SHUTDOWN_GRACE_SECONDS`` longer.
         """
         stopped_at: float | None = None
         limit = self._client_config.shutdown_timeout_millis / 1_000
@@ -427,7 +428,7 @@ class Worker(Running):
         return current
 
     def _answer_of(self, ask: Callable[[Callable[[_T], None]], None]) -> _T | None:
-        """Return the owner's reply to a question; ``None`` without a reply within ``STATUS_SECONDS``."""
+        """Call ``ask`` with a function for the reply; return the reply, or ``None`` after ``STATUS_SECONDS``."""
         self._require_here()
         answered = threading.Event()
         answers: list[_T] = []
@@ -452,7 +453,7 @@ class Worker(Running):
             stream.send(make_event(lease_key))
 
     def _place_of(self, shard_id: str) -> tuple[StreamRun, str]:
-        """Return the stream of a shard that is named as in ``shard_statuses``, and the shard's own id."""
+        """Return the stream and the plain shard id for ``shard_id``, which is a key of ``shard_statuses()``."""
         if len(self._streams) == 1:
             return next(iter(self._streams.values())), shard_id
         name, slash, lease_key = shard_id.partition("/")
@@ -469,7 +470,7 @@ class Worker(Running):
 
 
 def _checked_streams(given: object, lease_manager: object, stream_api: object) -> Sequence[StreamConfig]:
-    """Return the settings of all streams, with different names."""
+    """Return the settings of all streams; raise ``ConfigurationError`` if they contradict each other."""
     several = given if isinstance(given, Sequence) and not isinstance(given, str) else ()
     configs = [given] if isinstance(given, StreamConfig) else list(several)
     if not configs or not all(isinstance(config, StreamConfig) for config in configs):
@@ -480,7 +481,7 @@ def _checked_streams(given: object, lease_manager: object, stream_api: object) -
         raise ConfigurationError(f"several StreamConfigs have the name {', '.join(twice)}; give each another name=")
     if len(configs) > 1 and lease_manager is not None:
         raise ConfigurationError(
-            "lease_manager keeps the leases of one stream; with several, give each StreamConfig its own lease_manager="
+            "lease_manager is for one stream; with several streams, give each StreamConfig its own lease_manager="
         )
     _check_tables(configs)
     for config in configs:

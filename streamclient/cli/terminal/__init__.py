@@ -1,1 +1,1 @@
-"""The common parts of all commands: their parser, their ends, and text and tables that fit the terminal."""
+"""The common parts of all commands: parser, exit codes, signals, and text and tables that fit the terminal."""

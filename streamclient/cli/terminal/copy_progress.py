@@ -1,4 +1,4 @@
-"""The common parts of commands that copy tables: options, an end by a signal, the output of a comparison."""
+"""The common parts of commands that copy tables: options, the end by a signal, the output of a comparison."""
 
 from __future__ import annotations
 
@@ -17,28 +17,29 @@ from streamclient.cli.terminal.output import complain, print_json_line, print_te
 Answer = TypeVar("Answer")
 
 SHOWN_DIFFERENCES = 100
-"""The largest number of differences that ``--verify`` prints without ``--all``. Further ones are only counted."""
+"""The largest number of differences that ``--verify`` prints without ``--all``. Further differences are only
+counted."""
 
 EXIT_DIFFERENT = 3
-"""The comparison was carried out, and rows differ."""
+"""The exit code of a comparison that was carried out and found rows that differ."""
 
 LOOK_SECONDS = 0.2
-"""Seconds between two checks of the progress and of signals: short enough that a person notices no delay, and long
-enough that the checks cost little."""
+"""The time, in seconds, between two checks of the progress and of signals. A person notices no delay, and the checks
+cost little."""
 
 
 def add_copy_options(parser: argparse.ArgumentParser, configuration: str) -> None:
-    """Add the options; ``configuration`` describes the configuration file."""
+    """Add the options of a command that copies; ``configuration`` describes the configuration file in ``--help``."""
     parser.add_argument("configuration", type=Path, help=configuration)
     parser.add_argument("--verify", action="store_true", help="only compare source and destination, row by row")
     parser.add_argument("--all", action="store_true", help="with --verify: print every difference")
     parser.add_argument("--check", action="store_true", help="only check the configuration; nothing is called")
     parser.add_argument("--json", action="store_true", help="one JSON object at the end, for programs")
-    parser.set_defaults(unread=EXIT_REFUSED)  # the copy or comparison is not complete then
+    parser.set_defaults(unread=EXIT_REFUSED)  # if the output is no longer read, the copy or comparison is incomplete
 
 
 def say_valid(options: argparse.Namespace) -> int:
-    """Print the answer to ``--check``; return its exit code."""
+    """Print for ``--check`` that the configuration is valid; return the exit code."""
     if options.json:
         print_json_line({"valid": True})
     else:
@@ -51,12 +52,11 @@ def run_until_signal(
 ) -> tuple[Future[Answer], int | None]:
     """Run ``work`` in a thread called ``name``; call ``look`` meanwhile, and ``stop`` at a signal or at the work's end.
 
-    Returns the future of the work, and the exit code of the signal if one came. Only the main thread may call this
-    function: the main thread gets the signals, so it waits for nothing that a handler would have to set. The former
-    handlers are put back.
+    Return the future of the work, and the exit code of the first signal, or ``None`` without a signal. Only the main
+    thread, which gets the signals, may call this function. Afterwards the former handlers are restored.
     """
     stopped_by: list[int] = []
-    # An ignored signal stays ignored: nohup asks for that, and a shell does for its background jobs.
+    # An ignored signal stays ignored, as under nohup and in background jobs of some shells.
     before = {number: handler for number in ENDING_SIGNALS if (handler := signal.getsignal(number)) != signal.SIG_IGN}
     for number in before:
         signal.signal(number, lambda number, _: stopped_by.append(number))
@@ -71,11 +71,11 @@ def run_until_signal(
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-    return running, 128 + stopped_by[0] if stopped_by else None  # the exit code of shells and container runtimes
+    return running, 128 + stopped_by[0] if stopped_by else None  # the exit code that shells give for the signal
 
 
 class ShownDifferences:
-    """The differences of a comparison that ``--verify`` prints: the first ones, or with ``--all`` every one."""
+    """A printer of the differences that ``--verify`` finds: the first ``SHOWN_DIFFERENCES``, or all with ``--all``."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         self.say = complain if options.json else print_text
@@ -84,7 +84,7 @@ class ShownDifferences:
 
     @property
     def is_full(self) -> bool:
-        """True if further differences are only counted."""
+        """Whether the largest number of differences was printed, so that further differences are only counted."""
         return self._shown >= self._most
 
     def show(self, difference: object) -> None:
@@ -94,6 +94,6 @@ class ShownDifferences:
             self.say(str(difference))
 
     def end(self, count: int) -> None:
-        """Print how many of ``count`` differences were not printed."""
+        """Print how many of ``count`` differences were not printed, if any."""
         if count > self._shown:
             self.say(f"... and {count - self._shown} more{'; --all prints every one' if self.is_full else ''}")

@@ -1,4 +1,4 @@
-"""Log entries, and a command's own lines, as JSON: one document on one line of standard error each."""
+"""The log in JSON on standard error: each log entry, and each text of the command, is a document on one line."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from streamclient.base.times import MICROS_PER_SECOND, now_micros, utc_text
 from streamclient.cli.terminal.output import json_text, without_last_words
 
 SPEAKER = "streamclient"
-"""The name of the logger in documents of a command's own lines."""
+"""The logger's name in log documents for lines that the command prints without a logger."""
 
 _PRINTING = threading.Lock()
 
 
 def line_of(micros: int, level: str, logger: str, message: str, **more: object) -> str:
-    """Return a document on one line; fields of ``more`` that are empty or ``None`` are left out."""
+    """Return a log document as one line of JSON. Fields of ``more`` that are empty or ``None`` are left out."""
     document: dict[str, Any] = {"time": utc_text(micros), "level": level, "logger": logger, "message": message}
     document.update({name: str(value) for name, value in more.items() if value not in (None, "")})
     return json_text(document, sys.stderr)
 
 
 class JsonLogHandler(logging.Handler):
-    """A log handler that prints each entry as a document with these fields, absent ones left out.
+    """A log handler that prints each entry as a JSON document.
 
-    ``time`` in UTC, ``level``, ``logger``, ``message``, ``worker``, ``shard`` where the entry is about one, and of an
-    error ``error_type``, ``error`` and ``stack``.
+    The fields are ``time`` in UTC, ``level``, ``logger``, ``message``, ``worker``, ``shard`` if the entry is about a
+    shard, and ``error_type``, ``error`` and ``stack`` if the entry is about an error. Empty fields are left out.
     """
 
     def __init__(self, worker: str = "") -> None:
@@ -39,7 +39,7 @@ class JsonLogHandler(logging.Handler):
         self._worker = worker
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Print one entry."""
+        """Print one log entry."""
         try:
             micros = round(record.created * MICROS_PER_SECOND)
             more = {"worker": self._worker, "shard": getattr(record, logs.SHARD, None), **_error_of(record)}
@@ -48,7 +48,7 @@ class JsonLogHandler(logging.Handler):
             self.handleError(record)
 
     def tell(self, *lines: str, level: str = "info") -> None:
-        """Print what the command itself says."""
+        """Print ``lines``, which the command tells without a logger, as one JSON document."""
         _print(line_of(now_micros(), level, SPEAKER, "\n".join(lines), worker=self._worker))
 
 
@@ -60,12 +60,12 @@ def _print(line: str) -> None:
 def _message_of(record: logging.LogRecord) -> str:
     try:
         return record.getMessage()
-    except Exception as error:  # arguments that do not fit the template
+    except Exception as error:  # the arguments of the entry do not fit its template
         return f"{record.msg!s}, whose arguments do not fit: {described(error)}"
 
 
 def _error_of(record: logging.LogRecord) -> Mapping[str, object]:
-    """Return the fields of an entry's error. A stack without an error has only ``stack``."""
+    """Return the fields for the error of a log entry. An entry with a stack but no error has only ``stack``."""
     error = record.exc_info[1] if record.exc_info else None
     if error is None:
         return {"stack": record.stack_info}
@@ -76,7 +76,7 @@ def _error_of(record: logging.LogRecord) -> Mapping[str, object]:
 
 
 def log_as_json(level: str | int, worker: str = "") -> JsonLogHandler:
-    """Print log entries of ``level`` or above, and warnings of Python, as JSON; return the handler."""
+    """Print log entries of ``level`` or above, and Python's warnings, as JSON from now on; return the handler."""
     handler = JsonLogHandler(worker)
     logging.basicConfig(level=level, handlers=[without_last_words(handler)])
     logging.captureWarnings(capture=True)

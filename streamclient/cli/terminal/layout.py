@@ -1,6 +1,6 @@
-"""Text and tables that fit a terminal's width. Pure.
+"""Functions that fit text and tables to the width of a terminal.
 
-Without a width, as in a pipe or a file, nothing is cut, dropped or folded: programs and ``grep`` see the whole text.
+Without a width, as in a pipe or a file, no text is cut, dropped or folded. So programs and ``grep`` see the whole text.
 """
 
 from __future__ import annotations
@@ -16,43 +16,42 @@ from attrs import frozen
 from streamclient.errors import ConfigurationError, printable
 
 GAP = "  "
-"""The space between two columns."""
+"""The spaces between two columns of a table."""
 
 ELLIPSIS = "…"
 
 SHORTEST_ID = 8
-"""The smallest number of characters of a shortened id. Ids that share their first characters keep more."""
+"""The smallest number of characters of a shortened id. Ids with the same first characters keep more characters."""
 
 _EMPTY_CELLS = frozenset({"", "-"})
 
 
 @frozen
 class Column:
-    """A column of a table, with its rules for a line that is too short."""
+    """A column of a table, with the rules for a terminal that is too narrow for the table."""
 
     title: str
     drop: int = 0
-    """The column with the highest number is dropped first. A column with 0 always stays."""
+    """The order in which columns are dropped, highest number first. A column with 0 is never dropped."""
     least: int | None = None
-    """The width in cells to which the column may be cut, with an ellipsis, before other columns are dropped; ``None``
-    if it is never cut."""
+    """The width, in cells, to which the column may be cut before columns are dropped; ``None`` if it is never cut."""
 
 
 @frozen
 class FittedTable:
-    """The lines of a table, and the titles of dropped columns that were not empty."""
+    """The lines of a table that was fitted to a width, and the titles of dropped columns that were not empty."""
 
     lines: tuple[str, ...]
     dropped: tuple[str, ...] = ()
 
 
 def display_width(text: str) -> int:
-    """Return the number of a terminal's cells that the text takes: two for wide characters, none for combining ones."""
+    """Return the width of ``text`` in terminal cells: two for a wide character, none for a combining character."""
     return sum(0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
 
 
 def cut(text: str, width: int) -> str:
-    """Return the text. If it is wider than ``width``, return its beginning with an ellipsis."""
+    """Return ``text``, cut to ``width`` cells with an ellipsis if it is wider."""
     if display_width(text) <= width:
         return text
     kept, used = "", 0
@@ -65,7 +64,10 @@ def cut(text: str, width: int) -> str:
 
 
 def cut_parts(text: str, width: int) -> str:
-    """Return as many parts of the text as fit, two spaces apart. Return at least the beginning of the first part."""
+    """Return the first parts of ``text`` that fit into ``width``. Parts are separated by two spaces.
+
+    If not even the first part fits, return its beginning with an ellipsis.
+    """
     parts = one_line(text).split(GAP)
     while len(parts) > 1 and display_width(GAP.join(parts)) > width:
         parts.pop()
@@ -73,15 +75,15 @@ def cut_parts(text: str, width: int) -> str:
 
 
 def one_line(text: str) -> str:
-    """Return the text with escapes for characters that would begin another line or move the cursor."""
+    """Return ``text`` with escapes for characters that would begin another line or move the cursor."""
     return printable(text, None)
 
 
 def fit_table(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int | None) -> FittedTable:
-    """Return the table with its titles, columns two cells apart.
+    """Return the table with its titles and ``rows``, fitted to ``width``.
 
-    If the table is too wide for ``width``, empty columns are dropped first. Then columns that may be cut are cut. Then
-    columns are dropped in the order of their ``drop``.
+    If the table is too wide, empty columns are dropped first. If cutting columns to their ``least`` is not enough,
+    further columns are dropped in the order of ``drop``. The remaining columns are cut as far as needed.
     """
     cells = [[column.title for column in columns], *([one_line(cell) for cell in row] for row in rows)]
     natural = [max(display_width(row[index]) for row in cells) for index in range(len(columns))]
@@ -123,7 +125,7 @@ def _spare(column: Column, natural: int) -> int:
 
 
 def _shrunk(widths: Sequence[int], spare: Sequence[int], excess: int) -> list[int]:
-    """Return the widths less ``excess`` cells, taken one at a time from the widest column that has cells to spare."""
+    """Return ``widths`` without ``excess`` cells. Each cell is taken from the widest column that may still be cut."""
     shrunk, left = list(widths), list(spare)
     for _ in range(min(excess, sum(spare))):
         widest = max((index for index in range(len(shrunk)) if left[index]), key=lambda index: shrunk[index])
@@ -138,7 +140,10 @@ def _padded(text: str, width: int) -> str:
 
 
 def fold(text: str, width: int | None) -> str:
-    """Return lines of at most ``width`` cells, broken between words; continued lines are indented by two more cells."""
+    """Return ``text`` in lines of at most ``width`` cells, broken between words.
+
+    The continuation of a line is indented by two more cells than the line.
+    """
     lines = map(one_line, text.split("\n"))
     return "\n".join(lines if width is None else (_fold_line(line, width) for line in lines))
 
@@ -147,7 +152,7 @@ def _fold_line(line: str, width: int) -> str:
     if display_width(line) <= width:
         return line
     indent = line[: len(line) - len(line.lstrip())]
-    # Wide characters take two cells, but textwrap counts characters: a line with them gets half the room.
+    # Wide characters take two cells, but textwrap counts characters. So a line with such characters gets half the room.
     room = width if display_width(line) == len(line) else max(20, width // 2)
     return textwrap.fill(
         line.strip(),
@@ -164,7 +169,7 @@ def _fold_line(line: str, width: int) -> str:
 
 
 def short_ids(ids: Iterable[str]) -> dict[str, str]:
-    """Return the beginning of each id. It tells all ids apart, and has at least ``SHORTEST_ID`` characters."""
+    """Return a short id for each id: its first characters, at least ``SHORTEST_ID``. All short ids are different."""
     known = sorted(set(ids))
     length = SHORTEST_ID
     for full, following in pairwise(known):
@@ -174,10 +179,11 @@ def short_ids(ids: Iterable[str]) -> dict[str, str]:
 
 
 def shortener(ids: Iterable[str], width: int | None, named: Collection[str] | None = None) -> Callable[[str], str]:
-    """Return a function that replaces ids in a text by their beginnings; without a width it returns texts unchanged.
+    """Return a function that replaces ids in a text by short ids; without a width it returns texts unchanged.
 
-    With ``named`` only these ids are replaced: a caller with very many ids names those that its texts may have.
-    Commands take the beginning of an id. A call in Python, such as ``worker.accept_loss('ID')``, keeps the whole id.
+    With ``named`` only these ids are replaced: a caller with very many ids gives the ids that its texts may have.
+    An id in a call in Python, such as ``worker.accept_loss('ID')``, is not replaced, because only commands accept short
+    ids.
     """
     known = {} if width is None else short_ids(ids)
     shorts = {full: short for full, short in known.items() if short != full and (named is None or full in named)}
@@ -189,7 +195,9 @@ def shortener(ids: Iterable[str], width: int | None, named: Collection[str] | No
 
 
 def matching_id(given: str, ids: Iterable[str], noun: str) -> str:
-    """Return the only id that begins with ``given``. If no id does, return ``given``: its look-up will report that.
+    """Return the only id that begins with ``given``.
+
+    If no id begins with ``given``, return ``given`` itself: a later look-up reports the unknown id.
 
     Raises:
         ConfigurationError: several ids begin with ``given``.
@@ -198,5 +206,7 @@ def matching_id(given: str, ids: Iterable[str], noun: str) -> str:
     if given in matching or not matching:
         return given
     if len(matching) > 1:
-        raise ConfigurationError(f"{noun} {given!r} is ambiguous: {', '.join(matching[:5])} begin so; give more of it")
+        raise ConfigurationError(
+            f"{noun} {given!r} is ambiguous: {', '.join(matching[:5])} begin with it; give more characters"
+        )
     return matching[0]

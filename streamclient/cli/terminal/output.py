@@ -1,4 +1,4 @@
-"""Printing: JSON for programs, tables and text for people, fitted to the terminal if there is one."""
+"""Output of commands: JSON for programs, and tables and text for people, fitted to the terminal."""
 
 from __future__ import annotations
 
@@ -21,24 +21,26 @@ from streamclient.base.logs import is_said_at_end
 from streamclient.cli.terminal.layout import Column, cut_parts, fit_table, fold, one_line, shortener
 
 NARROWEST = 40
-"""The smallest width that a terminal is assumed to have. No table fits into less."""
+"""The smallest width that a terminal is assumed to have, in cells. No table fits into fewer cells."""
 
 TELL_SECONDS = 1.0
-"""The seconds between two updates of a line that shows elapsed time. They are so short that a person sees the line
-move."""
+"""The time, in seconds, between two updates of a line that shows elapsed time. A person still sees the line move."""
 
 
 def width_of(stream: TextIO) -> int | None:
-    """Return the width of a stream's terminal; ``None`` without a terminal. ``COLUMNS`` in the environment wins."""
+    """Return the width of a stream's terminal, in cells; ``None`` if the stream is not a terminal.
+
+    The environment variable ``COLUMNS`` overrides the width.
+    """
     return max(NARROWEST, shutil.get_terminal_size().columns) if stream.isatty() else None
 
 
 def is_read(stream: TextIO) -> bool | None:
-    """Return whether the other end of a stream, such as a pipe, is open; ``None`` if the system does not tell."""
+    """Return whether the other end of a stream, such as a pipe, is open; ``None`` if the system cannot tell."""
     try:
         poll = select.poll()
-        poll.register(stream.fileno(), 0)  # the end of the reader is told without being asked for
-    except (AttributeError, OSError, ValueError):  # Windows has no poll; a stream in memory has no number
+        poll.register(stream.fileno(), 0)  # poll reports the end of the reader even without a requested event
+    except (AttributeError, OSError, ValueError):  # Windows has no poll; a stream in memory has no descriptor
         return None
     return not poll.poll(0)
 
@@ -49,17 +51,20 @@ def has_rich() -> bool:
 
 
 def print_json(document: Any) -> None:
-    """Print one JSON document, keys in the order of the documentation."""
+    """Print one JSON document, indented, with its keys in their given order."""
     print(json_text(document, sys.stdout, indent=2))
 
 
 def print_json_line(document: Any) -> None:
-    """Print one JSON document on one line, at once."""
+    """Print one JSON document on one line, and flush the output."""
     print(json_text(document, sys.stdout), flush=True)
 
 
 def json_text(document: Any, stream: TextIO, indent: int | None = None) -> str:
-    """Return JSON for a stream. Characters that its encoding lacks or that a terminal obeys are escaped."""
+    """Return ``document`` as JSON for ``stream``.
+
+    Characters that the stream's encoding lacks, and characters that control a terminal, are escaped.
+    """
     is_unicode = (stream.encoding or "utf-8").lower().startswith("utf")
     text = json.dumps(document, ensure_ascii=not is_unicode, indent=indent)
     return "\n".join(line if line.isprintable() else _json_escaped(line) for line in text.split("\n"))
@@ -70,16 +75,16 @@ def _json_escaped(line: str) -> str:
 
 
 def print_text(*lines: str, flush: bool = False) -> None:
-    """Print lines of text, folded between words on a terminal, above a progress line if there is one.
+    """Print lines of text above the progress line, if any. On a terminal, long lines are folded between words.
 
-    Each argument is one line: as it may quote foreign names and messages, characters that begin a line are escaped.
+    Each argument is one line. It may quote names and messages from elsewhere, so line breaks in it are escaped.
     """
     with _beside_progress():
         print(_folded(lines, sys.stdout), flush=flush)
 
 
 def complain(*lines: str) -> None:
-    """Print lines of text in the same way to standard error."""
+    """Print lines of text to standard error, as ``print_text`` does to standard output."""
     with _beside_progress():
         print(_folded(lines, sys.stderr), file=sys.stderr, flush=True)
 
@@ -89,10 +94,10 @@ def _folded(lines: Iterable[str], stream: TextIO) -> str:
 
 
 class ComplainingHandler(logging.Handler):
-    """A log handler that prints as ``complain`` does: to standard error, folded, above a progress line."""
+    """A log handler that prints entries by ``complain``, so that they appear above a progress line."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Print one entry."""
+        """Print one log entry."""
         try:
             complain(*self.format(record).split("\n"))
         except Exception:
@@ -100,24 +105,24 @@ class ComplainingHandler(logging.Handler):
 
 
 def log_to_terminal(level: str | int, text: str = "%(message)s") -> None:
-    """Print log entries of ``level`` or above to standard error, in the format ``text``.
+    """Print log entries of ``level`` or above to standard error from now on, in the format ``text``.
 
-    Entries that the command says again as its last line are left out.
+    Entries whose text the command prints as its last line are left out.
     """
     logging.basicConfig(level=level, format=text, handlers=[without_last_words(ComplainingHandler())])
 
 
 def without_last_words(handler: logging.Handler) -> logging.Handler:
-    """Make the handler leave out the reason for which a worker ends, and return it.
+    """Let a log handler leave out the reason why a worker ends; return the handler.
 
-    The command itself ends with that reason.
+    The command itself prints that reason as its last line.
     """
     handler.addFilter(lambda record: not is_said_at_end(record))
     return handler
 
 
 def table_text(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int | None) -> str:
-    """Return a table, with a line that names the columns for which there was no room."""
+    """Return a table as text, with a last line that names the columns for which the width was too small."""
     table = fit_table(columns, rows, width)
     lines = list(table.lines)
     if table.dropped:
@@ -126,7 +131,7 @@ def table_text(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: 
 
 
 def print_table(columns: Sequence[Column], rows: Sequence[Sequence[str]], empty: str) -> None:
-    """Print a table; if there are no rows, print ``empty``."""
+    """Print a table; without ``rows``, print the text ``empty``."""
     if rows:
         print(table_text(columns, rows, width_of(sys.stdout)))
     else:
@@ -134,15 +139,16 @@ def print_table(columns: Sequence[Column], rows: Sequence[Sequence[str]], empty:
 
 
 def id_shortener(ids: Iterable[str]) -> Callable[[str], str]:
-    """Return a function that, on a terminal, shortens ids in a text. Commands accept the short ids, too."""
+    """Return a function that shortens ids in a text if the output is a terminal. Commands accept short ids, too."""
     return shortener(ids, width_of(sys.stdout))
 
 
 class ProgressLine:
-    """A line of progress. It is overwritten on a terminal, elsewhere appended whenever its text changes. Thread-safe.
+    """A line that shows progress. Thread-safe.
 
-    ``close`` ends the line, so that the next output begins another one; so does ``say``. Text that this module prints
-    meanwhile, from any thread and on either stream, appears above the line.
+    On a terminal each text replaces the former text. Elsewhere each new text is printed on a line of its own. Text that
+    this module prints meanwhile, from any thread and on either stream, appears above the line. ``close`` and ``say``
+    end the line, so that the next output begins another line.
     """
 
     def __init__(self, stream: TextIO | None = None) -> None:
@@ -150,11 +156,11 @@ class ProgressLine:
         self._last = ""
 
     def show(self, text: str) -> None:
-        """Show ``text`` as the progress. On a terminal, show only as many of its parts, two spaces apart, as fit."""
+        """Show ``text``. On a terminal, show only its first parts that fit; parts are separated by two spaces."""
         with _PRINTING:
             width = width_of(self._stream)
             if width is not None:
-                # One cell stays free: after a full line some terminals move to the next one.
+                # One cell stays free, because some terminals move to the next line after a full line.
                 print(f"\r\x1b[K{cut_parts(text, width - 1)}", end="", file=self._stream, flush=True)
                 _open_lines[:] = [self]
             elif text != self._last:
@@ -170,21 +176,21 @@ class ProgressLine:
             raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
 
     def show_again(self) -> None:
-        """Show the last text again."""
+        """Show the last text once more, after other output has replaced it."""
         self.show(self._last)
 
     def say(self, text: str) -> None:
-        """Print a line that stays."""
+        """End the line of progress, and print ``text`` on a line that stays."""
         self._end("\n")
         with _PRINTING:
             print(_folded([text], self._stream), file=self._stream, flush=True)
 
     def erase(self) -> None:
-        """Remove the line, if one was begun, so that the next output takes its place."""
+        """Remove the line of progress from the terminal, if it is shown, so that the next output takes its place."""
         self._end("\r\x1b[K")
 
     def close(self) -> None:
-        """End the line, if one was begun."""
+        """End the line of progress, if it is shown, so that it stays and the next output begins another line."""
         self._end("\n")
 
     def _end(self, with_what: str) -> None:
@@ -195,15 +201,15 @@ class ProgressLine:
 
 
 _PRINTING = threading.RLock()
-"""The lock held while a thread prints, so that no line of another thread comes in between."""
+"""The lock that a thread holds while it prints, so that lines of different threads do not mix."""
 
 _open_lines: list[ProgressLine] = []
-"""The progress line that holds the terminal's cursor, if there is one; both streams may write to that terminal."""
+"""The progress line in which the terminal's cursor is, if any. Both standard streams may write to this terminal."""
 
 
 @contextmanager
 def shown_meanwhile(text: str) -> Iterator[None]:
-    """Show ``text`` on standard error while the block runs; on a terminal with the elapsed time."""
+    """Show ``text`` as progress on standard error while the block runs. On a terminal, add the elapsed time."""
     line, began = ProgressLine(sys.stderr), time.monotonic()
 
     def tell() -> bool:
@@ -220,9 +226,9 @@ def shown_meanwhile(text: str) -> Iterator[None]:
 
 @contextmanager
 def repeated(look: Callable[[], bool], seconds: float, name: str) -> Iterator[None]:
-    """Call ``look`` in another thread after each interval, until the block ends or ``look`` returns ``False``.
+    """Call ``look`` in another thread every ``seconds``, until the block ends or ``look`` returns ``False``.
 
-    If the system refuses a thread, ``look`` is never called.
+    If the system refuses to start the thread, ``look`` is never called.
     """
     over = threading.Event()
 
@@ -243,7 +249,7 @@ def repeated(look: Callable[[], bool], seconds: float, name: str) -> Iterator[No
 
 @contextmanager
 def _beside_progress() -> Iterator[None]:
-    """Remove a progress line, and draw it again after the output of the block."""
+    """Remove the progress line, if any, while the block prints, and show it once more afterwards."""
     with _PRINTING:
         line = _open_lines[0] if _open_lines else None
         if line is not None:

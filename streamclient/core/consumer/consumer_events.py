@@ -1,9 +1,9 @@
 """Events and commands of one shard's consumer: the border between its machine and the code that runs it.
 
-Events are facts in the past tense, and commands are imperatives, as with ``Holdings``. ``ConsumerMachine.handle(event,
-now)`` takes one event and returns the commands to carry out, in order. A worker carries the commands out with threads
-and calls; the simulator does so on simulated time. No event or command is ever changed. Events and commands that are
-made for every page are not frozen, because freezing would double the cost of making them.
+Events are facts in the past tense, and commands are imperatives. ``ConsumerMachine.handle(event, now)`` takes one event
+and returns the commands to carry out, in order. A worker carries the commands out with threads and calls; the simulator
+does so on simulated time. No event or command is ever changed. Classes whose objects are made for every page are not
+frozen, because freezing would double the cost of making them.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ from streamclient.records import SequenceInfo, StreamRecord
 
 
 class ShardPage(Protocol):
-    """The result of one read of a shard; ``RecordPage`` implements it."""
+    """The result of one read of a shard. ``RecordPage`` implements this protocol."""
 
     @property
     def records(self) -> Sequence[StreamRecord]:
-        """The records, oldest first."""
+        """The records of the page, oldest first."""
 
     @property
     def next_position(self) -> Position:
-        """The position where the next read begins, or ``Position.SHARD_END``."""
+        """The position where the next read begins, or ``Position.SHARD_END`` at the end of the shard."""
 
     @property
     def may_more_record(self) -> bool | None:
-        """The service's hint that more records wait; ``None`` without a hint."""
+        """The service's hint whether more records wait after the page; ``None`` without a hint."""
 
     @property
     def body_bytes(self) -> int:
-        """The size of the answer's body in bytes."""
+        """The size in bytes of the body of the service's response."""
 
 
 # --- events ----------------------------------------------------------------------------------------------------------
@@ -47,28 +47,29 @@ class ShardPage(Protocol):
 
 @frozen
 class Began:
-    """The consumer was made. The parents of its lease are finished."""
+    """The consumer was made. All parents of its shard are finished."""
 
 
 @frozen
 class StopAsked:
-    """The worker asked the consumer to end. With the reason ZOMBIE the lease is lost already."""
+    """The worker asked the consumer to end. If the reason is ZOMBIE, the lease is lost already."""
 
     reason: ShutdownReason
 
 
 @frozen
 class Marked:
-    """A processor asked, through its marker, to be ended."""
+    """A processor called its ``IShutdownMarker``, to ask for the end of its work or for a new processor."""
 
     processor: int
-    """The number of the processor, from ``NewProcessor``. A request of a processor that was replaced is ignored."""
+    """The number of the processor, from ``NewProcessor``. If that processor was replaced meanwhile, the event is
+    ignored."""
     reason: ShutdownReason
 
 
 @frozen
 class LossAccepted:
-    """The loss was accepted. A shard that stopped because of lost records goes on with the records left."""
+    """The worker's program accepted that records are lost. The stopped shard goes on with the records that are left."""
 
 
 @frozen
@@ -82,16 +83,16 @@ class OrdersGiven:
 class EndJudged:
     """The answer to ``ConfirmEnd``.
 
-    If the end is not shown, a second answer may follow once a listing shows the end.
+    If the list of shards does not show the shard's end yet, a second answer may follow when a later list shows it.
     """
 
     visit: int
     is_shown: bool
     since_read: bool = False
-    """Whether the end became known only after the page was read. The page may have been cut, so it is read once
-    more."""
+    """Whether the end of the shard became known only after the page was read. If so, the page may lack the last records
+    of the shard, so the consumer reads it once more."""
     detail: str = ""
-    """The reason why the end cannot be confirmed; empty if it is confirmed."""
+    """The reason why the end of the shard cannot be confirmed; empty if the end is confirmed."""
 
 
 @frozen
@@ -101,28 +102,28 @@ class CheckpointAsked:
 
 @frozen
 class CheckpointAnswered:
-    """A checkpoint was stored, prepared or refused."""
+    """A checkpoint that user code had requested was stored, prepared or refused."""
 
     outcome: CheckpointOutcome
     value: str
     progress: Progress | None = None
     pending: PendingCheckpoint | None = None
-    """The checkpoint that was prepared, instead of storing ``value``; ``None`` if ``value`` was stored or refused."""
+    """The checkpoint that was prepared; ``None`` if ``value`` was stored or refused."""
 
 
 @define
 class PageRead:
-    """The answer to ``Read``."""
+    """The answer to ``Read`` after a successful read."""
 
     visit: int
     page: ShardPage
     read_at: float
-    """The time when the read of the page began. If the page was read ahead, that may be before ``Read``."""
+    """The time when the read of the page began. If the page was read ahead, this time may be before ``Read``."""
 
 
 @frozen
 class ReadFailed:
-    """The other answer to ``Read``: an error."""
+    """The answer to ``Read`` after a failed read."""
 
     visit: int
     error: Raised
@@ -138,7 +139,7 @@ class FirstLeftFound:
 
 @frozen
 class FirstLeftUnknown:
-    """The other answer to ``FindFirstLeft``: the error of the search."""
+    """The answer to ``FindFirstLeft`` if the search failed."""
 
     visit: int
     error: Raised
@@ -150,17 +151,17 @@ class CallReturned:
 
     error: Raised | None = None
     value: Any = None
-    """The result of the call, as the command for the call describes it."""
+    """The result of the call. The class of the command that began the call describes it."""
 
 
 @frozen
 class CallTakenBack:
-    """The answer to ``TakeBack`` if no thread had begun the call. The call never ran, and never will."""
+    """The answer to ``TakeBack`` if no thread had begun the call into user code. That call will never run."""
 
 
 @frozen
 class TimeCame:
-    """The pause of a ``Wait`` is over."""
+    """The pause that the command ``Wait`` began is over."""
 
     visit: int
 
@@ -188,12 +189,15 @@ ConsumerEvent = (
 
 @frozen
 class Initialize:
-    """Make the announced processor and call its ``initialize``. The result is whether the processor was made."""
+    """Make the processor that ``NewProcessor`` announced, and call its ``initialize``.
+
+    The result says whether the processor was made.
+    """
 
 
 @define
 class ProcessRecords:
-    """Call ``process_records``."""
+    """Give a batch to the processor: call its ``process_records``."""
 
     records: Sequence[StreamRecord]
     attempt: int = 0
@@ -209,21 +213,21 @@ class AskParkedKeys:
 class Park:
     """Park records of a page.
 
-    The result is a sequence of ``ParkedRecord``; the store has them safely when the call returns.
+    The result is a sequence of ``ParkedRecord``. When the call returns, the parking store has stored these records.
     """
 
     page: ShardPage
     indices: Sequence[int]
-    """The indices of the records in the page."""
+    """The indices, within the page, of the records to park."""
     generations: Sequence[int] | None
-    """The generation of each record's key, in the order of ``indices``; ``None`` if the worker has no store of its
-    own."""
+    """The ``ParkedRecord.generation`` of each record, in the order of ``indices``; ``None`` if the worker has no
+    parking store of its own."""
     position: str
-    """The position at which the page was read."""
+    """The position at which the page with the records was read."""
     failure: Failure
     order: RecordOrder | None = None
-    """The operator's order because of which the records are parked; ``None`` if there is no order. The order names a
-    store for workers without a store of their own."""
+    """The operator's order because of which the records are parked; ``None`` without an order. The order also names
+    the parking store, for workers without a store of their own."""
 
 
 @frozen
@@ -236,14 +240,14 @@ class AskStrategy:
 
 @frozen
 class ShutDown:
-    """Call ``shutdown``."""
+    """Close the processor: call its ``shutdown``."""
 
     reason: ShutdownReason
 
 
 @frozen
 class TakeBack:
-    """Cancel the present call if no thread has begun it. If that succeeds, ``CallTakenBack`` is the only answer."""
+    """Cancel the present call if no thread has begun it. A cancelled call is answered only by ``CallTakenBack``."""
 
 
 # --- commands: reading and time --------------------------------------------------------------------------------------
@@ -251,7 +255,7 @@ class TakeBack:
 
 @define
 class Read:
-    """Read the page at a position."""
+    """Read the page of the shard that begins at ``position``."""
 
     visit: int
     position: Position
@@ -259,7 +263,7 @@ class Read:
 
 @define
 class ReadAhead:
-    """Read the pages that follow ``page`` while ``page`` is being processed, as far as there is room."""
+    """Read the pages that follow ``page`` while ``page`` is being processed, as long as memory for them is left."""
 
     page: ShardPage
 
@@ -271,14 +275,14 @@ class DropReading:
 
 @frozen
 class FindFirstLeft:
-    """Find the oldest record that retention left in the shard."""
+    """Find the oldest record that the stream still keeps in the shard."""
 
     visit: int
 
 
 @define
 class ConfirmEnd:
-    """Find out whether the shard has ended. The page that was just read says so."""
+    """Find out whether the shard has really ended, as the page that was read last reports."""
 
     visit: int
     read_at: float
@@ -300,54 +304,57 @@ class Wait:
 
 @frozen
 class NewProcessor:
-    """Prepare for one more processor, which gets a checkpointer of its own."""
+    """Make the checkpointer that the next processor of the shard will use."""
 
     number: int
     initial: str
-    """The position at which the processor starts."""
+    """The position at which the new processor starts."""
     progress: Progress
-    """The progress up to that position."""
+    """The progress of the shard up to ``initial``."""
     pending: PendingCheckpoint | None
     """The checkpoint that an earlier processor prepared and did not complete; ``None`` without such a checkpoint."""
     lost_behind: str | None = None
-    """The stored checkpoint, if records after it are lost and the loss was accepted."""
+    """The stored checkpoint, if records after it are lost and the loss was accepted; otherwise ``None``."""
 
 
 @frozen
 class Offer:
-    """Let the processor store the checkpoint that an earlier processor prepared."""
+    """Allow the processor to store the checkpoint that an earlier processor prepared."""
 
     position: str
     progress: Progress
     last: SequenceInfo | None = None
-    """The last record before the position."""
+    """The last record before ``position``; ``None`` if it is unknown."""
 
 
 @frozen
 class Withdraw:
-    """Withdraw the offer of ``position``, which the processor did not store."""
+    """Withdraw the permission that ``Offer`` gave for ``position``. The processor did not store that position."""
 
     position: str
 
 
 @define
 class Permit:
-    """Let the position after one more batch be stored. Without ``progress``, the progress is unchanged."""
+    """Allow the processor to store ``position``, the end of one more batch.
+
+    ``progress`` is the shard's progress up to ``position``; ``None`` if it has not changed.
+    """
 
     position: str
     progress: Progress | None = None
     last: SequenceInfo | None = None
-    """The last record before the position; with ``None``, the last record stays as it was known."""
+    """The last record before ``position``; ``None`` if the batch has no record."""
 
 
 @frozen
 class Retract:
-    """Withdraw the last permitted position, because its batch failed. Only earlier positions may be stored."""
+    """Withdraw the permission to store the last permitted position, because the batch before that position failed."""
 
 
 @frozen
 class CloseCheckpoints:
-    """Refuse all further checkpoints of this processor."""
+    """Refuse all further checkpoint requests of the processor."""
 
     because: str
 
@@ -356,7 +363,7 @@ class CloseCheckpoints:
 
 
 class Told(Enum):
-    """The kinds of events that are counted."""
+    """The kinds of facts about a shard that ``Tell`` counts."""
 
     ACCEPTED = "records accepted by user code"
     PARKED = "records that are safe in the parking store"
@@ -364,13 +371,13 @@ class Told(Enum):
     CAUGHT_UP = "a read found nothing more"
     END_REACHED = "the end of the shard was reached"
     RESTARTED = "a new processor replaces another one"
-    END_NOT_STORED = "the processor let the shard end without storing that"
-    LOSS_GIVEN_UP = "lost records are given up, and nothing is known of what is left"
+    END_NOT_STORED = "the processor did not store the end of the shard"
+    LOSS_GIVEN_UP = "lost records are given up, and nothing is known of the records that are left"
 
 
 @define
 class Tell:
-    """Count ``what``."""
+    """Count a fact of the kind ``what``, for ``records`` records."""
 
     what: Told
     records: int = 0
@@ -378,7 +385,7 @@ class Tell:
 
 @define
 class PageDone:
-    """Record that every record of a page was accepted, or is safe in the parking store."""
+    """Record that a page is done: each of its records was accepted, parked, or dropped by an order."""
 
     page: ShardPage
     last: SequenceInfo | None
@@ -387,19 +394,21 @@ class PageDone:
 
 @frozen
 class OrderEnded:
-    """Tell that an operator's order is obeyed. A stored checkpoint is then after all records that the order names."""
+    """Report that an operator's order is over.
+
+    Either a stored checkpoint is after all records that the order names, or the order was withdrawn.
+    """
 
     order: RecordOrder
     taken: int
-    """The number of these records that this consumer took out. The other records were passed before it read the
-    shard."""
+    """The number of the order's records that this consumer took out of the shard."""
     is_withdrawn: bool = False
-    """Whether the order left the row before it was obeyed. If so, no further record is taken out."""
+    """Whether the order left the lease's row before it was obeyed. If so, no further record is taken out."""
 
 
 @frozen
 class TellOutage:
-    """Log a failure. One outage causes the same failure repeatedly, for many shards."""
+    """Log a failure that one outage of a service causes repeatedly and for many shards."""
 
     of: str
     """The kind of work that fails: ``reading`` or ``parking``."""
@@ -409,7 +418,7 @@ class TellOutage:
 
 @frozen
 class LogLine:
-    """Log one line about the shard."""
+    """Log one line of text about the shard."""
 
     severity: Severity
     text: str
@@ -419,7 +428,7 @@ class LogLine:
 
 @frozen
 class Ended:
-    """The last command: no work of this consumer runs any more."""
+    """Report that the consumer has ended: none of its work runs any more. This is its last command."""
 
     end: ConsumerEnd
 

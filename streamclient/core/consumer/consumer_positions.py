@@ -1,4 +1,4 @@
-"""The positions that a processor may store: all that it was given, except positions before a stored position."""
+"""The positions that a processor may store: every position that it was given, from its last checkpoint request on."""
 
 from __future__ import annotations
 
@@ -11,23 +11,24 @@ from streamclient.model import CheckpointPosition, Progress
 from streamclient.records import SequenceInfo
 
 MOST_POSITIONS = 10_000
-"""The largest number of positions that are remembered for a processor. When a position is stored, all earlier positions
-are forgotten. So only a processor that is ten thousand batches ahead of its checkpoints reaches this bound. Its oldest
-positions are then refused, with an error that says so."""
+"""The largest number of positions that are remembered for a processor. When a processor requests a checkpoint, all
+earlier positions are forgotten. So only a processor that is ten thousand batches ahead of its checkpoints reaches this
+bound. From then on its oldest positions are refused, with an error that names the bound."""
 
 END_NUMBER = 2**63
-"""The rank of SHARD_END. It is after every batch, whether or not the shard's end was reached."""
+"""The rank of SHARD_END. It is greater than the rank of any batch, whether or not the shard's end was reached."""
 
 NO_PROGRESS = Progress(record_micros=0, records=0, bytes=0)
 
 
 @frozen
 class Place:
-    """One position that may be stored."""
+    """One position of a shard that its processor may store."""
 
     text: str
     number: int
-    """The rank of the position. Iterators are opaque, so only these ranks give the order of positions."""
+    """The rank of this position among the positions of its processor. Iterators are opaque, so only ranks show which of
+    two positions is earlier."""
     progress: Progress
     """The progress up to this position, counted from the creation of the lease."""
     last: SequenceInfo | None = None
@@ -37,7 +38,7 @@ class Place:
 class HandedOutPositions:
     """The positions that one processor was given, numbered in the order in which it got them.
 
-    Not thread-safe: the checkpointer has the lock.
+    Not thread-safe: the checkpointer that uses this object has a lock.
     """
 
     def __init__(self, shard_id: str, initial: str, progress: Progress = NO_PROGRESS) -> None:
@@ -51,26 +52,29 @@ class HandedOutPositions:
 
     @property
     def permitted(self) -> str:
-        """The position after the last batch that the processor was given and that did not fail."""
+        """The latest position that may be stored: after the last delivered batch that did not fail."""
         return self._permitted.text
 
     @property
     def progress(self) -> Progress:
-        """The progress after the last batch that the processor was given and that did not fail."""
+        """The progress of the shard up to the position ``permitted``."""
         return self._permitted.progress
 
     @property
     def permitted_number(self) -> int:
-        """The rank of the permitted position."""
+        """The rank of the position ``permitted``."""
         return self._permitted.number
 
     @property
     def requested_records(self) -> int:
-        """The number of records up to the last requested position, or up to the initial one."""
+        """The number of records before the last requested position, counted from the creation of the lease.
+
+        Before the first request, this is the number of records before the initial position.
+        """
         return self._requested.progress.records
 
     def permit(self, position: str, progress: Progress | None = None, last: SequenceInfo | None = None) -> None:
-        """Add ``position``, which is after one more batch."""
+        """Allow the processor to store ``position``, the end of one more batch."""
         self._permitted_before = self._permitted
         self._is_retracted = False
         if position == self.permitted:
@@ -82,10 +86,10 @@ class HandedOutPositions:
         self._remember(self._permitted)
 
     def retract(self) -> None:
-        """Withdraw the permitted position, because its batch failed; permit only earlier positions.
+        """Withdraw the permission to store the last permitted position, because the batch before it failed.
 
         A position that the processor has requested already stays permitted: by the request, the processor said that
-        everything before the position is safe. A position that was prepared may still be completed, if it is named,
+        everything before the position is safe. A prepared position may still be completed by a request that names it,
         because its sink may have committed it.
         """
         failed, before = self._permitted, self._permitted_before
@@ -98,22 +102,23 @@ class HandedOutPositions:
         self._is_retracted = True
 
     def offer(self, position: str, progress: Progress, last: SequenceInfo | None = None) -> None:
-        """Let ``position`` be stored before the processor is given any batch. An earlier processor prepared it."""
+        """Allow the processor, before its first batch, to store ``position``, which an earlier processor prepared."""
         self._last_number += 1
         number = END_NUMBER if position == CheckpointPosition.SHARD_END else self._last_number
         self._remember(Place(position, number, progress, last))
 
     def withdraw(self, position: str) -> None:
-        """Withdraw a position that was offered and was not stored."""
+        """Withdraw an offered position, unless the processor has requested that position or a later position."""
         if self._places[position].number > self._requested.number:
             del self._places[position]
 
     def resolve(self, value: str | None) -> Place:
-        """Return the position to store: the one of ``value``, or without a value the later of permitted and requested.
+        """Return the position that a checkpoint request with ``value`` stores.
 
-        A requested position can be after the permitted one: an earlier processor prepared it, and the present processor
-        requested it without an answer. The sink has committed that position, so requesting it again is right and going
-        back is wrong.
+        Without ``value``, return the later of two positions: the position that was permitted last, and the position
+        that was requested last. The requested position can be the later one, if an earlier processor prepared it, and
+        if the present processor requested it and got no answer. The sink has committed that position, so requesting it
+        again is right and going back is wrong.
 
         Raises:
             ConfigurationError: the processor was not given ``value``, or ``value`` is before a position that was
@@ -131,7 +136,7 @@ class HandedOutPositions:
         return place
 
     def requested(self, place: Place) -> None:
-        """Record that a checkpoint was sent. From now on earlier positions are refused, whatever the answer will be."""
+        """Record that a request to store ``place`` was sent. From now on, refuse all earlier positions."""
         if place.number >= self._requested.number:
             self._requested = place
         outdated = [
@@ -148,8 +153,8 @@ class HandedOutPositions:
     def records_since_request(self, place: Place) -> int:
         """Return the number of records between the last requested checkpoint, or the initial checkpoint, and ``place``.
 
-        Requests are stored in order. A position that is prepared after a request is stored only if the request was
-        stored.
+        This number is exact, because requests are stored in order: if a position is prepared after a request, it is
+        stored only if the request was stored.
         """
         return max(0, place.progress.records - self._requested.progress.records)
 

@@ -23,29 +23,31 @@ from streamclient.model import CheckpointPosition, PendingCheckpoint, ShutdownRe
 from streamclient.records import SequenceInfo, StreamRecord
 
 STORED_REASONS = (ShutdownReason.ZOMBIE, ShutdownReason.STOLEN, ShutdownReason.PAUSED, ShutdownReason.PROCESS_DONE)
-"""Reasons that end this consumer. After any other reason a new processor starts."""
+"""The reasons for ``shutdown`` after which the consumer ends. After any other reason a new processor starts."""
 
 POLLED = frozenset({Phase.READING, Phase.WAITING})
 """The phases in which a shard may wait for records. In all other phases it is not polled."""
 
 
 class ConsumerState:
-    """Fields of a consumer, and operations that all phases share.
+    """The fields of a consumer, and the operations that all its phases share.
 
     Args:
         record_id: returns the id of a record; the ids of a shard sort in the order of its records.
-        key_text: returns a primary key in words.
-        table_pace: shared by the table's consumers in this worker; by default this consumer is the only one.
+        key_text: returns a primary key as readable text.
+        table_pace: the pace that the consumers of the table in this worker share; by default no other consumer shares
+            it.
     """
 
     _beginnings: ClassVar[Mapping[Phase, Callable[[Any], None]]]
-    """The work with which each phase begins."""
+    """The function that starts the work of each phase."""
     trail: ReadTrail
-    """The last record of the present processor. The next page must begin after it. Each processor has its own trail."""
+    """The last record that was read for the present processor. The next page must begin after that record. Each
+    processor has its own trail."""
     _ending: ShardPage | None = None
     """The page that reports the shard's end, until the end is confirmed or refuted."""
     _close_error: str = ""
-    """The error of the last ``shutdown`` in words."""
+    """A text about the error that the last ``shutdown`` raised; empty if ``shutdown`` returned."""
 
     def __init__(
         self,
@@ -63,27 +65,28 @@ class ConsumerState:
         self.backoff = ConsumerBackoff(config, dice, pace)
         self.phase = Phase.BACKING_OFF
         self.visit = 0
-        """The number of changes of the phase. An answer to a request of an earlier phase is ignored."""
+        """The number of times that the phase has changed. Each request carries this number, so that an answer to a
+        request from an earlier phase is ignored."""
         self.stop_reason: ShutdownReason | None = None
         """The reason why the consumer was asked to end; ``None`` if it was not asked."""
         self.closing: ShutdownReason | None = None
-        """The reason that ``shutdown`` of the processor gets."""
+        """The reason with which the processor's ``shutdown`` is called; ``None`` before the first close."""
         self.stored = start.checkpoint
         self.position = Position(start.checkpoint)
-        """The position of the next page. Neither a checkpoint nor reading ahead moves it."""
+        """The position of the next page to process. Neither a checkpoint nor reading ahead moves it."""
         self.lost: TrimmedRange | None = None
-        """The loss that must be accepted before the consumer goes on; ``None`` without a loss."""
+        """The lost records, while the consumer waits until their loss is accepted; ``None`` without a loss."""
         self.reason: Reason | None = None
-        """The reason why the shard does not move, if this consumer decided it."""
+        """The reason why the shard makes no progress, if this consumer knows one; otherwise ``None``."""
         self.halt_reason: Reason | None = None
         self.resume_at: float | None = None
-        """The end of the present pause; ``None`` without a pause."""
+        """The time at which the present pause ends, in monotonic seconds; ``None`` without a pause."""
         self.open_requests = 0
         """The number of checkpoints that were requested and not answered yet."""
         self.is_calling = False
         """Whether a call into user code is in progress."""
         self.is_asking = False
-        """Whether that call asks the user's retry strategy."""
+        """Whether the call in progress asks the user's retry strategy."""
         self._config = config
         self._key_text = key_text
         self._orders = RecordOrders(start.orders, record_id)
@@ -106,7 +109,7 @@ class ConsumerState:
         self._now = 0.0
         self._commands: list[ConsumerCommand] = []
         self._tell = self._commands.append
-        """Adds a command to the list for the present event."""
+        """The function that adds a command to the list that ``handle`` returns for the present event."""
 
     @property
     def is_lost(self) -> bool:
@@ -115,7 +118,7 @@ class ConsumerState:
 
     @property
     def is_finished(self) -> bool:
-        """Whether SHARD_END is stored."""
+        """Whether the stored checkpoint is SHARD_END, so that nothing is left to read."""
         return self.stored == CheckpointPosition.SHARD_END
 
     @property
@@ -132,7 +135,7 @@ class ConsumerState:
         stop = self.stop_reason and self.stop_reason.value
         return f"<consumer of {self.shard_id}, {self.phase.value}, stop={stop}>"
 
-    # --- what all phases share -----------------------------------------------------------------------------------
+    # --- operations of all phases --------------------------------------------------------------------------------
 
     def _call(self, command: ConsumerCommand) -> None:
         self.is_calling = True
@@ -156,7 +159,7 @@ class ConsumerState:
         self._follow(outcome)
 
     def _halt(self, outcome: Outcome, reason: Reason) -> None:
-        """Close the processor, and start no other processor before the loss or the failure is decided."""
+        """Close the processor, and start no other processor before an operator or the program decides how to go on."""
         self.halt_reason = self.reason = reason
         self._close(outcome, ShutdownReason.PROCESS_RESTART)
 
@@ -168,14 +171,14 @@ class ConsumerState:
         self._tell(consumer_events.LogLine(severity, f"shard {self.shard_id}: {text}", error))
 
     def _tell_ended_orders(self) -> None:
-        """Tell which operators' orders are obeyed by now."""
+        """Report each operator's order that is obeyed by now."""
         if not self._orders.are_any:
             return
         for order, taken in self._orders.ended(self._progress.records, is_finished=self.is_finished):
             self._tell(consumer_events.OrderEnded(order, taken))
 
     def _tell_withdrawn_orders(self) -> None:
-        """Tell which operators' orders were withdrawn. Wait with that while records are being parked by order."""
+        """Report each operator's order that was withdrawn, but not while records are being parked by order."""
         delivery = self._delivery
         if not self._orders.are_any:
             return
@@ -185,7 +188,7 @@ class ConsumerState:
             self._tell(consumer_events.OrderEnded(order, taken, is_withdrawn=True))
 
     def _log_orders(self) -> None:
-        """Log once for each order that it is being obeyed."""
+        """Log each operator's order once, when it is obeyed for the first time."""
         if not self._orders.are_any:
             return
         for order in self._orders.logged():
@@ -194,9 +197,12 @@ class ConsumerState:
             self._log(Severity.WARNING, f"{verb} {number} by order of {order.by}{why}: {', '.join(order.record_ids)}")
 
     def _report_failure(self, what: str, error: Raised, severity: Severity = Severity.ERROR) -> None:
-        """Name a failure of user code in status and log. After a lost lease it is expected, and logged as INFO."""
+        """Name a failure of user code in the status and in the log.
+
+        After the lease is lost, such a failure is expected, so it is logged as INFO.
+        """
         count = self.backoff.failures
-        when = times(count) if count else "at its end"  # failures at the end are not counted
+        when = times(count) if count else "at its end"  # a failure of ``shutdown`` is not counted
         self.reason = Reason(Cause.PROCESSOR_FAILED, what, f"{when}: {what}: {error.text}")
         severity = Severity.INFO if self.is_lost else severity
         trace = error if severity is Severity.ERROR else None

@@ -1,8 +1,8 @@
 """The state machine of one shard's consumer, from ``StartConsumer`` to ``Ended``.
 
-Each event is judged as an outcome. ``TRANSITIONS`` gives the next phase for the outcome, and each phase begins with one
-piece of work, from ``_BEGINNINGS``. Only that work starts a call, a read or a pause. Pure: no clock, no thread, no
-call.
+The machine classifies each event as an outcome. ``TRANSITIONS`` gives the next phase for the outcome, and each phase
+begins with one piece of work, from ``_BEGINNINGS``. Only that work returns the commands for a call, a read or a pause.
+The machine itself reads no clock, starts no thread and makes no call.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class ConsumerMachine(PageReader):
     """One consumer of one shard. One thread calls ``handle``; use the other public members only for reading."""
 
     def handle(self, event: ConsumerEvent, now: float) -> Sequence[ConsumerCommand]:
-        """Take one event, known at ``now`` (monotonic seconds), and return the commands to carry out, in order."""
+        """Process one event, known at ``now`` (monotonic seconds), and return the commands to carry out, in order."""
         self._now = now
         commands: list[ConsumerCommand] = []
         self._commands, self._tell = commands, commands.append
@@ -81,7 +81,7 @@ class ConsumerMachine(PageReader):
             self._begin_first_read()
 
     def _begin_first_read(self) -> None:
-        """Begin to read: ``initialize`` has returned, and every checkpoint that it requested was answered."""
+        """Begin to read, because ``initialize`` has returned, and every checkpoint that it requested was answered."""
         if self.stop_reason is not None:
             self._close(Outcome.STOPPED, self.stop_reason)
             return
@@ -90,9 +90,9 @@ class ConsumerMachine(PageReader):
         self._follow(Outcome.INITIALIZED)
 
     def _settle_offer(self, offered: PendingCheckpoint) -> None:
-        """Begin after the checkpoint that an earlier processor prepared, if it is stored now.
+        """Begin to read at the checkpoint that an earlier processor prepared, if that checkpoint is stored now.
 
-        Otherwise read up to it again.
+        Otherwise, read the records before the prepared checkpoint once more.
         """
         if self.stored == offered.value:
             self.position, self._dealt_with = Position(offered.value), self._progress
@@ -111,7 +111,10 @@ class ConsumerMachine(PageReader):
         self._stop_if_idle()
 
     def _loss_accepted(self, event: consumer_events.LossAccepted) -> None:
-        """Go on at the oldest record. If ``shutdown`` still runs, the next processor starts when it has returned."""
+        """Go on at the oldest record of the shard.
+
+        The next processor starts when a running ``shutdown`` has returned.
+        """
         if self.lost is None:
             return
         self._log(Severity.WARNING, f"the loss is accepted, reading goes on at the oldest record: {self.lost}")
@@ -121,7 +124,7 @@ class ConsumerMachine(PageReader):
             self._start_due()
 
     def _orders_given(self, event: consumer_events.OrdersGiven) -> None:
-        """Store the operators' orders. If a new order may help, it ends the halt or the pause after a failure."""
+        """Replace the operators' orders. Go on immediately if a new order may end the present halt or pause."""
         new, halt, delivery = self._orders.give(event.orders), self.halt_reason, self._delivery
         self._tell_withdrawn_orders()
         if self.stop_reason is not None:
@@ -150,7 +153,7 @@ class ConsumerMachine(PageReader):
         elif self._delivery.must_store and self._delivery.order is None:
             self._follow(Outcome.STORE_DUE)
         else:
-            self._proceed()  # an order may have been changed or removed during the call
+            self._proceed()  # orders may have changed since the failed call
 
     # --- checkpoints ---------------------------------------------------------------------------------------------
 
@@ -195,7 +198,7 @@ class ConsumerMachine(PageReader):
     # --- stopping ------------------------------------------------------------------------------------------------
 
     def _stop_asked(self, event: consumer_events.StopAsked) -> None:
-        """End as soon as no user code runs. A stronger reason replaces a weaker reason."""
+        """End the consumer as soon as no user code runs. If a stop was requested already, keep the stronger reason."""
         self.stop_reason = stronger(self.stop_reason, event.reason)
         if event.reason is ShutdownReason.ZOMBIE and self._has_processor:
             self._tell(consumer_events.CloseCheckpoints("this worker no longer holds the lease"))
@@ -243,7 +246,7 @@ class ConsumerMachine(PageReader):
             self._closed()
 
     def _closed(self) -> None:
-        """Decide how to go on: ``shutdown`` has returned, and no checkpoint is waiting for an answer."""
+        """Decide how to go on after ``shutdown`` has returned and all requested checkpoints were answered."""
         self._has_processor = False
         if self.is_final:
             self._follow(Outcome.CLOSED)
@@ -269,7 +272,7 @@ class ConsumerMachine(PageReader):
         self._begin_pause(self.backoff.restart_pause())
 
     def _begin_halt(self) -> None:
-        self.reason = self.halt_reason  # Set the reason again, because shutdown may have raised.
+        self.reason = self.halt_reason  # set again, because shutdown may have raised and replaced it
         self.stop_reason = None
 
     def _begin_end(self) -> None:
@@ -294,7 +297,7 @@ _BEGINNINGS: Mapping[Phase, Callable[[ConsumerMachine], None]] = {
     Phase.HALTED: ConsumerMachine._begin_halt,
     Phase.ENDED: ConsumerMachine._begin_end,
 }
-"""The work with which each phase begins."""
+"""The method that starts the work of each phase."""
 
 ConsumerMachine._beginnings = _BEGINNINGS
 
@@ -304,7 +307,7 @@ _RETURNS: Mapping[Phase, Callable[[ConsumerMachine, consumer_events.CallReturned
     Phase.PARKING: ConsumerMachine._store_answered,
     Phase.CLOSING: ConsumerMachine._shut_down,
 }
-"""The handler for the return of a call, for each phase that makes a call."""
+"""The method that processes the return of a call, for each phase that makes calls."""
 
 _HANDLERS: dict[type, Callable[[ConsumerMachine, Any], None]] = {
     consumer_events.Began: ConsumerMachine._began,
@@ -323,4 +326,4 @@ _HANDLERS: dict[type, Callable[[ConsumerMachine, Any], None]] = {
     consumer_events.CallTakenBack: ConsumerMachine._call_taken_back,
     consumer_events.TimeCame: ConsumerMachine._time_came,
 }
-"""The handler for each event."""
+"""The method that processes each class of event."""

@@ -6,10 +6,10 @@ Laws, which hold with any number of failures:
 * while exactly one record fails, a page of n records costs at most 2 log2(n) calls more than its retries;
 * a record is taken out only after it failed on its own, or because an operator's order names it.
 
-A page is a sequence of spans, and the first span is delivered next. If a failed span is the whole page or a single
-record, it is delivered again as often as the policy says. Any other failed span is cut in two immediately. If the first
-half then passes, the failing record is in the second half, so that half is cut without being tried. A second half of
-one record is still tried.
+A *span* is a part of a page that is delivered as one batch. A page is a sequence of spans, and the first span is
+delivered next. If a failed span is the whole page or a single record, it is delivered again as often as the policy
+says. Any other failed span is cut in two immediately. If the first half then passes, the failing record is in the
+second half, so that half is cut without being tried. A second half that is a single record is still tried.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from streamclient.records import SequenceInfo, StreamRecord, place_of
 
 @frozen
 class Span:
-    """Records of a page that are delivered together."""
+    """Records of a page that are delivered together, in one call of ``process_records``."""
 
     indices: Sequence[int]
     """The indices of the records in the page, ascending. They are a range while they are consecutive. They are empty
@@ -45,7 +45,7 @@ class Span:
     tries: int = 0
     """The number of failed calls whose batch was exactly this span."""
     is_cut: bool = False
-    """Whether all records of this span belong to a span that failed."""
+    """Whether this span was cut out of a larger span that failed."""
     is_rest: bool = False
     """Whether this span is the second half of a failed span, and no part of the first half has failed so far."""
 
@@ -63,7 +63,7 @@ class PagePlan:
 
     @property
     def is_done(self) -> bool:
-        """Whether every record was accepted or taken out."""
+        """Whether every record of the page was accepted or taken out."""
         return not self.spans
 
     @property
@@ -73,18 +73,18 @@ class PagePlan:
 
     @property
     def is_last(self) -> bool:
-        """Whether the next span is the last span."""
+        """Whether the next span is the last span of the plan."""
         return len(self.spans) == 1
 
     @property
     def indices(self) -> Sequence[int]:
-        """The indices of all records that are left, in order."""
+        """The indices, within the page, of all records that are left to deliver, in order."""
         if len(self.spans) == 1:
             return self.spans[0].indices
         return tuple(index for span in self.spans for index in span.indices)
 
     def accepted(self) -> PagePlan:
-        """Return the plan after the next span has passed."""
+        """Return the plan after the processor has accepted the next span."""
         following = self.spans[1:]
         if not following or not following[0].is_rest:
             return PagePlan(following)
@@ -111,7 +111,7 @@ class PagePlan:
     def without(self, indices: Collection[int]) -> PagePlan:
         """Return the plan without the records at ``indices``.
 
-        Batches that were empty from the beginning are removed, too.
+        Spans without records are removed, too, even if they were empty from the beginning.
         """
         if not indices and all(span.indices for span in self.spans):
             return self
@@ -125,12 +125,12 @@ def _kept(indices: Sequence[int], taken: frozenset[int]) -> tuple[int, ...]:
 
 
 def _no_rest(spans: list[Span]) -> list[Span]:
-    """Return the spans, with ``is_rest`` cleared on the first: an earlier failure leaves its state unknown."""
+    """Return ``spans`` with ``is_rest`` cleared on the first span, because a part of the first half has failed."""
     return [evolve(spans[0], is_rest=False), *spans[1:]] if spans and spans[0].is_rest else spans
 
 
 class Remedy(Enum):
-    """The reaction to a span that raised."""
+    """The reaction to a span whose delivery raised an error."""
 
     RETRY = "retry"
     CUT = "cut"
@@ -147,7 +147,7 @@ _FINALLY = {
 
 
 def remedy(span: Span, policy: FailurePolicy, may_retry: bool) -> Remedy:
-    """Return the reaction to a span that raised once more; ``may_retry`` says whether the span has retries left."""
+    """Return the reaction to a span whose delivery raised; ``may_retry`` says whether the span has retries left."""
     is_single = len(span.indices) <= 1
     cuts = policy.bisect and policy.then is not OnFailure.RESTART and not is_single
     if may_retry and (is_single or not span.is_cut):
@@ -156,7 +156,7 @@ def remedy(span: Span, policy: FailurePolicy, may_retry: bool) -> Remedy:
 
 
 class Work(Enum):
-    """The next step that a page needs."""
+    """The next step in the work on a page."""
 
     ASK = "ask the parking store"
     PARK = "park records"
@@ -181,28 +181,28 @@ class PageInWork:
         self.position = position.text
         self.plan = PagePlan.of(range(count))
         self.is_permitted = False
-        """Whether the position after the page may be stored."""
+        """Whether the processor was permitted to store the position after the page."""
         self.last = place_of(page.records, -1) if count else None
-        """The position of the page's last record."""
+        """The position of the page's last record; ``None`` if the page has no record."""
         self.progress = further(
             before,
             records=count,
             size_bytes=page.body_bytes,
             record_micros=0 if self.last is None else self.last.timestamp_micros,
         )
-        """The progress after the page."""
+        """The progress of the shard up to the end of the page."""
         self.work = Work.NOTHING
-        """The step that was chosen last."""
+        """The step that ``choose`` returned last."""
         self.failure = AFTER_PARKED
-        """The reason why records are parked."""
+        """The reason why the records of ``to_park`` are parked."""
         self.order: RecordOrder | None = None
-        """The order because of which records are parked; ``None`` without an order."""
+        """The operator's order because of which records are parked; ``None`` without an order."""
         self._to_park: Sequence[int] = ()
         self._parked = parked
         self._orders = orders
 
     def choose(self, now: float) -> Work:
-        """Choose and return the next step. Records that orders drop are taken out immediately."""
+        """Choose and return the next step. Before that, take out the records that operators' orders drop."""
         records = self.page.records
         if self._parked is not None and self._parked.must_ask(records, self.plan.indices, now):
             self.work = Work.ASK
@@ -231,7 +231,7 @@ class PageInWork:
 
     @property
     def is_named(self) -> bool:
-        """Return whether an order names a record that is left, or records are being parked because of an order."""
+        """Whether an order names a record that is left, or records are being parked because of an order."""
         is_parking = self.work is Work.PARK and self.order is not None
         return is_parking or bool(self._orders.named_in(self.page.records, self.plan.indices))
 
@@ -242,12 +242,15 @@ class PageInWork:
 
     @property
     def to_park(self) -> Sequence[int]:
-        """The indices of the records to park now."""
+        """The indices, within the page, of the records to park now."""
         return self._to_park
 
     @property
     def next_records(self) -> Sequence[StreamRecord]:
-        """The records to deliver now. Consecutive records are a slice, so no record objects are made."""
+        """The records to deliver now.
+
+        If they are consecutive, they are a slice of the page, so that no record objects are made.
+        """
         records, indices = self.page.records, self.plan.next.indices
         if len(indices) == len(records):
             return records
@@ -263,19 +266,19 @@ def failure_of(order: RecordOrder) -> Failure:
 
 
 def described(span: Span, page: ShardPage) -> str:
-    """Return in words which call delivers a span."""
+    """Return a text that names the call of ``process_records`` for a span, for statuses and logs."""
     if not span.is_cut:
         return "process_records"
     return f"process_records, narrowed down to {len(span.indices)} of {len(page.records)} records"
 
 
 def counted(records: Sequence[object]) -> str:
-    """Return in words how many records there are; ``records`` may also be their indices or ids."""
+    """Return a text with the number of records; ``records`` may also be their indices or ids."""
     return "one record" if len(records) == 1 else f"{len(records)} records"
 
 
 def application_error(shard_id: str, raised: Raised) -> ApplicationException:
-    """Return the error of ``process_records`` for a user's retry strategy."""
+    """Return the exception that a user's retry strategy is given after ``process_records`` raised."""
     wrapped = ApplicationException(f"process_records of shard {shard_id} raised {raised.text}")
     wrapped.__cause__ = raised.error
     return wrapped
@@ -283,30 +286,34 @@ def application_error(shard_id: str, raised: Raised) -> ApplicationException:
 
 @frozen
 class PendingCut:
-    """The end of a batch that a sink prepared. With this end, exactly that batch can be repeated."""
+    """The end of a batch for which an earlier processor prepared a checkpoint.
+
+    The repeated batch must end there, too.
+    """
 
     records_left: int
-    """The number of records before the end, if none of these records has left the stream."""
+    """The number of records from the beginning of the next page to ``end``, if none of these records has left the
+    stream."""
     end: Position
-    """The prepared position."""
+    """The position that the prepared checkpoint stores: the end of the batch."""
     start: str = ""
-    """The position at which reading began."""
+    """The position at which reading of the batch began."""
     last: SequenceInfo | None = None
-    """The last record before the end. If it is not stored, the end is found by counting."""
+    """The last record before the end. If it is ``None``, the end is found by counting records."""
     first: SequenceInfo | None = None
-    """The first record that was read since the start."""
+    """The oldest record that was read since the reading of the batch began; ``None`` if no record was read yet."""
     is_loss_accepted: bool = False
     """Whether the batch may go on without the records that have left the stream."""
 
     @classmethod
     def of(cls, pending: PendingCheckpoint | None, start: str) -> PendingCut | None:
-        """Return the cut for a prepared checkpoint; ``None`` if no record is before it."""
+        """Return the cut for a prepared checkpoint; ``None`` without a checkpoint, or if its batch is empty."""
         if pending is None or pending.records <= 0:
             return None
         return cls(pending.records, Position(pending.value), start, pending.last)
 
     def without_lost(self) -> PendingCut | None:
-        """Return the cut with the loss accepted; return ``None`` if its end can only be found by counting."""
+        """Return the cut with the loss accepted; ``None`` if only a count of records can find the end of the batch."""
         return None if self.last is None else evolve(self, is_loss_accepted=True)
 
     def lacks_records(self, page: ShardPage) -> bool:
@@ -315,14 +322,15 @@ class PendingCut:
         return not self.is_loss_accepted and count < self.records_left and self._is_over(page, count)
 
     def first_left(self, page: ShardPage) -> SequenceInfo | None:
-        """Return the oldest record that was read, which may be in ``page``."""
+        """Return the oldest record read since the reading of the batch began. This record may be in ``page``."""
         return self.first or (place_of(page.records, 0) if page.records else None)
 
     def apply(self, page: ShardPage) -> tuple[ShardPage, PendingCut | None]:
-        """Return the page, which is cut if it contains the end, and the cut that is left after the page.
+        """Cut ``page`` at the end of the batch, if ``page`` contains it; return the page and the cut for later pages.
 
-        The stream may cut its pages differently than the first time, and may have more records by now. Reading goes on
-        at the prepared position. If all records before the end are lost, a page begins after the end, and stays whole.
+        When the batch is repeated, the service may divide the records into different pages, and there may be more
+        records. After a cut, reading goes on at the prepared position. If all records before the end are lost, the
+        page begins after the end and stays whole.
         """
         count = self._count_in(page)
         if not self._is_over(page, count):
@@ -359,7 +367,7 @@ def part_of(page: ShardPage, records: Sequence[StreamRecord]) -> ShardPage:
 
 @frozen
 class PartOfPage:
-    """A page that was cut."""
+    """A page that consists of some of the records of another page."""
 
     records: Sequence[StreamRecord]
     next_position: Position

@@ -1,6 +1,6 @@
-"""Reading a shard page by page: through the processor and, if records fail, into the parking store.
+"""The reading of a shard page by page. Pages go to the processor; records that fail go to the parking store.
 
-Each step starts one call. After each step, ``_proceed`` examines the rest of the page and takes the next step.
+Each step starts one call into user code. ``_proceed`` then looks at the records that are left and takes the next step.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from streamclient.model import CheckpointPosition, ParkedRecord, ShutdownReason,
 from streamclient.records import place_of, readable_position
 
 QUIET_READS = 4
-"""The number of consecutive doubtful reads before a warning, which is repeated whenever that number has doubled. A list
-of shards may be a second older than the pages, and most pages that were cut are complete at the next read."""
+"""The number of consecutive pages that must seem wrong before a warning. Each doubling of the number repeats it. Most
+such pages are right at the next read: the page was incomplete, or the list of shards was a second too old."""
 
 READ_NAME = "reading"
-"""The name of a read in statuses and logs."""
+"""The name by which statuses and logs call a read."""
 
 
 class PageReader(ConsumerState):
@@ -72,7 +72,7 @@ class PageReader(ConsumerState):
             self._page_believed(page)
 
     def _way_read(self, following: Position, is_way: bool) -> None:
-        """Read on after a page with nothing new, on the way back to the last record. Failures are not reset."""
+        """Read on after a page whose records were all read already. Do not reset the counts of failures."""
         if not is_way:
             self.trail.arrive()
             self._tell(consumer_events.Permit(following.text))
@@ -94,7 +94,7 @@ class PageReader(ConsumerState):
             self._follow(Outcome.READ_DUE)
 
     def _page_not_believed(self, cause: Cause, why: str) -> None:
-        """Drop a page, and read again after a pause. Without progress, ``trail`` names the position to read."""
+        """Drop a page, and read again after a pause. After a page without progress, ``trail`` chooses the position."""
         if cause is Cause.NO_PROGRESS:
             self.position = Position(self.trail.turn(self.position.text))
         self.backoff.read_failed()
@@ -169,7 +169,7 @@ class PageReader(ConsumerState):
         self.backoff.read_failed()
         count = self.backoff.read_failures
         self.reason = Reason(Cause.READING_FAILED, READ_NAME, f"{times(count)}: {error.text}")
-        # One outage strikes all shards repeatedly, so they share one log of it. The status of each shard names it.
+        # One outage makes reads of all shards fail, so it is logged once for all. Each shard's status names it.
         self._tell(consumer_events.TellOutage(READ_NAME, error, f"shard {self.shard_id}: {text_of(self.reason)}"))
         self._ask_for_retry(cast(Exception, error.error), count - 1)
 
@@ -202,9 +202,9 @@ class PageReader(ConsumerState):
             self._follow(Outcome.READ_FAILED)
 
     def _goes_on_without_lost(self, cut: PendingCut, page: ShardPage) -> bool:
-        """Report that records of a prepared batch are lost.
+        """Report that records of a prepared batch are lost, and return whether the policy accepts the loss.
 
-        No call has failed, because reading began at the oldest record.
+        The loss made no read fail, because reading began at the oldest record that is left.
         """
         lost = TrimmedRange(
             shard_id=self.shard_id,
@@ -236,7 +236,7 @@ class PageReader(ConsumerState):
         self._cut = None if self._cut is None else self._cut.without_lost()
         self._tell(consumer_events.Tell(Told.LOSS_GIVEN_UP))
 
-    # --- a page --------------------------------------------------------------------------------------------------
+    # --- steps of a page -----------------------------------------------------------------------------------------
 
     @property
     def _page_in_work(self) -> PageInWork:
@@ -246,7 +246,7 @@ class PageReader(ConsumerState):
         return self._delivery
 
     def _proceed(self) -> None:
-        """Examine the rest of the page, and take the next step."""
+        """Look at the records of the page that are left, and take the next step."""
         work = self._page_in_work.choose(self._now)
         self._log_orders()
         if work is Work.NOTHING:
@@ -289,10 +289,10 @@ class PageReader(ConsumerState):
         self._close(Outcome.STOPPED, self.stop_reason or ShutdownReason.PROCESS_RESTART)
 
     def _page_refused(self) -> None:
-        """Close the processor. A new processor tries the page again."""
+        """Close the processor, so that a new processor gets the records of the page again."""
         self._delivery = None
         if self.stop_reason is ShutdownReason.PROCESS_RESTART:
-            self.stop_reason = None  # it marked itself and raised: one failure, not a free restart
+            self.stop_reason = None  # the processor asked for a restart and raised: one failure
         self._close(Outcome.FAILED, ShutdownReason.PROCESS_RESTART)
 
     def _given_up(self, reason: Reason) -> None:
@@ -301,7 +301,7 @@ class PageReader(ConsumerState):
         self._halt(Outcome.GIVEN_UP, reason)
 
     def _permit(self) -> None:
-        """Permit the end of the page to be stored. The batch in delivery, if any, must be the last of the page."""
+        """Permit the processor to store the end of the page. Every batch of the page but the last must be done."""
         delivery = self._page_in_work
         if not delivery.is_permitted:
             delivery.is_permitted = True
@@ -352,7 +352,7 @@ class PageReader(ConsumerState):
         self._ask_for_retry(application_error(self.shard_id, error), span.tries - 1)
 
     def _decided_on_records(self, pause: float | None) -> None:
-        error, self._raised = self._raised, None  # the traceback of the error would keep the frames of user code alive
+        error, self._raised = self._raised, None  # a kept traceback would keep frames of user code alive
         if self.stop_reason is not None:
             self._page_refused()
             return
@@ -368,7 +368,7 @@ class PageReader(ConsumerState):
         elif error is None or following is Remedy.RESTART:
             self._page_refused()
         elif following is Remedy.STOP and delivery.is_named:
-            self._proceed()  # The order came during the call.
+            self._proceed()  # an order about the record came during the call
         elif following is Remedy.PARK:
             delivery.park(span.indices, Failure(error.text, error.traceback, span.attempts))
             if self._may_park():
@@ -381,7 +381,7 @@ class PageReader(ConsumerState):
     # --- retries -------------------------------------------------------------------------------------------------
 
     def _ask_for_retry(self, error: Exception, retries: int) -> None:
-        """Take the ordinary pause, or ask the user's strategy in a call, because that is user code and may be slow."""
+        """Take the ordinary pause, or let a call ask the user's retry strategy, which may be slow, for the pause."""
         if self._config.task_retry_strategy is None:
             self._decided(self._ordinary_pause())
         else:
@@ -420,7 +420,7 @@ class PageReader(ConsumerState):
         return self._parked
 
     def _may_park(self) -> bool:
-        """Return whether the records to park are within the allowed share, or ordered. If not, stop the shard."""
+        """Return whether the allowed share or an order permits to park the records. If not, stop the shard."""
         delivery = self._page_in_work
         if delivery.order is not None or (share := self._keys.share).allows(len(delivery.to_park)):
             return True
@@ -469,7 +469,7 @@ class PageReader(ConsumerState):
         delivery.plan = delivery.plan.without(delivery.to_park)
 
     def _store_failed(self, error: Raised) -> None:
-        """Repeat the call after a pause. The shard goes on only when the store works, so no record is skipped."""
+        """Repeat the call of the parking store after a pause. Until the store works, the shard waits."""
         if self.stop_reason is not None:
             self._page_stopped()
             return
@@ -484,11 +484,11 @@ class PageReader(ConsumerState):
     # --- texts ---------------------------------------------------------------------------------------------------
 
     def _id_of(self, indices: Sequence[int]) -> str:
-        """Return the id of the record at ``indices`` if it is exactly one; otherwise an empty text."""
+        """Return the id of the record if ``indices`` has exactly one index; otherwise an empty text."""
         return self._orders.record_id(self._page_in_work.page.records[indices[0]]) if len(indices) == 1 else ""
 
     def _named(self, indices: Sequence[int]) -> str:
-        """Return a text that names the first of these records by its key, sequence and position."""
+        """Return a text that names the first record of ``indices`` by its key, sequence and position."""
         if not indices:
             return "an empty batch"
         delivery = self._page_in_work

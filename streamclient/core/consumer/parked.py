@@ -1,8 +1,8 @@
 """The parked keys that one shard's consumer knows, and the number of records that it may park.
 
 Before its first batch, the consumer asks the parking store for all parked keys of the stream. It asks again when a
-record of a parked key comes and the answer is older than a second, because the records of the key may have been
-replayed meanwhile. Keys move to child shards when a shard splits. The store answers by key and not by shard. A child
+record of a parked key comes and the last answer is older than a second, because the records of the key may have been
+replayed meanwhile. Keys move to child shards when a shard splits, so the store answers by key and not by shard. A child
 starts only after every record of its parents was processed or parked, so the child sees all keys that its parents
 parked.
 """
@@ -47,23 +47,23 @@ class ParkedShare:
         self._parked: deque[int] = deque()
 
     def accepted(self, records: int) -> None:
-        """Count ``records`` records that were accepted."""
+        """Count ``records`` more records that the processor accepted."""
         self._seen += records
         self._forget()
 
     def parked(self, records: int) -> None:
-        """Count ``records`` records that were parked."""
+        """Count ``records`` more records that were parked."""
         self._parked.extend(range(self._seen, self._seen + records))
         self._seen += records
         self._forget()
 
     def allows(self, records: int) -> bool:
-        """Return whether ``records`` more may be parked now."""
+        """Return whether the failure policy allows the worker to park ``records`` more records now."""
         return len(self._parked) + records <= self._most
 
     @property
     def count(self) -> int:
-        """The number of parked records among the latest records."""
+        """The number of parked records among the latest records of the shard."""
         return len(self._parked)
 
     def _forget(self) -> None:
@@ -72,7 +72,7 @@ class ParkedShare:
 
 
 class ParkedKeys:
-    """The parked keys of a stream, as far as one consumer knows them. All processors of the consumer share them.
+    """The parked keys of a stream, as far as one consumer knows them. All processors of the consumer share this object.
 
     Args:
         shard_id: the consumer's own shard.
@@ -104,22 +104,22 @@ class ParkedKeys:
         return any(records[index].primary_key in self._places for index in indices)
 
     def answered(self, keys: Iterable[ParkedKey], now: float) -> None:
-        """Process the store's answer, which was known at ``now``."""
+        """Process the parking store's answer, which came at ``now``."""
         self._places = {}
         for place in keys:
             self._places.setdefault(place.key, {})[place.shard_id] = place
         self._asked_at = now
 
     def after_parked(self, records: Sequence[StreamRecord], indices: Iterable[int]) -> tuple[int, ...]:
-        """Return the indices of records to park without a try, so that they overtake no earlier record of their key."""
+        """Return the indices of records to park without a try, because an earlier record of their key is parked."""
         if not self._places or not self._keeps_order:
             return ()
         return tuple(index for index in indices if self._is_after_parked(records[index]))
 
     def stored(self, parked: Sequence[ParkedRecord], *, is_ordered: bool = False) -> None:
-        """Record that the store has ``parked``.
+        """Record that the parking store has stored the records ``parked``.
 
-        Records that were parked by an operator's order do not count as failures.
+        With ``is_ordered``, an operator's order is the reason, so the records do not count as failures.
         """
         here = self._shard_id
         for record in parked:
@@ -130,7 +130,7 @@ class ParkedKeys:
             self.share.parked(len(parked))
 
     def generation(self, key: PrimaryKey) -> int:
-        """Return the generation for a record of ``key`` that this shard parks now."""
+        """Return the ``ParkedRecord.generation`` of a record of ``key`` that this shard parks now."""
         places = self._places.get(key, {})
         here = places.get(self._shard_id)
         return here.generation if here else 1 + max((place.generation for place in places.values()), default=0)
@@ -139,8 +139,8 @@ class ParkedKeys:
         """Return whether an earlier record of the record's key is parked.
 
         If a record is *before* the parked records of its shard, it can only be a repetition after a crash or a restart.
-        It was accepted the first time. So the answer is ``False``, and the record is delivered again like any other
-        record.
+        The processor accepted the record the first time. So the result is ``False``, and the record is delivered again
+        like any other record.
         """
         places = self._places.get(record.primary_key)
         if not places:
@@ -154,7 +154,7 @@ class ParkedKeys:
 def first_generations(
     keys: Iterable[ParkedKey], shard_id: str, records: Sequence[StreamRecord], record_id: Callable[[StreamRecord], str]
 ) -> list[int]:
-    """Return the generations of ``records`` for a store of which only the ``keys`` are known."""
+    """Return the ``generation`` with which each of ``records`` is parked in a store that has parked ``keys``."""
     known = ParkedKeys(FailurePolicy(), shard_id, record_id)
     known.answered(keys, 0.0)
     return [known.generation(record.primary_key) for record in records]

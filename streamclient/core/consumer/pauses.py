@@ -1,4 +1,4 @@
-"""The pauses of one shard, after failures and while no record comes, and the counters that decide them.
+"""The pauses of one shard's consumer after failures and while no record comes, and the counters that decide them.
 
 ``streamclient.core.consumer.reading_pace`` decides how often a shard without new records is read.
 """
@@ -15,39 +15,39 @@ from streamclient.core.consumer.page import Span
 from streamclient.core.consumer.reading_pace import ShardPace
 
 SHORTEST_READ_PAUSE_MILLIS = 100
-"""The first pause after a failed read, as in the Java client. Each read has already made its own quick retries."""
+"""The first pause after a failed read, the same as in the Java client. The failed read includes quick retries."""
 
 LONGEST_READ_PAUSE_MILLIS = 20_000
-"""The longest pause after failed reads. It is short enough to go on soon after an outage, and long enough to spare the
-service during the outage."""
+"""The longest pause after failed reads. The pause is short enough for reading to go on soon after an outage, and long
+enough to spare the service meanwhile."""
 
 SHORTEST_STORE_PAUSE_MILLIS = 500
 LONGEST_STORE_PAUSE_MILLIS = 60_000
-"""The pauses after a failure of a parking store. The store is called only after another failure, so its pauses may be
-long."""
+"""The longest pause after failures of a parking store. The pause may be long, because the store is mostly called only
+after a record has failed."""
 
 MOST_EAGER_READS = 64
 """The number of consecutive empty pages up to which a hint of more records causes an immediate read. The hint is not a
-promise, so after this number the ordinary pauses return. If there is no hint, a page without records whose position
-moved counts as a hint: the service skips a part of the shard. It does not count if the service says that no record
-waits, because the end of a tunnel's channel moves with time."""
+promise, so after this number the ordinary pauses return. If the service gives no hint, an empty page whose position
+moved counts as a hint, because the service skips a part of the shard. If the service says that no record waits, a moved
+position is not a hint, because the end of a tunnel's channel moves with time."""
 
 LARGE_PAGE_RECORDS = 100
 LARGE_PAGE_BYTES = 1 << 16
-"""The smallest number of records, and of bytes, of a page after which the next read begins immediately. Compared with
-the work on such a page, one more read costs little."""
+"""The smallest size of a large page, in records or in bytes. After a large page the next read begins immediately:
+compared with the work on the page, one more read costs little."""
 
 MOST_SMALL_PAGES = 64
-"""The largest number of smaller pages that are followed by ordinary pauses, before a small page is followed immediately
-again, as a trial. With pauses of 15 ms that number takes a second."""
+"""The largest number of consecutive small pages that are followed by ordinary pauses. After the next small page, a read
+begins immediately, as a trial. With pauses of 15 ms, the trials are a second apart."""
 
 LEAST_IDLE_SHARE = 0.25
 """The shortest pause after a page that no record follows, as a share of the shortest interval. If reads take longer
 than their interval, this pause leaves the service and this process some room."""
 
 POLL_SPREAD = 0.05
-"""The largest share of its interval by which a shard is polled sooner. The share is random, so that shards that began
-together do not stay together."""
+"""The largest share of its interval by which a shard is polled early. The share is random, so shards whose polls began
+together soon poll at different times."""
 
 FIRST_MARKED_RESTART_IS_FREE = 1
 
@@ -59,10 +59,10 @@ def _is_large(page: ShardPage) -> bool:
 class FollowUps:
     """Decides whether the next read begins immediately after a page with records.
 
-    The service hints at more records after each such page, even after the last one. If the hint were always followed,
+    The service hints at more records after each such page, even after the last page. If the hint were always followed,
     each page at the end of a stream with traffic would cost two reads. After a large page the next read begins
-    immediately. After a small page it also begins immediately, unless earlier reads of this kind found no record. In
-    that case twice as many small pages as the last time must pass until the next trial.
+    immediately. After a small page it also begins immediately, unless the last such read found no record. In that case
+    twice as many small pages as before must pass until the next trial.
     """
 
     def __init__(self) -> None:
@@ -76,9 +76,9 @@ class FollowUps:
             self._small_pages = 0 if page.records else min(max(1, 2 * self._small_pages), MOST_SMALL_PAGES)
 
     def will_follow(self, page: ShardPage) -> bool:
-        """Return the later answer of ``is_due``.
+        """Return the value that ``is_due`` will return for ``page``.
 
-        If it is ``False``, no page is read ahead: it would grow old during a pause.
+        If the value is ``False``, no page is read ahead, because it would be out of date after the pause.
         """
         return _is_large(page) or self._passed >= self._small_pages
 
@@ -109,10 +109,10 @@ class ConsumerBackoff:
         self._hurdle = 0
         self._read_at = 0.0
         self.poll_interval = 0.0
-        """The longest time between two polls of the shard, as it was decided last; 0.0 before that."""
+        """The longest time between two polls of the shard, as it was decided last; 0.0 before the first decision."""
 
     def read_begins(self, now: float) -> None:
-        """Record that a read is requested."""
+        """Record that a read of the shard begins."""
         self._read_at = now
 
     def read_succeeded(self, page: ShardPage, now: float) -> None:
@@ -126,7 +126,7 @@ class ConsumerBackoff:
             self.pace.nothing_came(now)
 
     def read_failed(self) -> None:
-        """Record that a read failed."""
+        """Record that a read of the shard failed."""
         self.read_failures += 1
         self.pace.rest()
 
@@ -138,7 +138,7 @@ class ConsumerBackoff:
     def retry_pause(self, span: Span) -> float | None:
         """Return the pause before records that have just failed are delivered again; ``None`` for no further try.
 
-        If the user has a retry strategy, the strategy decides instead.
+        If the user has a retry strategy, this pause is used only when the strategy fails.
         """
         policy = self._config.failure_policy
         return None if span.tries > policy.retries else retry_pause_millis(span, policy) / 1_000
@@ -152,8 +152,8 @@ class ConsumerBackoff:
     def accepted(self, records: int) -> None:
         """Record that ``records`` records were processed.
 
-        Failures are forgotten only after the position of the last failure. A processor that was started again first
-        repeats the records before that position, and their success proves nothing.
+        The failures are forgotten only when records after the position of the last failure are processed. A new
+        processor first repeats the records before that position, and their success proves nothing.
         """
         self._marked_restarts = 0
         self._accepted_records += records
@@ -161,11 +161,11 @@ class ConsumerBackoff:
             self.failures = 0
 
     def processor_failed(self) -> None:
-        """Count a processor that raised, or that did not store the end of its shard."""
+        """Count a failure: a processor raised, or did not store the end of its shard."""
         self.failures += 1
 
     def restart_marked(self) -> None:
-        """Count a processor that asked to be replaced."""
+        """Count a request of a processor to be replaced."""
         self._marked_restarts += 1
 
     def restart_pause(self) -> float:
@@ -176,7 +176,7 @@ class ConsumerBackoff:
         return self.next_restart_seconds()
 
     def next_restart_seconds(self, more_failures: int = 0) -> float:
-        """Return the value of the next ``restart_pause``, if ``more_failures`` failures come before it."""
+        """Return the pause that ``restart_pause`` will return after ``more_failures`` further failures."""
         fruitless = self.failures + more_failures + max(0, self._marked_restarts - FIRST_MARKED_RESTART_IS_FREE)
         shortest, longest = (
             self._config.backoff.restart_backoff_min_millis,
@@ -187,7 +187,7 @@ class ConsumerBackoff:
     def may_follow(self, page: ShardPage, read_from: Position) -> bool:
         """Return whether records may follow an empty page.
 
-        The service's hint decides. Without a hint, they may follow if the position has moved.
+        The service's hint decides. Without a hint, records may follow if the position has moved.
         """
         moved = page.next_position != read_from and read_from.is_iterator
         return moved if page.may_more_record is None else page.may_more_record

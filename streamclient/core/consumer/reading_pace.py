@@ -1,4 +1,4 @@
-"""The pace at which shards without new records are read. It follows the traffic, and each worker has one ceiling.
+"""The pace at which shards without new records are read. The pace follows the traffic, and each worker has a ceiling.
 
 The service cannot call a worker, so the worker must ask each shard. A *poll* is a read that may find no record. A read
 right after a page that promises more records is not a poll: it is not counted, and never delayed.
@@ -9,7 +9,8 @@ Laws:
   ``ALIVE_SECONDS``, and the shard itself had a record within ``LONELY_SECONDS``, the shard is polled every
   ``worker_idle_time_millis``, counted from the beginning of its last read.
 * **Silence makes polls rare in proportion.** After that time the interval grows with the silence, up to
-  ``max_idle_poll_interval_millis``. So a record waits for one or two thousandths of the silence before it.
+  ``max_idle_poll_interval_millis``. So a record that ends a silence waits for one or two thousandths of the length of
+  that silence.
 * **Quiet shards share a budget.** All shards that are not read eagerly are together polled at most
   ``QUIET_READS_PER_SECOND`` times a second, and at most half as often as the ceiling allows. If that is too little,
   one factor stretches all of their intervals.
@@ -17,7 +18,7 @@ Laws:
   that quiet shards leave. If that is too little, one factor stretches the intervals of all eager shards, and no quiet
   shard is then read more often than an eager shard. So neither kind starves the other.
 
-Times are monotonic seconds. Pure: no clock, no thread, no call.
+Times are monotonic seconds. This module reads no clock, starts no thread and makes no call.
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ from __future__ import annotations
 from streamclient.config import ClientConfig
 
 ALIVE_SECONDS = 10.0
-"""The time after its last record for which a table counts as having traffic. If records come at random, one a second,
-one silence in twenty thousand is longer. If four workers share such a table, a worker sees a longer silence before one
-record in twelve, and by then the interval has hardly grown."""
+"""The time after its last record for which a table counts as having traffic. If one record a second comes at random,
+one silence in twenty thousand is longer than this time. If four workers share such a table, one record in twelve ends a
+longer silence for its worker, but in that silence the interval hardly grows."""
 
 LONELY_SECONDS = 60.0
 """The time for which a shard of a table with traffic is read eagerly after its own last record. In one of many shards,
@@ -39,17 +40,18 @@ QUIET_READS_PER_SECOND = 200
 EARLIEST_SHARE = 0.9
 """The smallest share of its interval after which a shard is polled. To spread polls, consumers poll up to a twentieth
 of the interval early. Timers that are due at about the same time run together, so a poll may be early by another
-twentieth. Polls are counted as if every poll came as early as that."""
+twentieth. The sums of polls assume that every poll comes that early."""
 
 _MICRO = 1_000_000
-"""Rates are whole numbers of polls per this many seconds, so that sums of rates do not drift."""
+"""The period of a rate in seconds: a rate is the number of polls in this period. So rates are whole numbers, and their
+sums are exact."""
 
 
 class WorkerPace:
-    """The polls of all tables of one worker.
+    """The rates of polls of all tables of one worker, and the factors that lengthen the intervals between polls.
 
-    Each table belongs to one thread. A thread also reads the sums of the other tables, which are plain numbers. A sum
-    that is slightly out of date changes one interval a little.
+    Each table belongs to one thread. The thread also reads the sums of the polls of other tables, which are plain
+    numbers. A sum that is slightly out of date changes one interval a little.
 
     Example:
         >>> from streamclient import ClientConfig
@@ -67,13 +69,13 @@ class WorkerPace:
         self._tables: list[TablePace] = []
 
     def table(self) -> TablePace:
-        """Return the pace of another table."""
+        """Make and return the ``TablePace`` of one more table that the worker reads."""
         table = TablePace(self)
         self._tables.append(table)
         return table
 
     def drop(self, table: TablePace) -> None:
-        """Forget a table that is no longer read."""
+        """Forget ``table``, because this worker no longer reads it."""
         self._tables.remove(table)
 
     @property
@@ -92,12 +94,12 @@ class WorkerPace:
         return sum(table.quiet_rate for table in self._tables) / _MICRO
 
     def stretched(self, interval: float) -> float:
-        """Return the interval of a shard that should be polled every ``interval`` seconds."""
+        """Return ``interval``, the seconds between polls of a shard, lengthened as the worker's limits require."""
         eager = self.shortest * self.eager_stretch
         return eager if interval <= self.shortest else max(interval * self.quiet_stretch, eager)
 
     def report(self) -> str:
-        """Return in words by how much polls are held back; empty if they are not.
+        """Return in words by how much polls are held back; empty if polls are not held back.
 
         Numbers have two digits, so that a published text seldom changes.
         """
@@ -117,7 +119,7 @@ class WorkerPace:
 
 
 class TablePace:
-    """The silence of one table, as far as this worker reads the table, and the polls that its shards need."""
+    """The silence (time without records) of one table in the shards that this worker reads, and their polls."""
 
     def __init__(self, worker: WorkerPace) -> None:
         self.worker = worker
@@ -126,7 +128,7 @@ class TablePace:
         self._alive_at: float | None = None
 
     def shard(self) -> ShardPace:
-        """Return the pace of another shard."""
+        """Make and return the ``ShardPace`` of one more shard of the table."""
         return ShardPace(self)
 
     def stir(self, now: float) -> None:
@@ -146,12 +148,12 @@ class TablePace:
         return 0.0 if self._alive_at is None else now - self._alive_at
 
     def close(self) -> None:
-        """Leave this table's share of the worker's polls to the other tables."""
+        """End the polls of this table, so that the other tables of the worker can use its share."""
         self.worker.drop(self)
 
 
 class ShardPace:
-    """The silence of one shard, and the interval between its polls.
+    """The silence (time without records) of one shard, and the interval between its polls.
 
     A silence starts when a read first finds no record, so slow processing is not a silence. The time before the shard's
     first read counts as traffic, because that time is unknown.
@@ -165,14 +167,14 @@ class ShardPace:
         self._quiet_rate = 0
 
     def records_came(self, now: float) -> None:
-        """Record that a read returned records."""
+        """Record that a read of the shard returned records."""
         self._silent_since = None
         self._has_stirred = True
         self._table.stir(now)
         self.rest()
 
     def nothing_came(self, now: float) -> None:
-        """Record that a read returned no records."""
+        """Record that a read of the shard returned no records."""
         if self._silent_since is None:
             self._silent_since = now
             if self._has_stirred or self._table.is_new:

@@ -29,12 +29,13 @@ class _StandingOrder:
     last_id: str
     """The id of the last record that the order names."""
     taken: set[str] = field(factory=set)
-    """The ids of the records that this consumer took out. If such a record comes again, it is taken out again."""
+    """The ids of the records that this consumer took out. If the consumer reads such a record again, it takes the
+    record out again."""
     passed_at: int | None = None
-    """The number of records, by the shard's progress, before a position that is after all records of the order. A new
-    processor counts from the stored progress on, so it reaches this number at the same record."""
+    """The shard's progress, in records, at a position after all records of the order; ``None`` until that is known. A
+    new processor counts from the stored progress on, so it reaches this number at the same record."""
     is_told: bool = False
-    """Whether the end of the order was reported."""
+    """Whether the consumer has reported that the order ended."""
     is_logged: bool = False
 
 
@@ -52,11 +53,14 @@ class RecordOrders:
         self._withdrawn: list[_StandingOrder] = []
         self.are_any = False
         """Whether any order stands, or was withdrawn since the orders were given last. Most shards never have orders,
-        so for each page one look at this value saves many calls."""
+        and for them a check of this value saves many calls per page."""
         self.give(orders)
 
     def give(self, orders: Iterable[RecordOrder]) -> tuple[RecordOrder, ...]:
-        """Replace the orders, and return the new orders. Orders that stay keep their state."""
+        """Replace the standing orders, and return the new orders.
+
+        Orders that stood already keep their state.
+        """
         known = self._standing
         self._standing = {
             order.request_id: known.get(order.request_id) or _StandingOrder(order, max(order.record_ids, default=""))
@@ -95,7 +99,7 @@ class RecordOrders:
                 standing.taken.update(map(self.record_id, records))
 
     def withdrawn(self) -> Iterator[tuple[RecordOrder, int]]:
-        """Yield each order that was withdrawn, only once, with the number of records that this consumer took out."""
+        """Yield each withdrawn order once, with the number of its records that this consumer took out."""
         while self._withdrawn:
             standing = self._withdrawn.pop(0)
             yield standing.order, len(standing.taken)
@@ -110,28 +114,34 @@ class RecordOrders:
     # --- the end of an order -------------------------------------------------------------------------------------
 
     def page_came(self, records: Sequence[StreamRecord], before: int) -> None:
-        """Record that ``records`` come next, after ``before`` records. There is at least one."""
+        """Mark the orders whose records are all before a new page.
+
+        ``records`` are the records of the page, at least one; ``before`` records of the shard come before them.
+        """
         if self._standing:
             first = self.record_id(records[0])
             self._pass(before, lambda standing: standing.last_id < first)
 
     def page_done(self, records: Sequence[StreamRecord], until: int) -> None:
-        """Record that ``records`` are done. They are the last of ``until`` records."""
+        """Mark the orders whose records are all done.
+
+        ``records`` are done, and are the last of the shard's first ``until`` records.
+        """
         if self._standing and records:
             last = self.record_id(records[-1])
             self._pass(until, lambda standing: standing.last_id <= last)
 
     def nothing_follows(self, until: int) -> None:
-        """Record that no record is left after ``until`` records.
+        """Record that the shard has no record after its first ``until`` records.
 
-        So all records that orders name are before that position.
+        So no record that an order names can still come.
         """
         self._pass(until, lambda standing: True)
 
     def ended(self, stored: int, *, is_finished: bool) -> Iterator[tuple[RecordOrder, int]]:
-        """Yield each order, only once, that is obeyed when the checkpoint is after ``stored`` records.
+        """Yield each order that is obeyed when the checkpoint is after ``stored`` records, but each order only once.
 
-        With each order comes the number of records that this consumer took out.
+        With each order comes the number of its records that this consumer took out.
         """
         for standing in self._standing.values():
             is_passed = standing.passed_at is not None and standing.passed_at <= stored

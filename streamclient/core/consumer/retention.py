@@ -1,4 +1,4 @@
-"""Lag, time to loss and pace of a shard. Arithmetic only.
+"""Lag, time to loss and pace of a shard, computed from times that the caller passes.
 
 The times of records come from the service's clock, so the present time must be the service's, too. It is estimated as
 the later of two times. One is the time of this machine's clock. The other is the newest record time seen anywhere in
@@ -20,19 +20,19 @@ from attrs import frozen
 from streamclient.base.times import MICROS_PER_SECOND, rough_duration
 
 PACE_WINDOW_SECONDS = 300.0
-"""The time over which the pace is measured: five minutes. That is long enough to even out large batches, and short
-enough to follow a change."""
+"""The time over which the pace of a shard is measured: five minutes. This time is long enough to even out large
+batches, and short enough to follow a change."""
 
 PACE_STEP_SECONDS = 5.0
-"""The smallest time between two remembered moments of progress. Closer moments count as one, so at most sixty are
-remembered."""
+"""The smallest time between two remembered moments of progress. Moments that are closer together count as one moment,
+so at most sixty moments are remembered."""
 
 LEAST_PACE_SECONDS = 10.0
-"""The shortest time of observation from which a forecast is made."""
+"""The shortest time for which a shard must be observed before a forecast is made."""
 
 SAME_PACE = 0.001
-"""The smallest difference between the pace and the pace of time that counts. A smaller difference changes a lag by
-seconds in an hour."""
+"""The smallest difference between a pace and 1 that counts. At a pace of 1 the lag does not change. With a difference
+below this value, the lag changes by only seconds in an hour."""
 
 
 class RecordClock:
@@ -42,13 +42,16 @@ class RecordClock:
         self._ahead_micros: float | None = None
 
     def saw(self, record_micros: int, now: float) -> None:
-        """Record that a record of time ``record_micros`` was read at ``now`` (monotonic seconds)."""
+        """Record that a record with the time ``record_micros`` was read at ``now`` (monotonic seconds)."""
         ahead = record_micros - now * MICROS_PER_SECOND
         if self._ahead_micros is None or ahead > self._ahead_micros:
             self._ahead_micros = ahead
 
     def micros(self, wall_micros: int, now: float) -> int:
-        """Return the microseconds since 1970 at these times of this machine's clock and of the monotonic clock."""
+        """Return the estimated service time in microseconds since 1970.
+
+        ``wall_micros`` and ``now`` are the present times of the wall clock and of the monotonic clock.
+        """
         if self._ahead_micros is None:
             return wall_micros
         return max(wall_micros, int(self._ahead_micros + now * MICROS_PER_SECOND))
@@ -56,7 +59,7 @@ class RecordClock:
 
 @frozen
 class RetentionReport:
-    """The fields of ``ShardStatus`` that concern retention. That class describes them."""
+    """The values for the fields of ``ShardStatus`` that concern retention. ``ShardStatus`` describes them."""
 
     lag_seconds: float | None = None
     time_to_loss_seconds: float | None = None
@@ -97,7 +100,7 @@ class Backlog:
             self.dealt_with(micros, now)
 
     def caught_up(self, service_micros: int, now: float) -> None:
-        """Record that a read at ``service_micros`` found no more records."""
+        """Record that a read at the service's time ``service_micros`` found no more records."""
         self._moved_to(max(service_micros, self._unread_micros or 0), now)
         self._caught_up_at = now
 
@@ -109,7 +112,10 @@ class Backlog:
     def report(
         self, now: float, service_micros: int, *, expiration_micros: int | None, fresh_seconds: float
     ) -> RetentionReport:
-        """Return the shard's report. A read that found no more records counts for ``fresh_seconds``."""
+        """Return the report.
+
+        A shard counts as caught up for ``fresh_seconds`` after a read that found no more records.
+        """
         if self._caught_up_at is not None and now - self._caught_up_at <= fresh_seconds:
             return CAUGHT_UP
         if self._unread_micros is None:
@@ -121,7 +127,7 @@ class Backlog:
         return RetentionReport(lag_seconds, left_seconds, forecast(lag_seconds, left_seconds, self.pace(now)))
 
     def pace(self, now: float) -> float | None:
-        """Return the pace: seconds of records done per second; ``None`` while the time of observation is too short."""
+        """Return the pace: the seconds of record time processed per second; ``None`` while that is unknown."""
         self._drop_old(now)
         if not self._moments or self._unread_micros is None:
             return None
@@ -137,7 +143,10 @@ class Backlog:
             self._drop_old(now)
 
     def _drop_old(self, now: float) -> None:
-        """Drop the moments before the window, except the latest. So even a shard that stands still has a pace."""
+        """Drop the moments before the window, except the latest of them.
+
+        With that moment, even a shard that stands still has a pace.
+        """
         while len(self._moments) > 1 and self._moments[1][0] <= now - PACE_WINDOW_SECONDS:
             self._moments.popleft()
 

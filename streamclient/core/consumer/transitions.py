@@ -1,18 +1,18 @@
 """The life of one shard's consumer, as the table that drives it: only this table decides the next phase.
 
-``machine`` judges each event as an outcome, looks up the next phase, and begins that phase's work.
+``machine`` classifies each event as an outcome, looks up the next phase, and begins the work of that phase.
 
 Laws:
 
 * User code runs only in STARTING, DELIVERING, PARKING and CLOSING, and each of these phases ends only when the call has
-  returned or raised. While a user's retry strategy is asked about a failed read, the same holds for READING. So calls
-  for one shard never overlap, and a request to stop never interrupts a call.
+  returned or raised. While the worker asks a user's retry strategy about a failed read, READING also ends only when
+  that call has ended. So calls for one shard never overlap, and a request to stop never interrupts a call.
 * A processor that was made is closed exactly once: every way from a phase with a processor to a phase without a
   processor leads through CLOSING.
 * Only ACCEPTED, CAUGHT_UP and END_REACHED move past a page. By then every record of the page was accepted, is safe in
   the parking store, or was dropped by an operator's order. A failed record is delivered again, parked or read again.
-  It is never skipped without such an order.
-* A page that cannot be true is not delivered and does not move the position: the same position is read again.
+  Only an operator's order skips it.
+* A page that is not believed (NOT_BELIEVED) is not delivered, and the consumer reads again. No record is skipped.
 * ENDED is final, and is reached from every phase by stopping.
 
 The diagram in the documentation is drawn from ``TRANSITIONS``.
@@ -29,7 +29,7 @@ from streamclient.model import ShardState, ShutdownReason
 class Phase(Enum):
     """The present activity of a consumer."""
 
-    __hash__ = object.__hash__  # identity suffices: Enum's own hash, that of the name, costs a call per look-up
+    __hash__ = object.__hash__  # faster than Enum's own hash, which costs a Python call per look-up
 
     STARTING = "starting"
     """A processor is being made and initialised."""
@@ -56,47 +56,47 @@ class Phase(Enum):
     """No processor exists, and no processor starts before an operator or the program decides."""
 
     ENDED = "ended"
-    """The consumer has ended: no work of it runs any more."""
+    """The consumer has ended: none of its work runs any more."""
 
 
 class Outcome(Enum):
     """The event that ended a phase."""
 
-    __hash__ = object.__hash__  # identity suffices: Enum's own hash, that of the name, costs a call per look-up
+    __hash__ = object.__hash__  # faster than Enum's own hash, which costs a Python call per look-up
 
     BEGAN = "began"
     """The consumer was made for a lease whose parents are finished."""
 
     INITIALIZED = "initialized"
     NOT_MADE = "not_made"
-    """The factory failed, so no processor has to be closed."""
+    """The processor factory failed, so there is no processor to close."""
 
     DELIVERY_DUE = "delivery_due"
-    """Records of a page must be delivered: the page was just read, a part of it is done, or a pause is over."""
+    """Records of a page must be delivered: the page was just read, a part of it is done, or a pause has ended."""
 
     STORE_DUE = "store_due"
     """The parking store must answer or store records before any other record is delivered."""
 
     CAUGHT_UP = "caught_up"
-    """All records that were read are done, and the next read need not begin at once. Either the service says that no
-    more records wait, or immediate reads have lately found none."""
+    """All records that were read are done, and the next read need not begin immediately. Either the service says that
+    no more records wait, or immediate reads have lately found no records."""
 
     READ_FAILED = "read_failed"
     NOT_BELIEVED = "not_believed"
-    """A page cannot be true: it makes no progress, or it reports an end of the shard that the list of shards does not
-    show."""
+    """A page is not delivered: it makes no progress, only repeats records, or reports an end of the shard that the list
+    of shards does not show."""
     END_REACHED = "end_reached"
-    """The shard is closed, and its last records are done."""
+    """The shard is closed, and all its records were processed, parked or dropped."""
 
     DATA_LOST = "data_lost"
-    """The position is older than the stream's retention."""
+    """The stream no longer keeps the records at the reader's position."""
 
     READ_DUE = "read_due"
     ACCEPTED = "accepted"
     """Every record of the page was accepted, parked or dropped by an order, and more records may wait."""
 
     REFUSED_FOR_NOW = "refused_for_now"
-    """``process_records`` or the parking store raised, and the call is repeated after a pause."""
+    """``process_records`` or the parking store raised; the worker repeats the call after a pause."""
 
     FAILED = "failed"
     """User code raised, and a new processor tries again; or the user's retry strategy gave up reading."""
@@ -113,7 +113,7 @@ class Outcome(Enum):
     CLOSED_TO_RESTART = "closed_to_restart"
     CLOSED_TO_HALT = "closed_to_halt"
     START_DUE = "start_due"
-    """The pause before a new processor is over, or a halted shard was told to go on."""
+    """A new processor is due: the pause has ended, or an operator or the program let a halted shard go on."""
 
 
 TRANSITIONS: Mapping[tuple[Phase, Outcome], Phase] = {
@@ -178,7 +178,7 @@ PUBLIC_STATES: Mapping[Phase, ShardState] = {
     Phase.HALTED: ShardState.SHUTDOWN_COMPLETE,
     Phase.ENDED: ShardState.SHUTDOWN_COMPLETE,
 }
-"""The name of each phase in ``Worker.shard_statuses``."""
+"""The state that ``Worker.shard_statuses`` reports for each phase."""
 
 _RANKS: Mapping[ShutdownReason, int] = {
     ShutdownReason.ZOMBIE: 5,
@@ -191,7 +191,7 @@ _RANKS: Mapping[ShutdownReason, int] = {
 
 
 def next_phase(phase: Phase, outcome: Outcome) -> Phase:
-    """Return the phase that follows.
+    """Return the phase that follows ``phase`` after ``outcome``.
 
     Raises:
         ValueError: ``TRANSITIONS`` has no such pair, which is a programming error.
@@ -206,7 +206,7 @@ def stronger(first: ShutdownReason | None, second: ShutdownReason | None) -> Shu
     """Return the stronger of two reasons. Any reason is stronger than ``None``.
 
     The order from strongest to weakest is: lease lost, shard ended, hand-over, pause, the processor's request "done",
-    its request "restart".
+    the processor's request "restart".
     """
     if first is None or second is None:
         return first or second

@@ -1,22 +1,23 @@
-"""The assignment of leases to workers, in a fleet whose workers all know of each other.
+"""The assignment of leases to workers, in a fleet in which every worker knows all other workers.
 
-Pure functions from the present holders of leases and the names of the staying workers to the future holders. All
-workers with the same view compute the same assignment. So each worker carries out only its own part of the assignment,
-in one pass. It takes the free leases that it shall have, and asks other workers for leases that they still have.
+``assign_by_count`` and ``assign_by_load`` are pure functions. They take the leases with their holders and the names of
+the staying workers, and return the future holder of each lease. Workers with the same view compute the same assignment.
+So each worker carries out only its own part, in one pass: it takes the free leases that are assigned to it, and asks
+other workers for the leases that they still hold.
 
-Laws, of both functions:
+Laws of the two functions:
 
 * every lease goes to a worker that stays, and a lease stays where it is unless its move makes the fleet more even;
 * an assignment that was carried out leads to no further move;
-* leases without a holder never cause more moves of other leases than evenness needs;
-* finished leases cost only a heartbeat, and come last: with them, the numbers of all leases become as even as they can
-  without moving unfinished leases.
+* a lease without a holder causes another lease to move only if evenness needs that move;
+* unfinished leases are assigned first. Finished leases cost only heartbeats. They even out the numbers of all leases,
+  as far as that is possible without moves of unfinished leases.
 
-By count, two workers' numbers of unfinished leases differ by at most one, and so do their numbers of all leases. This
-takes as few moves as possible, first of unfinished leases, then of finished leases. By load, unfinished leases are
-evened out by weight, see ``assign_by_load``.
+``assign_by_count`` evens out numbers: two workers' numbers of unfinished leases differ by at most one, and so do their
+numbers of all leases. It makes as few moves of unfinished leases as possible, and then as few moves of finished leases
+as possible. ``assign_by_load`` evens out the weights of unfinished leases.
 
-In a fleet with workers without sessions, ``beside_java`` decides instead.
+If a worker of the fleet has no session, for example a Java worker, ``beside_java`` decides instead.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ spread, too."""
 
 @frozen
 class Placed:
-    """A lease and its holder."""
+    """A lease, and the worker that has it or will soon have it."""
 
     lease_key: str
     holder: str
@@ -49,7 +50,7 @@ class Placed:
 
 
 LAST_TEXT = "\U0010ffff"
-"""A text that sorts after every key."""
+"""A text that sorts after every lease key."""
 
 Assignment = Mapping[str, str]
 """The future worker of each lease, by lease key."""
@@ -60,10 +61,10 @@ def assign_by_count(leases: Iterable[Placed], workers: Iterable[str]) -> Assignm
 
     Worked example: Worker a has the unfinished leases u1 to u4 and the finished lease f1. Worker b has the finished
     leases f2 and f3. Worker c has just joined, and the holder of u5 has died. Five unfinished leases for three workers
-    mean two for two of them and one for the third. Worker a keeps two, because it has them. Worker c gets two and b
-    gets one, because b has more finished leases. Eight leases in all mean three for two workers and two for the third.
-    With f1, a has three; with f2 and f3, b has three, and c has two, so no finished lease moves. So b asks a for u4,
-    and c asks a for u3 and takes u5. After that no worker moves a lease.
+    mean that two workers get two each, and the third gets one. Worker a keeps two, because it has them. Worker c gets
+    two and b gets one, because b has more finished leases. Eight leases in all mean that two workers get three each,
+    and the third gets two. With f1, a has three; with f2 and f3, b has three, and c has two. So no finished lease
+    moves. Worker b asks a for u4. Worker c asks a for u3, and takes u5. After that no worker moves a lease.
     """
     names = sorted(set(workers))
     if not names:
@@ -76,18 +77,18 @@ def assign_by_count(leases: Iterable[Placed], workers: Iterable[str]) -> Assignm
 def assign_by_load(
     leases: Iterable[Placed], workers: Iterable[str], weights: Mapping[str, float] | None = None
 ) -> Assignment:
-    """Even out the weights of unfinished leases, as far as the moves pay.
+    """Even out the weights of unfinished leases by moves that are worth their cost.
 
     ``weights`` are the known loads of unfinished leases, for example in bytes per second. An unknown load counts as the
-    mean of the known loads. Without ``weights``, unfinished leases stay where they are: only one worker moves them for
-    all workers, because no two workers measure the same loads.
+    mean of the known loads. Workers measure different loads, so only one worker passes ``weights``, and it plans the
+    moves for all workers. Without ``weights``, every unfinished lease that has a holder stays there.
 
-    *A move must pay.* A worker whose load is within a tenth of the mean neither gives nor gets leases. For any other
-    worker, leases are moved to it or from it until its load is within a twentieth of the mean. Candidates are leases
-    that bring giver and receiver nearer to the mean by half of their weight; the heaviest candidate moves first. The
-    moves are made only if they together bring workers nearer to the mean by a tenth of the mean. So steady loads cause
-    no moves. A lease that is heavier than all other leases together causes no moves, either: its worker is always far
-    above the mean, and a move would only change which worker that is.
+    *A move must pay.* Moves are planned for each worker whose load differs from the mean by more than a tenth of the
+    mean, until it differs by at most a twentieth. The other worker of a move is on the other side of the mean. A lease
+    may move if that brings its giver and its receiver nearer to the mean, on average by at least half of its weight.
+    The heaviest such lease moves first. The moves for one worker are made only if they bring workers nearer to the mean
+    by a tenth of the mean, on average for giver and receiver. So steady loads cause no moves. A lease that is heavier
+    than all other leases together does not move, either: its new worker would be as far above the mean as its old one.
 
     Unfinished leases without a holder are dealt out in equal numbers, whatever other leases the workers have. Every
     worker can compute this without knowing weights.
@@ -120,7 +121,7 @@ class _Held:
 
     @classmethod
     def of(cls, leases: Iterable[Placed], names: Sequence[str]) -> tuple[_Held, _Held]:
-        """Return the unfinished leases and the finished leases."""
+        """Return the unfinished and the finished leases among ``leases``, each grouped by holder."""
         kinds: tuple[dict[str, list[str]], dict[str, list[str]]] = ({}, {})
         for lease in leases:
             kinds[lease.is_finished].setdefault(lease.holder, []).append(lease.lease_key)
@@ -138,15 +139,15 @@ class _Held:
 
     @property
     def total(self) -> int:
-        """The number of leases."""
+        """The number of all leases here, with or without a holder that stays."""
         return len(self.homeless) + sum(map(len, self.keys.values()))
 
     def dealt(self, quotas: Mapping[str, int]) -> dict[str, str]:
         """Let each worker keep its first leases, up to its quota; deal the remaining leases to workers that have room.
 
-        Workers compute this at different moments, when some workers have already carried out their parts. The rest of
-        the result is the same even then: a worker that took a lease has room for one lease less, and that lease was the
-        last one that it was dealt.
+        Workers compute the result at different moments, so some workers may have taken their leases already. That does
+        not change the result for the remaining leases, because a worker that took a lease keeps it and has room for one
+        lease less.
         """
         target = {key: name for name, keys in self.keys.items() for key in keys[: quotas[name]]}
         surplus = (key for name, keys in self.keys.items() for key in keys[quotas[name] :])
@@ -161,10 +162,11 @@ class _Held:
 
 
 def _fill(bases: Mapping[str, int], held: _Held, burdens: Mapping[str, int] | None = None) -> dict[str, int]:
-    """Return each worker's number of leases of one kind, so that the sums of ``bases`` and these numbers are most even.
+    """Return how many of the leases ``held`` each worker should have, so that the sums with ``bases`` are even.
 
-    If only some of several equal workers get one more lease, it goes first to a worker that has one more already, so
-    that fewer leases move. After that it goes to a worker with fewer ``burdens``, then to the first worker by name.
+    If only some of several equal workers can get one more lease, the workers that have this lease already come first,
+    so that fewer leases move. Then come workers with smaller numbers in ``burdens``, and then the first workers by
+    name.
     """
     level = _level(sorted(bases.values()), held.total)
     quotas = {name: max(level - base, 0) for name, base in bases.items()}
@@ -190,9 +192,9 @@ def _level(bases: Sequence[int], amount: int) -> int:
 
 
 def _dealt_round(keys: Sequence[str], names: Sequence[str]) -> dict[str, str]:
-    """Deal ``keys`` to ``names`` in turn.
+    """Deal the leases ``keys`` to the workers ``names`` in turn.
 
-    The first key decides which worker begins, so that over time every worker gets some.
+    The first key decides which worker gets the first lease, so that over time every worker gets leases.
     """
     start = crc32(keys[0].encode()) if keys else 0
     return {key: names[(start + number) % len(names)] for number, key in enumerate(keys)}
@@ -203,7 +205,7 @@ def _dealt_round(keys: Sequence[str], names: Sequence[str]) -> dict[str, str]:
 
 @define
 class _Scales:
-    """The measured loads of the workers, while moves of leases are being chosen."""
+    """The loads of the workers while the moves of leases are being chosen."""
 
     mean: float
     loads: dict[str, float]
@@ -212,7 +214,7 @@ class _Scales:
 
     @classmethod
     def of(cls, target: Assignment, names: Sequence[str], weights: Mapping[str, float]) -> _Scales:
-        """Return the scales with each lease of ``target`` at its present worker."""
+        """Return the loads for the assignment ``target``, before any move."""
         known = [weights[key] for key in sorted(target) if key in weights]
         usual = sum(known) / len(known) if known else 0.0
         least = usual * IDLE_SHARE or 1.0
@@ -237,7 +239,7 @@ class _Scales:
         return self.loads[name] - self.mean
 
     def _paying_bundle(self, name: str) -> list[tuple[float, str, str, str]]:
-        """Make the moves that bring one worker near the mean, and return them; undo them if they do not pay."""
+        """Make and return the moves that bring the worker ``name`` near the mean. If they do not pay, undo them."""
         bundle: list[tuple[float, str, str, str]] = []
         before = self._distance()
         while abs(self._excess(name)) > PAYING_SHARE / 2 * self.mean:
@@ -270,9 +272,10 @@ class _Scales:
         return None
 
     def _heaviest(self, giver: str, receiver: str) -> float:
-        """Return the greatest weight that brings two workers nearer to the mean, together by as much as it weighs.
+        """Return the greatest weight of a lease for which a move from ``giver`` to ``receiver`` is allowed.
 
-        One of the workers may pass the mean, if the other comes nearer by as much; or both may pass the mean a little.
+        The sum of the two workers' distances from the mean must shrink by at least the weight. So one worker may pass
+        the mean if the other comes nearer by as much, or both may pass the mean a little.
         """
         less, more = sorted((self._excess(giver), -self._excess(receiver)))
         return 2 * less if 2 * less <= more else 2 * (less + more) / 3

@@ -1,10 +1,10 @@
 """The balance of leases beside workers without sessions, such as Java workers.
 
-The numbers are the same as in the Java stream client (``LeaseTaker``), so that both clients can share a table without
-pulling leases to and fro. All rows count, including finished ones, and the target is the number of rows divided by the
-number of workers, rounded up. Four rules differ, and none of them can make Java steal more. Leases in transit count for
-their stealer. Several leases may be marked in one pass. Only leases that are worth moving are marked. Finished leases
-are exchanged for unfinished leases.
+This module evens out the same numbers as the Java stream client (``LeaseTaker``), so that both clients can share a
+table without pulling leases to and fro. All rows count, including finished ones, and the target is the number of rows
+divided by the number of workers, rounded up. Four rules differ, and none of them can make Java steal more. Leases in
+transit count for their stealer. Several leases may be marked in one pass. Only leases that are worth moving are marked.
+Finished leases are exchanged for unfinished leases.
 
 The exchange is needed because, of two workers with equal numbers of rows, one may do all the work. A *swap* changes
 that and leaves the counts unchanged: a worker marks an unfinished lease of a worker that has at least two unfinished
@@ -35,13 +35,13 @@ from streamclient.core.sightings import LeaseView
 from streamclient.model import Lease
 
 MARKED_SHARE = 3
-"""In one pass a worker asks for (marks) the number of leases that it still needs, divided by this number and rounded
-up. Several workers that join together see the same counts. If each marked all that it needs, they would take too much
-from one owner. With a third each, the numbers are even after a few passes."""
+"""The divisor of a worker's need: in one pass a worker asks for (marks) a third of the leases that it still needs,
+rounded up. Several workers that join together see the same counts. If each of them marked all leases that it needs,
+they would take too many from one owner. With a third each, the numbers are even after a few passes."""
 
 WORTHWHILE_DIFFERENCE = 2
 """The smallest difference in unfinished leases for which a move is worthwhile. With a difference of one, a move would
-only give the other worker one more."""
+only reverse the difference."""
 
 
 def plan_takes(
@@ -55,7 +55,7 @@ def plan_takes(
     pending: Mapping[str, str] | None = None,
     excluded: Collection[str] = (),
 ) -> Moves:
-    """Decide one pass over the rows last seen.
+    """Plan the moves of one pass from the rows last seen.
 
     ``held`` are the keys that this worker holds. ``pending`` are the keys for which a take, mark or hand-over of this
     worker is unanswered, and the worker that gets each; the lease counts as that worker's. ``excluded`` are keys that
@@ -69,7 +69,7 @@ def plan_takes(
     Later b1, f1 and the lease that A handed over are read to their end. The counts are still 4 and 3, but A has four
     leases to read and B none. B begins two swaps: a third of four, rounded up. For the first it marks a lease of A. A
     is left with the target less one. A second mark would leave it short by two, and a Java worker in its position would
-    steal. So for the second B gives A a finished lease first. When both leases have arrived, A has three leases to read
+    steal. So in the second swap, B first gives A a finished lease. When both leases have arrived, A has three to read
     and B one, and B marks another lease. Now A and B read two shards each, and no lease moves any more.
     """
     pending = {} if pending is None else pending
@@ -145,9 +145,9 @@ def _givable(view: LeaseView, worker_id: str, keys: Collection[str]) -> list[Lea
 def _may_lose_one(numbers: Numbers, owner: str) -> bool:
     """Return whether this worker may ask ``owner`` for an unfinished lease.
 
-    It may not if the owner has no more unfinished leases than this worker. (Workers of this package give finished
-    leases away without being asked; Java workers do not.) If the owner has more of them, one of two conditions is
-    enough:
+    This worker may not ask if the owner has no more unfinished leases than this worker. (Workers of this package give
+    finished leases away without being asked; Java workers do not.) If the owner has more unfinished leases, one of two
+    conditions is enough:
 
     * Java's rule permits the move. It compares all leases of the two workers, finished ones included. The owner's
       leases are counted as Java counts them, so that a Java owner need not steal in turn;
@@ -164,7 +164,7 @@ def _may_lose_one(numbers: Numbers, owner: str) -> bool:
 def _choose_steals(
     view: LeaseView, numbers: Numbers, candidates: Mapping[str, list[Lease]], rng: Random
 ) -> tuple[Lease, ...]:
-    """Choose leases to ask for, from the owner with the most unfinished leases among those that may lose a lease.
+    """Choose leases to ask for. Their owner has the most unfinished leases of all owners that may lose a lease.
 
     Among equal owners, choose the one with the most leases; if several are still equal, choose at random.
     """
@@ -200,17 +200,17 @@ def is_ready(view: LeaseView, row: Lease) -> bool:
     return all(parent is None or parent.is_finished for parent in parents)
 
 
-# --- exchanging finished leases for unfinished ones -----------------------------------------------------------------
+# --- exchange of finished leases for unfinished leases --------------------------------------------------------------
 
 
 @define
 class ExchangePass:
-    """One pass of exchanges. ``numbers`` is updated with each choice."""
+    """One pass of exchanges of finished leases for unfinished leases. Each choice updates ``numbers``."""
 
     numbers: Numbers
     ready: Mapping[str, list[Lease]]
-    """By owner, the unfinished leases of other workers that may be marked and could be read immediately. Chosen leases
-    are removed."""
+    """The unfinished leases of other workers that may be marked and could be read immediately, by owner. A chosen lease
+    is removed."""
     givable: list[Lease]
     """This worker's finished leases that may be handed over. Chosen leases are removed."""
     receivers: Collection[str]
@@ -218,9 +218,9 @@ class ExchangePass:
     rng: Random
 
     def swap(self) -> tuple[tuple[Lease, ...], tuple[Move, ...]]:
-        """Return the marks and hand-overs of swaps, at most a third of the difference.
+        """Return the marks and hand-overs that begin swaps. Each swap needs one finished lease of this worker.
 
-        Each swap has one finished lease.
+        The number of swaps is at most a third of the difference in unfinished leases, rounded up.
         """
         marks: list[Lease] = []
         gifts: list[Move] = []
@@ -240,9 +240,9 @@ class ExchangePass:
         return tuple(marks), tuple(gifts)
 
     def even_out(self) -> tuple[Move, ...]:
-        """Return moves to workers that need leases, as far as Java's rule lets this worker give them leases.
+        """Return moves of finished leases to workers that need leases, as far as Java's rule permits such moves.
 
-        Workers with fewer unfinished leases than this worker get none: they ask for unfinished leases themselves.
+        A worker with fewer unfinished leases than this worker gets none, because it will ask for an unfinished lease.
         """
         gifts: list[Move] = []
         has_turn = self._has_the_turn_to_give()
@@ -354,7 +354,7 @@ class Numbers:
     """The number of leases as the Java stream client counts them, by worker: a lease in transit counts for no
     worker."""
     awaited: dict[str, int] = field(factory=dict)
-    """By owner, the number of leases that the planning worker asked for and did not get yet."""
+    """The number of each owner's leases that the planning worker asked for and did not get yet, by owner."""
 
     @property
     def need(self) -> int:
@@ -363,11 +363,11 @@ class Numbers:
 
     @property
     def arrived(self) -> int:
-        """The number of leases of the planning worker, without those that it still waits for."""
+        """The number of leases that the planning worker has already, without leases that it has asked for."""
         return self.counts[self.worker_id] - sum(self.awaited.values())
 
     def load(self, worker: str) -> int:
-        """Return the number of leases of another worker, if this worker's requests were not granted."""
+        """Return the number of leases that ``worker`` would have if it granted none of this worker's requests."""
         return self.counts.get(worker, 0) + self.awaited.get(worker, 0)
 
     def unread(self, worker: str) -> int:
@@ -382,8 +382,8 @@ class Numbers:
         """Return whether a lease may go from one worker to another, by the Java stream client's rule.
 
         The rule lets a lease go from a worker above the target to a worker below it. It also lets a lease go from a
-        worker exactly at the target to a worker that needs at least two. In both cases the receiver has at least two
-        leases less, so such moves come to an end.
+        worker exactly at the target to a worker that needs at least two leases. In both cases the receiver has at least
+        two leases less than the giver, so such moves come to an end.
         """
         need = self.target - receiver_count
         return (giver_count > self.target and need > 0) or (giver_count == self.target and need > 1)
@@ -406,9 +406,9 @@ class Numbers:
 
 
 def count_leases(view: LeaseView, worker_id: str, destined: Mapping[str, str], now: float) -> Numbers:
-    """Count the rows as ``worker_id`` last saw them.
+    """Count the leases of each worker, from the lease rows as ``worker_id`` last saw them.
 
-    ``destined`` names the new worker of rows whose move is decided.
+    ``destined`` has the new worker of each lease whose move is decided. The lease counts for that worker already.
     """
     held, counts = view.credits(now), view.counts
     numbers = Numbers(

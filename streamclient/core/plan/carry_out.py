@@ -1,4 +1,4 @@
-"""The moves of leases that follow from a scan, and their execution.
+"""The planning of lease moves after a scan, and their execution.
 
 In a fleet whose workers all have sessions, each worker does its part of one assignment (``own_part``), in one pass. In
 any other fleet, Java workers take and steal by numbers, and this worker does the same (``beside_java``).
@@ -38,7 +38,8 @@ def plan_and_follow(state: WorkerState) -> None:
     if not state.signals.may_hold(state.now):
         return
     if state.signals.session.needs_read and state.signals.keeps_rows:
-        # A heartbeat was refused, perhaps because another process has the name. Only another read can tell.
+        # A heartbeat was refused, perhaps because another process has the name. Only a later scan can show whether that
+        # is so.
         state.wants_scan = True
         return
     if state.signals.is_uniform:
@@ -60,7 +61,7 @@ def _pending(state: WorkerState) -> Mapping[str, str]:
 def _shunned(state: WorkerState) -> list[str]:
     """Return the leases whose consumers stalled on this worker.
 
-    For a lease duration they are left to other workers, if any.
+    For a lease duration, these leases are left to other workers. If the fleet has no other worker, the result is empty.
     """
     state.shunned = {key: until for key, until in state.shunned.items() if until > state.now}
     has_others = state.shunned and len(state.view.live_workers(state.now)) > 1
@@ -90,15 +91,18 @@ def _fleet(state: WorkerState) -> FleetView:
 
 
 def prepare_departure(state: WorkerState) -> None:
-    """Scan before any hand-over. The last scan may be minutes old, and the shares would become uneven."""
+    """Request a scan before this worker hands its leases over at its stop.
+
+    The last scan may be minutes old, so hand-overs without a new scan would make the loads uneven.
+    """
     if state.signals.is_uniform and state.signals.may_hold(state.now):
         state.wants_scan = state.awaits_heirs = True
 
 
 def choose_heirs(state: WorkerState) -> None:
-    """Decide which worker receives each lease when this worker stops. The rows last seen decide.
+    """Decide, from the rows last seen, which worker receives each lease when this worker stops.
 
-    In a fleet in which some worker has no session, nothing is decided here.
+    If any worker of the fleet has no session, decide nothing.
     """
     was_awaited, state.awaits_heirs = state.awaits_heirs, False
     if state.is_stopping and state.signals.is_uniform:
@@ -121,7 +125,7 @@ def _report_ignored_loads(state: WorkerState) -> None:
 
 
 def _plan(state: WorkerState) -> Moves:
-    """Plan by numbers from the last scan, without leases that move, were given up, or still have an old consumer."""
+    """Plan moves that even out numbers. Leave out leases that are being moved, were given up, or have a consumer."""
     return plan_takes(
         state.view,
         state.worker_id,
@@ -141,7 +145,8 @@ def _follow_numbers(state: WorkerState, plan: Moves) -> None:
             text = f"another process uses the worker identifier {state.worker_id!r} and moves {row}; left to it"
             state.report_once(Severity.ERROR, row.lease_key, "name conflict", text)
         contested = ()
-    # With sessions, the session shows which process has the name. Such rows then only had a late write.
+    # If the store has sessions, this worker's session would show another process with its name. So a late write of this
+    # worker has moved these rows.
     plan = evolve(plan, takes=(*plan.takes, *contested))
     unheld = tuple(move for move in plan.transfers if move.row.lease_key not in state.held)
     if state.is_stopping:
@@ -154,7 +159,7 @@ def _follow_numbers(state: WorkerState, plan: Moves) -> None:
 
 
 def _pass_on(state: WorkerState, rows: list[Lease]) -> None:
-    """While this worker stops, hand leases that it receives on to other workers, without reading them."""
+    """Hand the leases that this worker receives during its stop on to other workers, without reading them."""
     for row in rows:
         receiver = new_owner(state, row) if row.owner == state.worker_id else None
         if receiver is not None:
@@ -165,7 +170,7 @@ def _pass_on(state: WorkerState, rows: list[Lease]) -> None:
 
 
 def _carry_out(state: WorkerState, plan: Moves) -> None:
-    """Carry out the plan. Begin with hand-overs of leases that are not read, because they make up for the takes."""
+    """Carry out the plan. Begin with hand-overs of leases that are not being read, because they balance the takes."""
     held = {key: state.held[key] for move in plan.transfers if (key := move.row.lease_key) in state.held}
     to_be_read = [key for key, lease in held.items() if not lease.lease.is_finished]
     for move in plan.transfers:
@@ -204,10 +209,10 @@ def _pass(state: WorkerState, move: Move) -> None:
 
 
 def hand_on_stuck(state: WorkerState) -> None:
-    """Hand on leases that ran out while their consumers still run on this worker, because it may not take them back.
+    """Hand on leases that ran out while their consumers still run: this worker may not take such leases back.
 
-    Every other worker may take them, but a worker with enough leases does not. The row stood still for a whole lease
-    duration, so a hand-over is as safe as any take.
+    Every other worker may take these leases, but a worker with enough leases does not. Each row stood still for a whole
+    lease duration, so a hand-over is as safe as any take.
     """
     view = state.view
     for key in sorted(state.running.keys() - state.held.keys() - state.flights.keys()):

@@ -15,8 +15,8 @@ from attrs import frozen
 from streamclient.model import BalanceBy, Lease
 
 MEMORY_SECONDS = 300.0
-"""The age at which an observation counts a third of a new observation. So a worker that catches up after a pause looks
-loaded only for a few minutes."""
+"""The age in seconds at which an observation counts only a third as much as a new observation. So a worker that catches
+up after a pause looks loaded only for a few minutes."""
 
 MEASURED_SECONDS = 30.0
 """The shortest time of observation that gives a rate. It covers several checkpoints, and several scans of a small
@@ -25,10 +25,10 @@ fleet."""
 
 @frozen
 class _Meter:
-    """The progress of one lease, as its rows have shown."""
+    """The progress of one lease over the scans so far."""
 
     amount: int
-    """The total of records or bytes, as last seen."""
+    """The total number of records or bytes in the row that was seen last."""
     seen_at: float
     moved: float = 0.0
     """The sum of the amounts that were added between scans. Older amounts count less."""
@@ -37,7 +37,7 @@ class _Meter:
 
 
 class Loads:
-    """Rates of the unfinished leases, by the quantity in ``balance_by``. Owned by one thread."""
+    """The rates of unfinished leases, in the quantity that ``balance_by`` names. Owned by one thread."""
 
     def __init__(self, balance_by: BalanceBy) -> None:
         self.balance_by = balance_by
@@ -50,7 +50,7 @@ class Loads:
             self._meters = {row.lease_key: self._seen(row, now) for row in open_rows}
 
     def rates(self) -> Mapping[str, float]:
-        """Return records or bytes per second of the leases that were watched for long enough."""
+        """Return the records or bytes per second of each lease that was watched for long enough, by lease key."""
         return {
             key: meter.moved / meter.seconds for key, meter in self._meters.items() if meter.seconds >= MEASURED_SECONDS
         }

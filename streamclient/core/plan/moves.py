@@ -1,4 +1,4 @@
-"""The moves of leases that follow for one worker from a scan of the status table."""
+"""The moves of leases that one worker plans after a scan of the status table."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from streamclient.model import Lease
 
 @frozen
 class Move:
-    """A lease, as last seen, and its future worker."""
+    """A lease, as it was last seen, and the worker that will get it."""
 
     row: Lease
     receiver: str
@@ -17,7 +17,7 @@ class Move:
 
 @frozen
 class Moves:
-    """The moves to make now. No lease occurs twice."""
+    """The moves that one worker makes after a scan. No lease occurs twice."""
 
     takes: tuple[Lease, ...] = ()
     """Leases to take now: free leases, leases handed over to this worker, or leases left in its name from an earlier
@@ -27,9 +27,9 @@ class Moves:
     transfers: tuple[Move, ...] = ()
     """Leases to hand to another worker. If this worker reads such a lease, its consumer is stopped first."""
     wakes: tuple[str, ...] = ()
-    """The sorted names of other workers that must act."""
+    """The sorted names of other workers that must make moves, too."""
     contested: tuple[Lease, ...] = ()
-    """Leases in this worker's name that it does not hold, and that move. Another process uses the name, or a write was
-    applied late."""
+    """Leases in this worker's name that it does not hold, although their counters move. Another process uses the name,
+    or a write was applied late."""
     look_again_at: float | None = None
     """The time at which any worker may take the first of the leases that were released from their owners."""

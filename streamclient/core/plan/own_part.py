@@ -1,7 +1,7 @@
 """One worker's part of the assignment, in a fleet whose workers all have sessions.
 
 Every worker computes the same assignment (``assignment``) from the same rows. Each worker carries out the moves of its
-own leases. It leaves all other moves to the other workers, but wakes these workers for them.
+own leases. It leaves all other moves to the other workers, but wakes the workers that must make them.
 
 Laws:
 
@@ -31,7 +31,7 @@ from streamclient.model import BalanceBy, Lease
 
 @frozen(kw_only=True)
 class FleetView:
-    """The facts from which the plan is made."""
+    """The facts from which a worker plans its moves."""
 
     worker_id: str
     view: LeaseView
@@ -39,20 +39,21 @@ class FleetView:
     staying: Sequence[str]
     """The workers that may receive leases. This worker is among them unless it is stopping."""
     held: Collection[str]
-    """Leases that this worker holds."""
+    """The keys of the leases that this worker holds."""
     pending: Mapping[str, str]
-    """Leases that this worker is moving (by a take, a mark or a hand-over), and their future workers."""
+    """The keys of leases that this worker is moving (by a take, a mark or a hand-over), and their future workers."""
     busy: Collection[str]
-    """Leases that this worker must not touch now, because a write is unanswered or an old consumer still runs."""
+    """The keys of leases that this worker must not touch now, because a write is unanswered or an old consumer still
+    runs."""
     declined: Collection[str]
-    """Leases that this worker must not read."""
+    """The keys of leases that this worker must not read, because its processor left the shard or stalled on it."""
     balance_by: BalanceBy = BalanceBy.COUNT
     rates: Mapping[str, float] | None = None
     """The loads of leases, if this worker is the one that evens them out; otherwise ``None``."""
     may_mark: bool = True
 
     def assignment(self) -> Assignment:
-        """Return the future worker of each lease."""
+        """Return the future worker of each lease, by lease key."""
         self.view.counts.tell_time(self.now)
         placed = [Placed(key, self._holder(key), row.is_finished) for key, row in sorted(self.view.rows.items())]
         if self.balance_by is BalanceBy.COUNT:
@@ -75,7 +76,7 @@ class FleetView:
 
 
 def plan_part(fleet: FleetView) -> Moves:
-    """Return the moves for this worker to make now."""
+    """Return the moves that this worker must make now."""
     target = fleet.assignment()
     if not target:
         return Moves()
@@ -87,7 +88,7 @@ def plan_part(fleet: FleetView) -> Moves:
 
 
 class _Part:
-    """One pass over the leases."""
+    """One pass over the leases, which collects this worker's moves."""
 
     def __init__(self, fleet: FleetView, target: Assignment) -> None:
         self.fleet = fleet
@@ -131,20 +132,21 @@ class _Part:
             self.others.add(receiver)
 
     def _look_at_own(self, row: Lease, receiver: str) -> None:
-        """Plan for a lease in this worker's name that it does not hold.
+        """Plan the move of a lease whose row names this worker, but which this worker does not hold.
 
-        The lease is left from an earlier run, or was handed over. A lease that was handed over is taken, whatever the
-        shares are: its giver may be unable to take it back.
+        The lease is left from an earlier run, or was handed over. A lease that was handed over is taken, even if this
+        worker has enough leases, because the giver may be unable to take it back.
         """
         fleet = self.fleet
         is_wanted = row.is_handed_over and row.lease_key not in fleet.declined
         self._assign(row, fleet.worker_id if is_wanted and fleet.worker_id in fleet.staying else receiver)
 
     def _look_at_free(self, sighting: Sighting, receiver: str) -> None:
-        """Plan for a free lease. Other workers also see that it is free, unless only this worker saw it stand still.
+        """Plan the move of a free lease.
 
-        If a worker let the lease stand still, or did not take it at a hand-over, it gets the lease only if no other
-        worker can.
+        Other workers also see that the lease is free, unless only this worker saw it stand still.
+
+        A worker that let the lease stand still, or did not take it at a hand-over, gets it only if no other worker can.
         """
         fleet, row = self.fleet, sighting.row
         is_standing_still = row.owner != "" and not sighting.is_orphaned
@@ -174,7 +176,7 @@ class _Part:
             self.marks.append(Move(row, receiver))
 
     def _assign(self, row: Lease, receiver: str) -> None:
-        """Take a lease that is not being read, or hand it on."""
+        """Plan to take a lease that is not being read, or to hand it on to ``receiver``."""
         fleet = self.fleet
         if receiver != fleet.worker_id:
             self.transfers.append(Move(row, receiver))
@@ -186,7 +188,7 @@ class _Part:
                 self.transfers.append(Move(row, substitute))
 
     def _substitute(self, unwanted: str) -> str:
-        """Return another staying worker, the one with the fewest leases.
+        """Return the staying worker, other than ``unwanted``, with the fewest leases.
 
         Return ``unwanted`` if no other worker stays.
         """

@@ -1,4 +1,4 @@
-"""Channels in the form of heartbeats, and the merge of two lists of channels.
+"""The states of channels, as heartbeats contain them, and the merge of two lists of such states.
 
 Laws (Java and Go SDK, tunnel packages):
 
@@ -34,14 +34,14 @@ class ChannelStatus(Enum):
 
 @frozen
 class Channel:
-    """A channel in a heartbeat."""
+    """The state of one channel, as heartbeats and their answers contain it."""
 
     channel_id: str
     version: int
     status: ChannelStatus
 
     def changed(self, status: ChannelStatus) -> Channel:
-        """Return the next state, with ``status``."""
+        """Return the state after a change to ``status``: the version is one higher."""
         return Channel(self.channel_id, self.version + 1, status)
 
     def __str__(self) -> str:

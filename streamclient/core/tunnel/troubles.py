@@ -1,7 +1,7 @@
 """Channels that a client holds and cannot read: the reason, its start, and the time of the next try.
 
-If one channel cannot be read, the client keeps all others. The pauses before the next tries of the bad channel grow, so
-it costs little. The channel is given back after each failure, so that another client may try it.
+If one channel cannot be read, the client keeps all other channels. It tries the bad channel again after pauses that
+grow, so these tries cost little. It gives the channel back after each failure, so that another client may try it.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from streamclient.base.backoff import doubling_millis, with_jitter
 
 SHORTEST_CHANNEL_PAUSE_MILLIS = 200
 LONGEST_CHANNEL_PAUSE_MILLIS = 30_000
-"""The pauses before the checkpoint of a channel is looked up again. The first is the pause after a failed connection;
-the longest is one regular interval between heartbeats."""
+"""The limits of the pauses between lookups of a channel's checkpoint. The shortest pause equals the pause after a
+failed connection. The longest pause is one regular interval between heartbeats."""
 
 REMEMBERED_SECONDS = 120.0
-"""The time without a listing of a channel after which its pauses begin with the shortest one again. By then another
-client has read it, or its new trouble is a different one."""
+"""The time for which a channel's trouble is remembered after the service last assigned the channel to this client.
+After a longer time, another client has read the channel, or the channel has a different trouble."""
 
 
 @frozen
@@ -28,21 +28,21 @@ class ChannelTrouble:
     """The trouble of one channel that cannot be read."""
 
     why: str
-    """The reason, for people."""
+    """The reason why the channel cannot be read, as a text for people."""
     since: float
     """The time when the trouble began, in monotonic seconds."""
     failures: int
-    """The number of consecutive lookups that failed."""
+    """The number of consecutive failed lookups of the channel's checkpoint."""
     due: float
-    """The earliest time of the next lookup."""
+    """The earliest time of the next lookup, in monotonic seconds."""
     listed_at: float
-    """The time when the service last assigned the channel to this client."""
+    """The time when the service last assigned the channel to this client, in monotonic seconds."""
 
 
 class ChannelTroubles:
-    """All troubles of one client.
+    """The troubles of all channels that one tunnel client cannot read.
 
-    Owned by one thread. Any thread may read ``present``: the mapping is replaced and never changed.
+    Owned by one thread. Any thread may read ``present``: that mapping is never changed, only replaced.
     """
 
     def __init__(self, dice: Random) -> None:
@@ -50,7 +50,7 @@ class ChannelTroubles:
         self._known: dict[str, ChannelTrouble] = {}
         self._strange: set[str] = set()
         self.present: Mapping[str, ChannelTrouble] = {}
-        """The troubles of the channels that the last answer to a heartbeat listed."""
+        """The troubles, by channel id, of the channels that the last answer to a heartbeat listed."""
 
     def failed(self, channel_id: str, why: str, now: float) -> float:
         """Record a failed lookup, and return the pause before the next lookup, in seconds."""
@@ -63,7 +63,10 @@ class ChannelTroubles:
         return pause
 
     def listed(self, channel_ids: Collection[str], strange: Mapping[str, str], now: float) -> None:
-        """Process a heartbeat's answer: its channels, and the contents of those that are not understood."""
+        """Process the answer to a heartbeat, which listed ``channel_ids``.
+
+        ``strange`` has, by channel id, a text about a status or version that this client does not know.
+        """
         for channel_id in self._strange - strange.keys():
             self._known.pop(channel_id, None)
         self._strange = set(strange)
@@ -85,7 +88,7 @@ class ChannelTroubles:
             self._show(self.present.keys() - {channel_id})
 
     def due(self, channel_id: str) -> float:
-        """Return the earliest time of a channel's next lookup. For a channel without trouble, that is the far past."""
+        """Return the earliest time of a channel's next lookup. Without trouble, it is minus infinity."""
         known = self._known.get(channel_id)
         return float("-inf") if known is None else known.due
 

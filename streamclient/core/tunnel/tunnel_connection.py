@@ -1,9 +1,9 @@
-"""The client's side of one channel (Java: ``ChannelConnect``, ``FailedChannelConnect``).
+"""The connection to one channel, as its client sees it (Java: ``ChannelConnect``, ``FailedChannelConnect``).
 
     WAIT --OPEN--> RUNNING --CLOSING--> CLOSING --reader ended--> CLOSED
     any  --CLOSE, TERMINATED--> CLOSED        RUNNING --reader ended--> CLOSED
 
-A closed connection never opens again. It answers any notification with its closed state.
+A closed connection never opens again. After any further notification, it reports that it is closed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from streamclient.core.tunnel.channel_states import Channel, ChannelStatus
 
 
 class ConnectionState(Enum):
-    """The activity of a connection."""
+    """The state of a channel's connection."""
 
     WAIT = "WAIT"
     RUNNING = "RUNNING"
@@ -29,7 +29,7 @@ class Step(Enum):
     """The step that the owner of a connection must take after a notification."""
 
     START = "start"
-    """Start reading."""
+    """Start reading the channel."""
     LET_GO = "let_go"
     """Let the reader finish its work and end with a last checkpoint."""
     DROP = "drop"
@@ -38,7 +38,7 @@ class Step(Enum):
 
 @define
 class ChannelConnection:
-    """The state of one channel at one client. Methods return the step to take next; ``None`` for no step."""
+    """The state of one channel at one client. ``notify`` returns the next step of its owner."""
 
     channel_id: str
     state: ConnectionState = ConnectionState.WAIT
@@ -57,7 +57,10 @@ class ChannelConnection:
         return self.state in (ConnectionState.RUNNING, ConnectionState.CLOSING)
 
     def notify(self, channel: Channel) -> Step | None:
-        """Process a channel of the answer to a heartbeat. Ignore an older version."""
+        """Process the channel's state in the answer to a heartbeat, and return the next step; ``None`` for no step.
+
+        A state with an older version is ignored.
+        """
         if self.latest is not None and channel.version < self.latest.version:
             return None
         self.latest = channel
@@ -69,7 +72,10 @@ class ChannelConnection:
         return self._close()
 
     def reader_ended(self, *, is_finished: bool) -> None:
-        """Close and report the connection. Its reader has ended: on request, by a failure, or at the channel's end."""
+        """Close and report the connection.
+
+        Its reader has ended: on request, by a failure, or at the channel's end.
+        """
         self.is_finished = self.is_finished or is_finished
         self.state = ConnectionState.CLOSED
         self.check()

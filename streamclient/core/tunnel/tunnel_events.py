@@ -12,7 +12,7 @@ from streamclient.core.tunnel.channel_states import Channel
 
 
 class CallVerdict(Enum):
-    """The meaning of a failed call for the session."""
+    """The consequence of a failed call for the session."""
 
     PASSING = "passing"
     """The call may be tried again."""
@@ -27,12 +27,12 @@ class CallVerdict(Enum):
 
 @frozen
 class SessionTick:
-    """``TunnelSession.next_deadline`` has come. The event does no harm at any other time."""
+    """The time that ``TunnelSession.next_deadline`` returned has come. The event does no harm at any other time."""
 
 
 @frozen
 class Connected:
-    """A session began."""
+    """The service began a session for this client: the answer to ``Connect``."""
 
     client_id: str
     sent_at: float
@@ -41,7 +41,7 @@ class Connected:
 
 @frozen
 class ConnectFailed:
-    """No session began, or it is unknown whether a session began."""
+    """The answer to ``Connect`` if no session began, or if it is unknown whether a session began."""
 
     verdict: CallVerdict
     error: Exception
@@ -49,19 +49,19 @@ class ConnectFailed:
 
 @frozen
 class HeartbeatAnswered:
-    """The heartbeat was answered with the channels to hold from now on."""
+    """The answer to ``Heartbeat``: the channels that the client holds from now on."""
 
     client_id: str
     channels: Sequence[Channel]
     sent_at: float
     strange: Mapping[str, str] = field(factory=dict)
-    """Channels that the answer lists with contents that are not understood, and these contents. Such channels are not
-    read."""
+    """Texts, by channel id, about a status or version in the answer that this client does not understand. The client
+    does not read such channels."""
 
 
 @frozen
 class HeartbeatFailed:
-    """The heartbeat was refused, or was not answered."""
+    """The answer to ``Heartbeat`` if the service refused the heartbeat, or did not answer."""
 
     client_id: str
     verdict: CallVerdict
@@ -70,7 +70,7 @@ class HeartbeatFailed:
 
 @frozen
 class CheckpointFound:
-    """The answer to ``FindCheckpoint``: the position from which to read a channel."""
+    """The answer to ``FindCheckpoint``: the position (token and sequence number) from which to read a channel."""
 
     channel_id: str
     reader: str
@@ -80,9 +80,9 @@ class CheckpointFound:
 
 @frozen
 class CheckpointNotFound:
-    """The lookup failed after its retries.
+    """The lookup of a channel's checkpoint failed, after all retries.
 
-    Unless the failure is final, only this channel is given up, and is tried again later.
+    Unless the failure is final, the client gives up only this channel, and tries it again later.
     """
 
     channel_id: str
@@ -93,7 +93,7 @@ class CheckpointNotFound:
 
 @frozen
 class ChannelDeclined:
-    """The channel is not wanted, so its checkpoint is not looked up. It is reported as released."""
+    """The client does not want the channel, so it looks up no checkpoint, and reports the channel as released."""
 
     channel_id: str
     reader: str
@@ -115,7 +115,7 @@ class ReaderEnded:
     channel_id: str
     reader: str
     is_finished: bool
-    """Whether the channel was consumed to its end, and that end is stored."""
+    """Whether the channel was consumed to its end, and its end is stored as checkpoint."""
 
 
 @frozen
@@ -134,7 +134,7 @@ class SessionStopRequested:
 
 @frozen
 class SessionEnded:
-    """The service was told that the session is over, or the call failed."""
+    """The call that ends the session has returned, or failed."""
 
 
 Event = (
@@ -163,7 +163,7 @@ class Connect:
 
 @frozen
 class Heartbeat:
-    """Report these channels. Never requested while another heartbeat is unanswered."""
+    """Send a heartbeat that reports ``channels``. Never requested while another heartbeat is unanswered."""
 
     client_id: str
     channels: tuple[Channel, ...]
@@ -180,7 +180,7 @@ class FindCheckpoint:
 
 @frozen
 class StartReader:
-    """Read a channel from a token on."""
+    """Start a reader, which reads a channel from ``token`` on."""
 
     client_id: str
     channel_id: str
@@ -188,12 +188,12 @@ class StartReader:
     """An identifier that is new for each reader. It distinguishes the reader's answers from those of its successor."""
     token: str
     sequence_number: int
-    """The sequence number of the last stored checkpoint."""
+    """The sequence number of the channel's last stored checkpoint."""
 
 
 @frozen
 class StopReader:
-    """End a reader: in order, with a last checkpoint; or immediately, because the channel is lost."""
+    """End a reader. It stores a last checkpoint first, unless the channel is lost."""
 
     channel_id: str
     reader: str
@@ -209,7 +209,7 @@ class EndSession:
 
 @frozen
 class Finish:
-    """No work is left. ``error`` is the error that ended the work; ``None`` if the work ended on request."""
+    """End the client: no work is left. ``error`` is the error that ended the work; ``None`` for an end on request."""
 
     error: Exception | None = None
 
@@ -221,7 +221,7 @@ class SessionReport:
     severity: Severity
     text: str
     outage: tuple[str, ...] = ()
-    """If it is set, the report is repeated as long as something fails. Equal values stand for the same outage."""
+    """The key of the outage that causes the report; empty without an outage. Equal keys mean the same outage."""
     ends: bool = False
     """Whether the report says why the work ends. The worker raises the same error in the end."""
 

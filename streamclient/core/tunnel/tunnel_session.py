@@ -15,7 +15,7 @@ Laws:
 * a lost session is replaced immediately (Java: after its local time-out). Failed attempts are repeated for ever, with
   growing pauses. If the service says that an attempt can never succeed, the session ends, and its channels are free;
 * if the checkpoint of a channel cannot be read, or the service lists a channel with unknown contents, only that channel
-  is given up. It is named, and tried again with growing pauses;
+  is given up. A report names the channel, and the client tries the channel again after growing pauses;
 * a channel that is missing in an answer is dropped immediately. A heartbeat then requests it again, because the answer
   may have been cut;
 * at a stop, readers store their last checkpoints before the session ends (Java stores none).
@@ -39,15 +39,15 @@ from streamclient.core.tunnel.tunnel_connection import ChannelConnection, Connec
 from streamclient.core.tunnel.tunnel_events import CallVerdict, Command, Event
 
 MARGIN_SHARE = 0.05
-"""The share of the session's time-out that the client gives up, because clocks drift and readers must be told."""
+"""The share of the session's time-out that the client does not use: clocks drift, and readers need time to stop."""
 
 CLOSING_ROUNDS_MAX = 3
 """The number of heartbeats after which a reader that was asked to end is dropped (Java: closing-channel detection)."""
 
 SHORTEST_RECONNECT_MILLIS = 200
 LONGEST_RECONNECT_MILLIS = 10_000
-"""The pauses between attempts to connect. Java and Go wait a random time of up to ten seconds, even after the first
-attempt."""
+"""The limits of the pauses between attempts to connect. Java and Go wait a random time of up to ten seconds, even after
+the first attempt."""
 
 SHORTEST_BEAT_GAP_SECONDS = 0.2
 """The shortest time between two heartbeats. Channels that end within this time are reported together."""
@@ -55,7 +55,7 @@ SHORTEST_BEAT_GAP_SECONDS = 0.2
 
 @frozen(kw_only=True)
 class SessionSettings:
-    """Times of a session, in seconds."""
+    """The settings of a tunnel session. All times are in seconds."""
 
     heartbeat_interval: float
     heartbeat_timeout: float
@@ -79,7 +79,7 @@ class _State:
     current: dict[str, Channel] = field(factory=dict)
     connections: dict[str, ChannelConnection] = field(factory=dict)
     readers: dict[str, str] = field(factory=dict)
-    """For each channel, the identifier of its reader that was started, or whose checkpoint is being looked up."""
+    """The identifiers of the readers, by channel. A reader was started, or its checkpoint is being looked up."""
     started: set[str] = field(factory=set)
     """The identifiers of readers that were started and for which no ``ReaderEnded`` has come."""
     commands: list[Command] = field(factory=list)
@@ -114,7 +114,7 @@ class TunnelSession:
 
     @property
     def channels(self) -> Mapping[str, Channel]:
-        """The channels that the next heartbeat reports, by id."""
+        """The states of the channels that the next heartbeat reports, by channel id."""
         return dict(self._state.current)
 
     @property
@@ -128,9 +128,9 @@ class TunnelSession:
         return self._state.client_id
 
     def next_deadline(self) -> float | None:
-        """Return the time at which to send ``SessionTick`` if no event comes first.
+        """Return the time (monotonic seconds) at which to send ``SessionTick`` if no event comes first.
 
-        It is in monotonic seconds; ``None`` for never.
+        ``None`` means that no time is set.
         """
         state = self._state
         if state.is_finished or state.is_ending:
@@ -244,7 +244,7 @@ class TunnelSession:
         state.commands.append(tunnel_events.Heartbeat(state.client_id, tuple(state.current.values())))
 
     def _beat_soon(self) -> None:
-        """Report a change to the service soon."""
+        """Send a heartbeat soon, because a change must be reported to the service."""
         state = self._state
         soon = max(self._now, state.last_beat + SHORTEST_BEAT_GAP_SECONDS)
         state.beat_at = soon if state.beat_at is None else min(state.beat_at, soon)
@@ -330,7 +330,7 @@ class TunnelSession:
     def _find_checkpoint(self, connection: ChannelConnection) -> None:
         """Look the checkpoint up, unless an old reader of the channel still runs or a failed lookup's pause goes on.
 
-        The end of the old reader, or of the pause, calls this method again.
+        When the old reader or the pause ends, the session calls this method again.
         """
         state = self._state
         if connection.channel_id in state.readers or self._now < self._troubles.due(connection.channel_id):
@@ -373,7 +373,7 @@ class TunnelSession:
         self._give_up(event.why, event.error)
 
     def _waiting(self) -> list[ChannelConnection]:
-        """Return the channels that should be read, but wait because their last lookup failed."""
+        """Return the channels that should be read, but wait because the last lookup of their checkpoint failed."""
         state = self._state
         connections = (state.connections.get(channel_id) for channel_id in self._troubles.known())
         return [
@@ -435,7 +435,7 @@ class TunnelSession:
         self._state.commands.append(tunnel_events.SessionReport(Severity.WARNING, f"{text}: {error}", outage))
 
     def _tick(self, event: tunnel_events.SessionTick) -> None:
-        """Do nothing, because work that is due is done after every event."""
+        """Do nothing: ``handle`` does the work that is due after every event."""
 
 
 _HANDLERS: Mapping[type, Callable[[TunnelSession, Any], None]] = {

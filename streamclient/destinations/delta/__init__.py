@@ -1,1 +1,1 @@
-"""A Delta table as a destination, with or without Spark: its log, its rows, its maintenance."""
+"""A Delta table as a destination, with or without Spark: the table's log, its rows, and its maintenance."""

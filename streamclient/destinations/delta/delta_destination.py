@@ -1,10 +1,10 @@
-"""Delta Lake as a destination, through delta-rs: no JVM, one commit for all shards, exactly once.
+"""A Delta Lake table as a destination, through delta-rs and without a JVM.
 
-Each commit of a shard is a transaction in Delta's sense (``txn`` of the protocol, with ``Commit.order`` as its version)
-and an entry in the commit's metadata, both in the same log entry as the rows. delta-rs refuses a commit if another
-writer has written one of its transactions since the handle was loaded. So to load, to compare and to commit on one
-handle is an exact compare-and-set. After an error the commit may still be stored, because the answer of a store may be
-lost. So after every error this module loads and compares again.
+One Delta commit stores the rows and commits of all shards. For each shard it has a ``txn`` action of Delta's protocol,
+with ``Commit.order`` as the version, and the shard's ``Commit`` in the metadata. delta-rs refuses a Delta commit if
+another writer has written a ``txn`` action of the same shard since the handle was loaded. So this module loads a
+handle, compares the last commits, and commits with this handle: together these steps are a compare-and-set. After any
+error they begin again, because a commit may be stored although the store's response was lost.
 """
 
 from __future__ import annotations
@@ -48,22 +48,22 @@ if TYPE_CHECKING:
     from pyarrow import Schema, Table
 
 _PAUSES = (0.0, 0.05, 0.1, 0.2, 0.4, 0.8)
-"""Seconds before a further try. The last pause is repeated until ``answer_seconds`` are over. The second try follows
-immediately, because most refusals mean that another writer was quicker."""
+"""The pauses before the repeated tries of a commit, in seconds. The last pause is used until ``answer_seconds`` are
+over. The second try follows immediately, because usually another writer has just changed the table."""
 
 _REFUSALS_MAX = 2
-"""The number of refusals that end the tries. The first refusal may only mean that the handle is out of date, because
-another writer has added a column."""
+"""The number of times that delta-rs may refuse the rows of a ``commit`` before the call fails. After the first refusal
+the table is loaded again, because another writer may have added a column."""
 
 _VIEWS_MAX = 10
-"""The largest number of successive views that may fail because a clean-up came between loading the table and reading
-its log."""
+"""The largest number of tries to load the table and read its log. A try fails if a clean-up removes log entries after
+the table was loaded."""
 
 _FROZEN_SECONDS = 60.0
-"""If a commit took longer than this, by the wall clock, the writer looks for the commit before it reports success.
-Meanwhile a clean-up may have removed entries of the log. A position of the log is then free again, and an entry that is
-created there is not part of the table. The limit is safe, because no entry younger than a day is removed
-(``log_days``). For such a slow commit the look costs little."""
+"""The seconds, by the wall clock, after which a commit counts as slow. The writer reports the success of a slow commit
+only after it has found the commit in the log. During a slow commit, a clean-up may remove log entries. The writer may
+then create an entry with the number of a removed entry, and such an entry is not part of the table. This cannot happen
+during a shorter commit, because no entry younger than a day is removed (``log_days``)."""
 
 
 @checks.explains_names
@@ -72,16 +72,17 @@ class DeltaDestination:
 
     Args:
         url: a directory, or an address beginning with ``s3://``, ``oss://``, ``abfss://``, ``gs://`` or ``hdfs://``.
-        application: the fleet that writes; one per status table.
-        storage_options: as delta-rs takes them. Give all that the store needs here: delta-rs adds variables of the
-            environment that have the same names.
-        partition_by: how the table is partitioned into directories; ``Day()`` or ``Key("customer")``. Fixed at
-            creation.
-        answer_seconds: seconds for which a commit is retried. Each request may take as long, also in the last try.
-            Keep it well below the lease's duration.
-        checkpoint_interval: commits between two summaries of the log, for a table that is created; on object stores
-            fewer make each commit cheaper.
-        log_days: how long entries of the log are kept, for a table that is created; ``maintenance.clean`` removes them.
+        application: the name of the fleet that writes. Use a different name for each status table.
+        storage_options: options for delta-rs. Give all options that the store needs, because for a missing option
+            delta-rs reads the environment variable of this name.
+        partition_by: the partition of the table into directories, for example ``Day()`` or ``Key("customer")``. It
+            cannot change after the table is created.
+        answer_seconds: the seconds after which ``commit`` stops trying. It is also the time limit of each request. Keep
+            it well below the duration of a lease.
+        checkpoint_interval: the number of commits between two Delta checkpoints, which summarise the log. It applies
+            when the table is created. On object stores, a smaller number makes each commit cheaper.
+        log_days: the number of days for which log entries are kept. It applies when the table is created.
+            ``maintenance.clean`` removes older entries.
 
     Raises:
         ConfigurationError: the address or an option would lose commits.
@@ -99,7 +100,7 @@ class DeltaDestination:
         log_days: int = 30,
     ) -> None:
         require_extra("delta", "DeltaDestination")
-        load("deltalake", "delta")  # a broken installation should show now, too
+        load("deltalake", "delta")  # a broken installation fails here
         checks.path.require("url", url)
         checks.identifier.require("application", application)
         checks.optional(_options).require("storage_options", storage_options)
@@ -121,13 +122,13 @@ class DeltaDestination:
         self._key: tuple[str, ...] = ()
         self._is_probed = False
         self._has_seen = False
-        """Whether this handle has seen the table. If so, the handle never creates the table again."""
+        """Whether this handle has seen the table. A table that disappears later is not created again."""
         self._identity: object = None
-        """The identity of the log directory from which the handle was loaded; see ``Location.log_identity``."""
+        """The identity of the log directory when the handle was loaded; see ``Location.log_identity``."""
 
     @property
     def application(self) -> str:
-        """The fleet whose commits this handle reads and writes."""
+        """The name of the fleet whose commits this handle reads and writes."""
         return self._application
 
     @property
@@ -137,7 +138,7 @@ class DeltaDestination:
 
     @raises_own
     def probe(self) -> None:
-        """Check the store and, if it exists, the table; see ``Destination.probe``."""
+        """Check the store, and the table if the table exists; see ``Destination.probe``."""
         if not self._is_probed:
             probe_store(self.location, self._answer_seconds)
             if (handle := self._load()) is not None:
@@ -146,7 +147,7 @@ class DeltaDestination:
 
     @raises_own
     def columns(self) -> Schema | None:
-        """Return the columns, except the partition's; ``None`` while the table does not exist."""
+        """Return the table's columns except the partition column; ``None`` if the table does not exist yet."""
         handle = self._load()
         if handle is None:
             return None
@@ -156,28 +157,34 @@ class DeltaDestination:
 
     @raises_own
     def last_commits(self, shards: Sequence[str]) -> dict[str, Commit | None]:
-        """See ``Destination.last_commits``."""
+        """Return the last commit of each of ``shards``; see ``Destination.last_commits``."""
         return self._view(shards)[1]
 
     @raises_own
     def commit(self, rows: Table, commits: Sequence[Commit]) -> None:
-        """See ``Destination.commit``."""
+        """Store rows and commits in one step; see ``Destination.commit``."""
         self._store(
             commits, lambda: rows, lambda handle, commits: self._append(handle, self._fitted(rows, handle), commits)
         )
 
     def key_by(self, columns: Sequence[str]) -> None:
-        """See ``MergingDestination.key_by``."""
+        """Set the key columns of the rows; see ``MergingDestination.key_by``."""
         self._key = tuple(columns)
 
     @raises_own
     def merge(self, keys: Table, fold: Callable[[Table], Table], commits: Sequence[Commit]) -> None:
-        """See ``MergingDestination``. The call rewrites every file that holds one of the keys."""
+        """Replace rows by their keys, and store commits; see ``MergingDestination.merge``.
+
+        The call rewrites every file that has a row with one of the keys.
+        """
         self._store(commits, lambda: fold(keys.slice(0, 0)), partial(self._replace, keys, fold))
 
     @raises_own
     def rows_below(self, column: str, bound: int) -> Iterator[Table]:
-        """See ``MergingDestination``. Files without such rows are not read."""
+        """Return the rows whose ``column`` is below ``bound``; see ``MergingDestination.rows_below``.
+
+        Most files without such rows are not read.
+        """
         yield from self._filtered(compute().field(column) < bound)
 
     def _store(
@@ -186,7 +193,7 @@ class DeltaDestination:
         first_rows: Callable[[], Table],
         write: Callable[[DeltaTable, Sequence[Commit]], None],
     ) -> None:
-        """Look and write until the commits are stored or refused. For a new table, ``first_rows`` makes the rows."""
+        """Try ``write`` until ``commits`` are stored or refused. A new table gets the columns of ``first_rows()``."""
         check_commits(commits, self._application)
         self.probe()
         deadline = time.monotonic() + self._answer_seconds
@@ -197,12 +204,12 @@ class DeltaDestination:
                 break
             if error is not None:
                 time.sleep(pause)
-            # Not the monotonic clock: it stops while the machine is suspended.
+            # The wall clock is used, because the monotonic clock stops while the machine is suspended.
             began = time.time()
             try:
                 handle, lasts = self._view([commit.shard for commit in commits])
                 if handle is None:
-                    is_stored(lasts, commits)  # refuse wrong commits before a table is made without them
+                    is_stored(lasts, commits)  # wrong commits must not create a table
                     self._create(first_rows())
                     continue
                 check_partition(handle, self._partition)
@@ -216,7 +223,7 @@ class DeltaDestination:
                 error = None
             except StreamClientError:
                 raise
-            except Exception as raised:  # after any error the commit may still be stored
+            except Exception as raised:  # after any error, the commit may have been stored
                 self._forget_handle()
                 error = raised
                 refusals += isinstance(raised, _refusals())
@@ -226,7 +233,7 @@ class DeltaDestination:
 
     @raises_own
     def log(self) -> Iterator[LogEntry]:
-        """See ``Destination.log``."""
+        """Return the entries of the log, oldest first; see ``Destination.log``."""
         entries: list[LogEntry] = []
         seen: tuple[int, list[str]] | None = None
         for _ in range(_VIEWS_MAX):
@@ -237,8 +244,8 @@ class DeltaDestination:
             first = self._log.first_version(version)
             entries = list(self._log.entries(version, first))
             damages = [entry.damage for entry in entries if entry.damage]
-            # The log was cleaned while it was read: the carried commits are in a later entry. If an entry is missing
-            # twice, it is lost.
+            # If entries are missing, a clean-up may have removed them during the reading, and a later entry carries
+            # their last commits. If the same entries are missing in a second reading, they are lost.
             if (first, damages) in ((self._log.first_version(version), []), seen):
                 break
             seen = (first, damages)
@@ -246,12 +253,12 @@ class DeltaDestination:
 
     @raises_own
     def rows(self, shards: Sequence[str] | None = None) -> Iterator[Table]:
-        """See ``Destination.rows``."""
+        """Return the stored rows of ``shards``; see ``Destination.rows``."""
         yield from self._filtered(None if shards is None else compute().field(SHARD).isin(list(shards)))
 
     @raises_own
     def files(self) -> Iterator[tuple[str, Callable[[], Iterator[Table]]]]:
-        """See ``RowFiles.files``."""
+        """Return each file with a function that reads its rows; see ``RowFiles.files``."""
         handle = self._load()
         if handle is not None:
             for file in row_files(handle):
@@ -264,18 +271,18 @@ class DeltaDestination:
                 yield from file.tables(wanted)
 
     def close(self) -> None:
-        """See ``Destination.close``."""
+        """Release connections; see ``Destination.close``."""
         self._forget_handle()
 
     def another(self) -> DeltaDestination:
-        """Return a further handle over the same table, for another thread."""
+        """Return another handle over the same table; see ``MergingDestination.another``."""
         made = copy(self)
         made._forget_handle()
         return made
 
     @raises_own
     def handle(self) -> DeltaTable:
-        """Return the table at its present version, for reading and for maintenance.
+        """Return delta-rs' ``DeltaTable`` of the table's present version, for reading and maintenance.
 
         Raises:
             StreamClientException: the table has not been created yet.
@@ -290,34 +297,35 @@ class DeltaDestination:
     # --- inside -----------------------------------------------------------------------------------------------------
 
     def _load(self, *, is_awaited: bool = False) -> DeltaTable | None:
-        """Return the table at its present version.
+        """Return delta-rs' handle of the table's present version; ``None`` if the table does not exist yet.
 
-        The handle is kept for the next call, because updating a handle costs a third of loading one.
+        The next call updates the same handle, which takes a third of the time of loading a new one.
         """
-        # If the log was moved away, delta-rs finds no newer version, and would go on with the version that it has.
+        # If the directory of the log was moved away, delta-rs finds no newer version, and would continue with the
+        # version in the handle.
         if self._handle is not None and self.location.log_identity() != self._identity:
             self._forget_handle()
         if self._handle is not None:
             try:
                 self._handle.update_incremental()
             except Exception:
-                self._forget_handle()  # loaded again below, where a lasting error is raised
+                self._forget_handle()  # the table is loaded below; a lasting error is raised there
         if self._handle is None:
             self._identity = self.location.log_identity()
             self._handle = _open(self.location, is_awaited=is_awaited)
         if self._handle is not None:
             self._has_seen = True
-            check_table(self._handle)  # each time: others may set properties while the handle is kept
+            check_table(self._handle)  # another program may have changed the table's properties
         elif self._has_seen:
             raise gone(f"the table at {self.location.url}")
         return self._handle
 
     def _view(self, shards: Sequence[str]) -> tuple[DeltaTable | None, dict[str, Commit | None]]:
-        """Return the table at its present version, and the last commits that this version has.
+        """Return the table at its present version, and the last commits of ``shards`` in that version.
 
-        A view may fail for a passing reason. Either entries were removed after the table was loaded; their carried
-        commits are in a later entry. Or an entry was read that is not part of the table. So after a failure everything
-        is read again. If that fails at the same version, the error is raised.
+        The log may disagree with the table for a while. For example, a clean-up may have removed entries after the
+        table was loaded, and a later entry carries their last commits. So after an error, table and log are read again.
+        An error that occurs twice at the same version is raised.
         """
         missing_at = -1
         for tries_left in reversed(range(_VIEWS_MAX)):
@@ -338,7 +346,7 @@ class DeltaDestination:
         self._log = DeltaLog(self.location, self._application)
 
     def _create(self, rows: Table) -> None:
-        """Create the table, unless another writer has done so meanwhile."""
+        """Create the table for ``rows``, unless another writer has created it meanwhile."""
         schema = check_table_types(self._divided(rows).schema)
         try:
             load("deltalake", "delta").DeltaTable.create(
@@ -352,7 +360,7 @@ class DeltaDestination:
         except Exception:
             if self._load() is None:
                 raise
-        self.handle()  # mark the table as seen
+        self.handle()  # this marks the table as seen
 
     def _divided(self, rows: Table) -> Table:
         if self._partition is None:
@@ -363,7 +371,7 @@ class DeltaDestination:
         return rows.append_column(column, self._partition.values(rows))
 
     def _fitted(self, rows: Table, handle: DeltaTable) -> Table:
-        """Return the rows in the table's types. delta-rs silently casts values of other types, for example 2.5 to 2."""
+        """Return the rows with the table's types, or raise an error. delta-rs alone would silently store 2.5 as 2."""
         pa = pyarrow()
         return check_fit(self._divided(rows), pa.schema(handle.schema().to_arrow()), self.location.url)
 
@@ -374,9 +382,10 @@ class DeltaDestination:
     def _replace(
         self, keys: Table, fold: Callable[[Table], Table], handle: DeltaTable, commits: Sequence[Commit]
     ) -> None:
-        """Store the result of ``fold`` for the rows of the handle's version.
+        """Replace the rows with ``keys`` by the result of ``fold``, and store the commits.
 
-        Delta refuses that if a later version exists.
+        ``fold`` gets the rows of the version that ``handle`` has. If the table has a later version, delta-rs refuses
+        the commit.
         """
         found = find_rows(handle, keys, self._key, [self._partition.column] if self._partition else [])
         rows = self._fitted(fold(found.present), handle)
@@ -387,14 +396,14 @@ class DeltaDestination:
         else:
             merge(handle, rows, found.present, self._key, properties)
         if handle.version() == version:
-            # A merge that changes nothing makes no Delta commit, and would not record these commits.
+            # A merge that changes no row makes no Delta commit, so ``commits`` must be stored separately.
             self._append(handle, rows.slice(0, 0), commits)
         else:
             self._log.note(handle.version(), commits)
 
     def _properties(self, handle: DeltaTable, commits: Sequence[Commit]) -> CommitProperties:
         deltalake = load("deltalake", "delta")
-        # Never set last_updated: a transaction that has it can expire.
+        # Never set ``last_updated``, because Delta forgets transactions with an old time.
         transactions = [
             deltalake.Transaction(transaction_of(commit.application, commit.shard), commit.order) for commit in commits
         ]
@@ -409,9 +418,10 @@ class DeltaDestination:
     def _is_stored(
         self, handle: DeltaTable, lasts: Mapping[str, Commit | None], commits: Sequence[Commit], first_seen: int
     ) -> bool:
-        """Decide as ``is_stored``.
+        """Return whether ``commits`` are stored, by ``commit.is_stored`` and by a search of the newer log entries.
 
-        The commits of a try without an answer also count if a successor has followed them already.
+        An earlier try may have stored the commits although its response was lost, and a successor may have added
+        commits since. The search covers the entries after ``first_seen``, the table's version before the first try.
         """
         try:
             return is_stored(lasts, commits)
@@ -425,7 +435,10 @@ class DeltaDestination:
     def _conclude(
         self, commits: Sequence[Commit], error: Exception | None, first_seen: int, *, is_refused: bool
     ) -> None:
-        """Look a last time, then give up: raise the error that states the known outcome."""
+        """Return if ``commits`` are stored after the last try; otherwise raise an error that says why not.
+
+        The kind of the error says whether the outcome is unknown.
+        """
         try:
             handle, lasts = self._view([commit.shard for commit in commits])
             if handle is not None and self._is_stored(handle, lasts, commits, max(first_seen, 0)):
@@ -444,7 +457,7 @@ class DeltaDestination:
 
 
 def _refusals() -> tuple[type[Exception], ...]:
-    """Return the types of errors that delta-rs raises before it writes anything, and would raise again."""
+    """Return the types of errors by which delta-rs refuses rows before it writes. Every try would raise them."""
     errors = load("deltalake.exceptions", "delta")
     return (errors.SchemaMismatchError, errors.DeltaProtocolError, TypeError, ValueError)
 
@@ -471,5 +484,5 @@ def _open(location: Location, *, is_awaited: bool) -> DeltaTable | None:
         return None
     except errors.DeltaError:
         if location.scheme == "file" and not os.path.exists(location.path):
-            return None  # since it was looked at
+            return None  # the directory was removed after it was checked
         raise

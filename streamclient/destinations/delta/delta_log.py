@@ -1,11 +1,12 @@
-"""The entries of a Delta table's log that hold commits, read without blocking the other threads of the process.
+"""The reading of commits from a Delta table's log, without blocking the other threads of the process.
 
-The table's transactions decide which commits it has: an entry is part of the log only if the table includes it.
+A log file alone does not prove that its commits are in the table. The table's transactions (``txn`` actions of Delta's
+protocol) prove it, because each has the order of a shard's last commit.
 
-``DeltaTable.history`` and ``QueryBuilder`` keep the interpreter's lock while they wait for an object store. Meanwhile a
-worker in the same process could not renew its leases, and would lose all of them if the store hangs. Opening a file of
-unknown length keeps the lock, too, while the length is asked for. Reading a file of known length does not. So this
-module reads entries by their names, with a length that no entry reaches; stores send the bytes that exist.
+``DeltaTable.history`` and ``QueryBuilder`` keep the interpreter's lock while they wait for an object store. If the
+store hangs, a worker in the same process cannot renew its leases, and loses all of them. delta-rs also keeps the lock
+when it opens a file of unknown length, because it asks the store for the length. So this module states a length that no
+log file reaches. Stores send only the bytes that exist.
 """
 
 from __future__ import annotations
@@ -26,43 +27,47 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable
 
 ENTRY = "streamclient"
-"""Key of our entry in the metadata of a Delta commit."""
+"""The key of this package's log entry in the metadata of a Delta commit."""
 
 ENTRY_BYTES_MAX = 1 << 28
-"""The length in bytes with which each entry is read. An entry with commits of 10,000 shards has 5 MB."""
+"""The length in bytes that this module states for each log file. Real log files are far smaller: the commits of 10,000
+shards take 5 MB."""
 
 _READERS = 8
-"""The number of entries read at the same time: enough to hide the latency of a store, few enough for its limits."""
+"""The number of log files that are read at the same time: enough to hide a store's latency, but below its limits."""
 
 _FIRST_LOOK = 32
-"""The number of entries that the first look for the last commits of some shards reads. The next look reads four times
-as many, and so on. So shards with recent commits are found by the first look, and a shard that was idle for long costs
-one read of the whole log."""
+"""The number of log files that the search for a shard's last commit reads first. Each further step reads four times as
+many. So a recent commit is found in the first step, and only a shard that was idle for long causes a reading of the
+whole log."""
 
 _CHUNK = 1_000
-"""The number of entries whose files are in memory at the same time when all entries are read."""
+"""The number of log files that are in memory together while all entries are read."""
 
 
 class DeltaLog:
-    """The part of the log that a handle knows: the last commits of the requested shards. Used by one thread."""
+    """A cache of the last commit of each shard, from the part of a table's log that one handle has read.
+
+    Only one thread may use it.
+    """
 
     def __init__(self, location: Location, application: str) -> None:
         self._location = location
         self._application = application
         self._seen = -1
         self._oldest = 0
-        """The first version whose entry was read. All entries from this version up to ``_seen`` were read."""
+        """The oldest version whose entry was read. All entries from this version up to version ``_seen`` were read."""
         self._lasts: dict[str, Commit] = {}
-        """The last commit of each shard according to the entries read. Some of these entries may not be part of the
+        """The last commit of each shard in the entries that were read. Some of these entries may not be part of the
         table; see ``_look_back``."""
         self._certain: set[str] = set()
-        """Shards for which the table's transaction was compared with the last commit, or with its absence."""
+        """The shards whose commit in ``_lasts`` has the order that the table's transaction names."""
 
     def last_commits(self, handle: DeltaTable, shards: Sequence[str]) -> dict[str, Commit | None]:
-        """Return the last commits at the version of the handle.
+        """Return the last commit of each of ``shards`` at the version of ``handle``.
 
         Raises:
-            StreamClientException: the table knows a commit that its log no longer holds.
+            StreamClientException: the table has a transaction for a commit that the log no longer holds.
         """
         self._read_up_to(handle.version())
         orders = {
@@ -83,18 +88,18 @@ class DeltaLog:
         return {shard: self._lasts.get(shard) for shard in shards}
 
     def note(self, version: int, commits: Iterable[Commit]) -> None:
-        """Remember this handle's own commits, if no other writer committed in between.
+        """Remember commits that this handle has stored as ``version``, so that their entry need not be read.
 
-        Their entry then need not be read.
+        If another writer has made a version since the last reading, nothing is remembered.
         """
         if version == self._seen + 1:
             self._seen = version
             self._take([LogEntry(str(version), tuple(commits))])
 
     def entries(self, version: int, since: int = 0) -> Iterator[LogEntry]:
-        """Yield the entries with commits from ``since`` to ``version``, oldest first.
+        """Yield this package's entries of the versions ``since`` to ``version``, oldest first.
 
-        A lost entry is yielded with ``damage``.
+        For a missing log file, yield an entry with ``damage``. If ``since`` is 0, begin at ``first_version``.
         """
         for start in range(since or self.first_version(version), version + 1, _CHUNK):
             wanted = range(start, min(start + _CHUNK, version + 1))
@@ -106,10 +111,10 @@ class DeltaLog:
                     yield entry
 
     def first_version(self, version: int) -> int:
-        """Return the oldest version whose entry exists.
+        """Return the oldest version up to ``version`` whose log file exists.
 
-        Entries are removed from the beginning of the log, so bisection finds the oldest one. If entries are lost, older
-        ones may exist before the gap.
+        A clean-up removes log files from the beginning, so a bisection finds the oldest one. If log files were lost in
+        the middle, there may be older files before this gap, and they are also searched.
         """
         first = 0 if self._has(0) else self._bisected(version)
         while below := read_files(self._location, range(max(0, first - _FIRST_LOOK), first)):
@@ -135,7 +140,7 @@ class DeltaLog:
             found = read_entries(self._location, range(self._seen + 1, version + 1))
             entries = [entry for entry in found.values() if entry is not None]
             if len(found) < version - self._seen or any(entry.damage for entry in entries):
-                # The handle was idle for so long that entries have been removed, or an entry is unreadable: the
+                # Entries were removed while the handle was idle, or an entry is unreadable. Read everything again: the
                 # transactions say which commits must exist.
                 self._seen = -1
             else:
@@ -146,12 +151,15 @@ class DeltaLog:
             self._seen, self._oldest = version, version + 1
 
     def _look_back(self, orders: Mapping[str, int | None]) -> None:
-        """Read back until the commits with these ``orders``, those of the table's transactions, are found.
+        """Read older entries until the last commit of each shard in ``orders`` is found.
 
-        A writer that was frozen may have put its entry at a position of the log that was freed meanwhile. Such an entry
-        is not part of the table, and the table's transactions do not name its commits. So commits with a higher order
-        than the transaction's are skipped. If a commit's shard was not asked for yet, the commit is remembered. When
-        the shard is asked for, the commit causes an error, and everything is read again.
+        ``orders`` has for each shard the ``Commit.order`` that the table's transaction names.
+
+        A writer that was suspended may have created its entry with the number of an entry that was removed meanwhile.
+        Such an entry is not part of the table, and no transaction names its commits. So commits with a higher order
+        than their shard's transaction are skipped. A commit of a shard that is not in ``orders`` cannot be compared
+        yet, and is remembered. If this commit is wrong, a later call for its shard raises an error, and the caller
+        reads everything again.
         """
         chunk = _FIRST_LOOK
         while self._oldest > 0 and any(self._order(shard) != order for shard, order in orders.items()):
@@ -162,7 +170,7 @@ class DeltaLog:
             chunk *= 4
 
     def _take(self, entries: Iterable[LogEntry], orders: Mapping[str, int | None] | None = None) -> None:
-        # A disputed commit is never skipped: the comparison must see that its order differs from the transaction's.
+        # A disputed commit is never skipped: ``last_commits`` must notice that its order and the transaction differ.
         for entry in entries:
             for commit in (*entry.carried, *entry.commits):
                 known = self._order(commit.shard) or -1
@@ -178,15 +186,15 @@ class DeltaLog:
 
 
 def read_entries(location: Location, versions: range) -> dict[int, LogEntry | None]:
-    """Return the log entries of ``versions``, by version. A version without a log file is left out.
+    """Return this package's log entry of each of ``versions``. A version without a log file is left out.
 
-    The entry is ``None`` for a version whose log file has no commits of this package.
+    The entry is ``None`` if the log file of the version has no commits of this package.
     """
     return {version: entry_of(str(version), text) for version, text in read_files(location, versions).items()}
 
 
 def read_files(location: Location, versions: range) -> dict[int, bytes]:
-    """Return the log files of ``versions``, by version. A version without a log file is left out."""
+    """Return the content of the log file of each of ``versions``. A version without a log file is left out."""
     if not versions:
         return {}
     names = {version: f"_delta_log/{version:020d}.json" for version in versions}
@@ -196,8 +204,8 @@ def read_files(location: Location, versions: range) -> dict[int, bytes]:
 
     def read(name: str) -> bytes | None:
         try:
-            # `read_buffer` lets the file itself make the buffer. pyarrow's `readall` would make room for the whole
-            # stated length, and keep that room if the file does not exist.
+            # `read_buffer` allocates only the bytes that the file has. pyarrow's `readall` would allocate the stated
+            # length, and would not free this memory if the file did not exist.
             return bytes(handler.open_input_file(name).read_buffer())
         except FileNotFoundError:
             return None
@@ -212,13 +220,13 @@ def read_files(location: Location, versions: range) -> dict[int, bytes]:
 
 
 def _is_empty(location: Location, name: str) -> bool:
-    """Return whether a file is empty. If so, a read of its first byte fails."""
+    """Return whether the file ``name`` is empty. ``read_buffer`` raises ``OSError`` for an empty file."""
     (found,) = load("deltalake.fs", "delta").DeltaStorageHandler(location.url, location.options).get_file_info([name])
     return bool(found.size == 0)
 
 
 def entry_of(place: str, text: bytes) -> LogEntry | None:
-    """Return the entry of this package in a file of Delta's log; ``None`` if the file has none."""
+    """Return this package's entry in ``text``, the content of a log file of Delta; ``None`` if there is no entry."""
     if not text:
         return LogEntry(place, damage=f"entry {place} is empty, as after a power loss: its commits are lost")
     try:
@@ -242,14 +250,15 @@ def entry_of(place: str, text: bytes) -> LogEntry | None:
 
 
 def digests_up_to(lasts: Iterable[Commit], entries: Iterable[LogEntry]) -> set[str]:
-    """Return the digests of the commits in ``entries`` that are last commits, or lead to a last commit.
+    """Return the digests of ``lasts`` and of the earlier commits of their chains, as far as ``entries`` has them.
 
-    A commit in an entry may still not be in the table; see ``DeltaLog``.
+    Each commit names the digest of the previous one. A commit in ``entries`` that no chain reaches may not be part of
+    the table; see ``DeltaLog``.
     """
     before = {commit.digest: commit.previous_digest for entry in entries for commit in entry.commits}
     found: set[str] = set()
     for last in lasts:
-        digest = last.digest if last.digest in before else last.previous_digest  # carried on: its own entry is removed
+        digest = last.digest if last.digest in before else last.previous_digest  # a carried commit, whose entry is gone
         while digest in before and digest not in found:
             found.add(digest)
             digest = before[digest]

@@ -1,11 +1,11 @@
-"""A Delta table as a DataFrame of any version of Spark, without a jar.
+"""The reading of a Delta table into a Spark DataFrame, with any version of Spark and without Delta's jar.
 
-The table says which files it has at one version, and Spark reads these files. Spark must be told three things, and
-would silently get each of them wrong otherwise: the schema (else Spark takes that of one file), the base path (else the
-columns of the partition are null), and the list of files (else Spark reads removed files).
+delta-rs lists the files of one version of the table, and Spark reads these files. Spark needs three options. Without
+the schema, Spark would use the schema of one file. Without the base path, partition columns would be null. Without the
+list of files, Spark would also read removed files.
 
-Spark takes paths, while delta-rs gives addresses, in which a space is ``%20``; so this module builds paths from
-unescaped names. Spark must also be kept from reading ``{a,b}``, ``*`` or ``?`` in a name as a pattern.
+Spark expects paths, but delta-rs returns escaped addresses, in which a space is ``%20``. So this module unescapes the
+names. It also tells Spark not to treat ``{a,b}``, ``*`` or ``?`` in a name as a pattern.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ def read_delta(
     storage_options: Mapping[str, str] | None = None,
     version: int | None = None,
 ) -> DataFrame:
-    """Return the rows of a Delta table at one version, which is fixed at the call.
+    """Return the rows of one version of a Delta table. Later commits do not change the DataFrame.
 
     Args:
-        spark: a session that sees the files under the table's address (``s3://`` is read as ``s3a://``).
-        url: the table.
-        storage_options: options with which delta-rs reads the log.
-        version: an earlier version; by default the present version.
+        spark: a session that can read the table's files at ``url`` (with the scheme ``s3a`` instead of ``s3``).
+        url: the address of the table.
+        storage_options: options with which delta-rs reads the table's log.
+        version: the version of the table; by default the newest one.
 
     Raises:
-        ConfigurationError: the table has deletion vectors or mapped columns, so its files alone do not give its rows.
+        ConfigurationError: the table has deletion vectors or mapped columns, which Spark would ignore in its files.
         DependencyException: the table does not exist, or cannot be read.
     """
     types = load("pyspark.sql.types", "spark")
@@ -52,17 +52,17 @@ def read_delta(
     if not names:
         return spark.createDataFrame([], schema)
     base = _spark_path(table.table_uri)
-    # In the log, names are escaped once more than in the file system.
+    # The names in the log are escaped. ``unquote`` makes them the names in the file system.
     files = [f"{base}/{unquote(name)}" for name in names]
     return spark.read.schema(schema).option("basePath", base).option(_PATTERNS, "false").parquet(*files)
 
 
 _PATTERNS = "__globPaths__"
-"""Spark's own option for reading a given list of files without treating characters of their names as patterns."""
+"""The internal option of Spark by which it treats characters such as ``*`` in file names as patterns."""
 
 
 def _spark_path(address: str) -> str:
-    """Return a table's directory as Spark names it: with scheme and host, and not escaped."""
+    """Return ``address``, the table's address, as an unescaped path for Spark, with the scheme ``s3a`` for ``s3``."""
     parts = urlsplit(address)
     scheme = "s3a" if parts.scheme == "s3" else parts.scheme
     return f"{scheme}://{parts.netloc}{unquote(parts.path).rstrip('/')}"

@@ -1,14 +1,14 @@
-"""Rows of a Delta table that are found by their key and replaced, in one commit.
+"""The search for rows of a Delta table by their keys, and the replacement of these rows in one commit.
 
-A merge first reads the keys of each file that may have one of the given keys, and then the whole rows of the files that
-do have one. There are two ways to write the result. If every file has one of the keys, all files must be rewritten
-anyway. The table is then overwritten with the remaining and the new rows. That costs half as much as delta-rs' MERGE,
-which reads all rows a second time to join them. If some files have none of the keys, MERGE is used, because it leaves
-those files alone. MERGE is also used if the table is too large for memory.
+To merge rows, the destination first reads the key columns of each file that may have one of the given keys. It then
+reads the whole rows of each file that has one. There are two ways to write the result. If every file has one of the
+keys, the whole table is overwritten with the unchanged and the new rows. This costs half as much as delta-rs' MERGE,
+which reads all rows a second time. Otherwise MERGE is used, because it does not rewrite files without the keys. MERGE
+is also used if the table is partitioned or too large for memory.
 
-delta-rs accepts an overwrite after another writer has added rows that the overwriting writer has not seen. So all
-commits of a keyed table share one Delta transaction (``KEYED``). If two commits begin at the same version, the second
-is refused, and is made again from the newer rows.
+delta-rs does not refuse an overwrite if another writer has added rows meanwhile, and these rows would be lost. So all
+commits of a keyed table share one Delta transaction (``KEYED``). If two commits begin at the same version, delta-rs
+refuses the second one, and its writer makes it again from the newer rows.
 """
 
 from __future__ import annotations
@@ -31,46 +31,43 @@ if TYPE_CHECKING:
     from pyarrow import Array, Schema, Table
 
 KEYED = "keyed"
-"""The name of the Delta transaction that all commits of a keyed table share. The names of shards' transactions contain
-a slash, so they differ from it."""
+"""The name of the Delta transaction that all commits of a keyed table share. It is never the name of a shard's
+transaction, which contains a slash."""
 
 OVERWRITTEN_BYTES_MAX = 64 << 20
-"""The largest total size, in bytes, of the files that are overwritten. Files are compressed, so these are a few hundred
-MiB of rows in memory."""
+"""The largest total size, in bytes, of the files of a table that is overwritten. The files are compressed. In memory,
+their rows take a few hundred MiB."""
 
 _GONE, _PLACE = PASSING[:2]
 
 
 @frozen
 class FoundRows:
-    """The rows of one version of a table that match given keys."""
+    """The result of ``find_rows``: the rows with the given keys in one version of a table (``present``)."""
 
     present: Table
     others: Table | None
-    """All other rows of the table, if every file has one of the keys and the rows fit in memory; otherwise ``None``."""
+    """The table's other rows, if the table is to be overwritten; ``None`` if delta-rs' MERGE is to be used."""
 
 
 @frozen
 class RowFile:
-    """A file of one version of a table."""
+    """A data file of one version of a table."""
 
     path: str
     _fragment: Any
     _schema: Schema
     _size: int | None
-    """The file's size in bytes according to the log; ``None`` if it need not be compared with the real size."""
+    """The file's size in bytes by the table's log; ``None`` if the size is not checked."""
 
     def table(self, columns: Sequence[str]) -> Table:
-        """Return ``columns`` of the file's rows. The order of rows is the same on each call."""
+        """Return the file's rows with only ``columns``. Each call returns the rows in the same order."""
         self._check_size()
-        # Do not use pyarrow's threads: with them about half of all processes abort at exit.
+        # If pyarrow uses threads here, about half of all processes abort at exit.
         return self._fragment.to_table(schema=self._schema, columns=list(columns), use_threads=False)
 
     def tables(self, wanted: Any = None) -> Iterator[Table]:
-        """Yield the file's rows in parts that fit in memory.
-
-        With ``wanted``, yield only rows that satisfy this expression.
-        """
+        """Yield the file's rows, or only rows that satisfy ``wanted``, in parts that fit in memory."""
         self._check_size()
         pa = pyarrow()
         for batch in self._fragment.to_batches(schema=self._schema, filter=wanted, use_threads=False):
@@ -78,7 +75,7 @@ class RowFile:
                 yield pa.Table.from_batches([batch])
 
     def _check_size(self) -> None:
-        """Compare the file's size with the size in the log.
+        """Raise an error if the file's real size differs from the size in the log.
 
         Other readers of Delta trust the log, and would not read the end of a longer file.
         """
@@ -90,11 +87,11 @@ class RowFile:
 
 
 def row_files(handle: DeltaTable, wanted: Any = None) -> Iterator[RowFile]:
-    """Yield the files of a table, except those whose bounds exclude rows that satisfy ``wanted``.
+    """Yield the files of a table that may have rows that satisfy ``wanted``, by the column bounds in the log.
 
-    Files of a local directory are read by pyarrow alone. Elsewhere delta-rs reads them for pyarrow, through Python, in
-    threads of pyarrow. If the interpreter exits while such a thread closes a file, the process aborts, with all work
-    done.
+    For a local table, pyarrow reads the files without delta-rs, and sizes are checked. For other tables, threads of
+    pyarrow call delta-rs through Python. If the interpreter exits while such a thread closes a file, the process
+    aborts, although its work is done.
     """
     address, filesystem, sizes = urlsplit(handle.table_uri), None, {}
     if address.scheme == "file":
@@ -109,9 +106,9 @@ def row_files(handle: DeltaTable, wanted: Any = None) -> Iterator[RowFile]:
 
 
 def find_rows(handle: DeltaTable, keys: Table, key: Sequence[str], passing: Sequence[str] = ()) -> FoundRows:
-    """Find the rows with the keys ``keys``, and return them without the columns ``passing``.
+    """Find the rows with one of ``keys``, and return them without the columns ``passing``.
 
-    ``passing`` names the partition's column, if the table has one. A partitioned table is never overwritten.
+    ``passing`` has the partition column, if the table is partitioned. A partitioned table is never overwritten.
     """
     pa = pyarrow()
     schema = pa.schema(handle.schema().to_arrow())
@@ -136,9 +133,10 @@ def find_rows(handle: DeltaTable, keys: Table, key: Sequence[str], passing: Sequ
 
 
 def _near(keys: Table, key: Sequence[str]) -> Any:
-    """Return an expression that excludes files without the keys ``keys`` by their bounds, so that they are not read.
+    """Return a filter for files by their column bounds, which skips files that have none of ``keys``.
 
-    Only numbers are compared: the bounds that delta-rs gives for texts cannot be compared with texts.
+    The filter uses only integer key columns, because texts cannot be compared with the bounds that delta-rs gives for
+    them. The result is ``None`` if no key column is an integer.
     """
     pa, pc = pyarrow(), compute()
     parts = [
@@ -148,13 +146,14 @@ def _near(keys: Table, key: Sequence[str]) -> Any:
 
 
 def _has_key(rows: Table, keys: Table, key: Sequence[str]) -> Array:
-    """Return whether each row has one of the keys."""
+    """Return an array that says for each of ``rows`` whether the row has one of ``keys``."""
     pa, pc = pyarrow(), compute()
     columns = [pc.is_in(rows.column(name), value_set=pc.unique(keys.column(name))) for name in key]
     mask = reduce(pc.and_, columns).combine_chunks()
     if len(key) == 1 or not mask.true_count:
         return mask
-    # Each part of these keys is part of some key; a join tells whether all parts belong to the same key.
+    # In each row that the mask selects, every key column has a value of some key, but perhaps of different keys. The
+    # join keeps the rows whose values belong to one key.
     places = pa.array(range(rows.num_rows), pa.int64())
     candidates = rows.append_column(_PLACE, places).filter(mask)
     matching = candidates.join(keys.select(key), list(key), join_type="left semi", use_threads=False)
@@ -184,9 +183,9 @@ def _write(handle: DeltaTable, rows: Table, mode: Any, properties: CommitPropert
 
 
 def merge(handle: DeltaTable, rows: Table, present: Table, key: Sequence[str], properties: CommitProperties) -> None:
-    """Store ``rows`` in place of rows with equal keys; remove the rows of ``present`` whose keys are not in ``rows``.
+    """Store each of ``rows`` in place of the row with its key, and remove rows of ``present`` whose keys it lacks.
 
-    If there is nothing to store or remove, no commit is made.
+    If no row is to be stored or removed, delta-rs makes no commit.
     """
     gone = _absent_keys(present.select(key), rows.select(key))
     if not rows.num_rows and not gone.num_rows:
@@ -215,9 +214,9 @@ def merge(handle: DeltaTable, rows: Table, present: Table, key: Sequence[str], p
 
 
 def _bounds(source: Table, key: Sequence[str]) -> Iterator[str]:
-    """Yield further conditions that all rows with the keys of ``source`` satisfy.
+    """Yield an SQL condition for each integer key column: the range of its values in ``source``.
 
-    With them, other files are skipped unread.
+    By these conditions, delta-rs can skip files without reading them.
     """
     pa, pc = pyarrow(), compute()
     for name in key:
@@ -227,7 +226,7 @@ def _bounds(source: Table, key: Sequence[str]) -> Iterator[str]:
 
 
 def _absent_keys(keys: Table, rows: Table) -> Table:
-    """Return the keys that are not in any row."""
+    """Return those of ``keys`` that no row of ``rows`` has."""
     if not keys.num_rows:
         return keys
     return keys.join(rows, keys.column_names, join_type="left anti", use_threads=False)

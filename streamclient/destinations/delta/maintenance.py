@@ -1,8 +1,8 @@
-"""Maintenance of a Delta table while writers use it: compaction, clean-up, verification, by cron expressions.
+"""The maintenance of a Delta table while writers use it: compaction, clean-up and verification, at scheduled times.
 
-The versions of delta-rs that this package allows reject the second of two concurrent compactions. Other versions accept
-both, and duplicate every row. So the version is checked before each compaction, and the number of rows is compared
-after it.
+Some versions of delta-rs accept two concurrent compactions, and duplicate every row. The versions that this package
+allows reject the second compaction. So ``compact`` checks the version before it begins, and compares the numbers of
+rows afterwards.
 """
 
 from __future__ import annotations
@@ -34,39 +34,39 @@ if TYPE_CHECKING:
 _log = logs.logger(__name__)
 
 COMPACTING_VERSIONS = ((1, 6, 1), (1, 6, 4))
-"""The first tested version, inclusive, and the first untested version, exclusive. The versions between them refuse the
-second of two concurrent compactions."""
+"""The range of delta-rs versions that may compact: from the first one on, and before the second one. The first version
+refuses the second of two concurrent compactions. The second version was not tested."""
 
 _RUN = "streamclient_run"
-"""The key under which a compaction marks its own Delta commit, in the commit's metadata."""
+"""The key in the metadata of a Delta commit that holds the random id of the compaction that made the commit."""
 
 CARRYING_TRIES = 30
-"""The largest number of tries to repeat the last commits in a new entry. Each writer that commits meanwhile costs one
-try; a further try reads only few entries."""
+"""The largest number of tries of ``carry``. A try fails if a writer commits meanwhile. The next try reads only the log
+entries that are new since then."""
 
 KEEP_HOURS = 7 * 24
-"""The hours for which files are kept after the table has dropped them. No query may take longer."""
+"""The default number of hours for which ``clean`` keeps files that the table no longer uses. A query that takes longer
+may fail."""
 
 _KEEP_HOURS_MAX = 1_000_000
-"""The largest number of hours for which files may be kept: more than a century. Beyond what its clock can count,
-delta-rs aborts."""
+"""The largest allowed ``keep_hours``, more than a century. delta-rs aborts at hours that its clock cannot represent."""
 
 _target_bytes = checks.optional(checks.positive)
 
 
 @frozen
 class Compaction:
-    """The result of one compaction."""
+    """The numbers of the table's files before and after one compaction."""
 
     files_before: int
     files_after: int
     is_refused: bool = False
-    """Whether another writer was quicker, so that no files were joined. The next run joins the files."""
+    """Whether delta-rs refused the compaction because another writer had changed the table; the next run will retry."""
 
 
 @frozen
 class Cleaning:
-    """The result of one clean-up."""
+    """The numbers of files and log entries that one clean-up removed."""
 
     files: int
     log_entries: int
@@ -74,15 +74,16 @@ class Cleaning:
 
 @raises_own
 def compact(destination: DeltaDestination, *, target_bytes: int | None = None) -> Compaction:
-    """Join small files into larger files. The rows stay the same. Writers may append rows meanwhile.
+    """Join small files into larger ones, without changing the rows. Writers may append rows meanwhile.
 
     Args:
         destination: the table.
-        target_bytes: size up to which files are joined; by default the table's own setting, 100 MB.
+        target_bytes: the size up to which files are joined, in bytes; by default the table's own setting, 100 MB.
 
     Raises:
         ConfigurationError: this version of delta-rs may duplicate the rows, or an argument is invalid.
-        StreamClientException: the number of rows has changed; the message says how to undo it.
+        StreamClientException: the compaction has changed the number of rows; the message says how to undo the
+            compaction.
     """
     _target_bytes.require("target_bytes", target_bytes)
     check_compacting_version(load("deltalake", "delta").__version__)
@@ -93,7 +94,7 @@ def compact(destination: DeltaDestination, *, target_bytes: int | None = None) -
     failure: Exception | None = None
     try:
         handle.optimize.compact(target_size=target_bytes, commit_properties=properties)
-    except Exception as error:  # after any error the compaction may still be stored: a store may lose the answer
+    except Exception as error:  # after any error, the compaction may have been stored
         failure = error
     handle = destination.handle()
     own = _versions_of(destination, run, range(version + 1, handle.version() + 1))
@@ -103,12 +104,12 @@ def compact(destination: DeltaDestination, *, target_bytes: int | None = None) -
         return Compaction(before, len(handle.file_uris()))
     if not isinstance(failure, errors.CommitFailedError):
         raise failure
-    _log.info("compaction of %s was refused, as another writer was faster: %s", destination.location.url, failure)
+    _log.info("compaction of %s was refused, because a writer had changed it: %s", destination.location.url, failure)
     return Compaction(before, before, is_refused=True)
 
 
 def check_compacting_version(version: str) -> None:
-    """Raise ``ConfigurationError`` unless this version of delta-rs refuses the second of two compactions."""
+    """Raise ``ConfigurationError`` unless ``version`` of delta-rs refuses the second of two concurrent compactions."""
     first, end = COMPACTING_VERSIONS
     numbers = tuple(int(part) if part.isdigit() else -1 for part in version.split(".")[:3])
     if not first <= numbers < end:
@@ -120,12 +121,12 @@ def check_compacting_version(version: str) -> None:
 
 
 def _versions_of(destination: DeltaDestination, run: str, versions: range) -> list[int]:
-    """Return the table's versions that the compaction ``run`` made. Commits of other writers may lie between them."""
+    """Return those of ``versions`` that the compaction ``run`` made. Other writers made the other versions."""
     return [version for version, text in read_files(destination.location, versions).items() if run.encode() in text]
 
 
 def _check_rows(destination: DeltaDestination, version: int) -> None:
-    """Check that a compaction added as many rows as it removed."""
+    """Raise an error unless the table's ``version`` has as many rows as the version before it."""
     location = destination.location
     old, new = (
         load("deltalake", "delta").DeltaTable(location.url, version=number, storage_options=location.options)
@@ -137,7 +138,7 @@ def _check_rows(destination: DeltaDestination, version: int) -> None:
         raise StreamClientException(
             f"compaction turned {before} rows into {after} in {location.url}, as version {version}: stop its writers "
             f"and compactions. If that is still the last version, DeltaTable(...).restore({version - 1}) undoes it. If "
-            "not, do not restore: the later commits would be lost, and not their checkpoints. Move the files that it "
+            "not, do not restore: the later commits would be lost, but not their checkpoints. Move the files that it "
             f"made to another place and let DeltaTable(...).repair() take them out of the log: {made}. Then run "
             "verify, with the rows, to see whether each record is there once"
         )
@@ -152,11 +153,12 @@ def _row_count(handle: DeltaTable) -> int:
 def clean(destination: DeltaDestination, *, keep_hours: int = KEEP_HOURS) -> Cleaning:
     """Remove files that no longer belong to the table, and entries of its log that are older than ``log_days``.
 
-    First the last commit of each shard is repeated in a new entry, so that it is not lost with the old entries.
+    A file is removed ``keep_hours`` hours after the table has dropped it. Before old entries are removed, ``carry``
+    repeats the last commit of each shard in a new entry.
 
     Raises:
-        ConfigurationError: the removal would include files that a writer may still be about to commit, or that are not
-            the table's own, for example those of another table in its directory.
+        ConfigurationError: ``keep_hours`` is invalid, or the table's directory has files of another program or table,
+            which would be removed.
         StreamClientException: the log has lost a shard's last commit; nothing was removed.
     """
     _check_keep_hours(keep_hours)
@@ -164,11 +166,12 @@ def clean(destination: DeltaDestination, *, keep_hours: int = KEEP_HOURS) -> Cle
     unused = _unused_files(handle, keep_hours)
     _check_own(handle, unused)
     handle, log = carry(destination), DeltaLog(destination.location, destination.application)
-    # If this process freezes between loading the table and listing the directory, files that are committed in between
-    # look unused. The version that is loaded after the listing has these files, or says when it dropped them.
+    # If this process is suspended after the table was loaded, files that are committed before the directory is listed
+    # look unused. The table that ``carry`` has loaded later knows these files.
     removed = remove_files(destination.location, sorted({*unused}.intersection(_unused_files(handle, keep_hours))))
     before = log.first_version(handle.version())
-    # Use the same handle: newer entries, which were not carried on, then stay, however long this process was frozen.
+    # The handle of `carry` does not remove newer entries, whose commits were not carried, even if this process was
+    # suspended meanwhile.
     handle.create_checkpoint()
     handle.cleanup_metadata()
     return Cleaning(removed, log.first_version(handle.version()) - before)
@@ -183,14 +186,15 @@ def _check_keep_hours(keep_hours: int) -> None:
 
 
 def _unused_files(handle: DeltaTable, keep_hours: int) -> list[str]:
-    """Return the files that no version of the last ``keep_hours`` hours has, and that were written before that time."""
+    """Return the files in the table's directory that the table has not used within the last ``keep_hours`` hours."""
     return handle.vacuum(keep_hours, dry_run=True, enforce_retention_duration=False, full=True)
 
 
 def _check_own(handle: DeltaTable, files: Sequence[str]) -> None:
-    """Check that files are in the table's directory or in a directory of one of its partitions.
+    """Refuse ``files`` that are not at a place where Delta stores files of this table.
 
-    The files of Delta's change data feed have the same layout in a directory of their own.
+    These places are the table's directory, the directories of its partitions, and the same directories under
+    ``_change_data``, for Delta's change data feed.
     """
     marks = [f"{name}=" for name in handle.metadata().partition_columns]
     for name in files:
@@ -205,14 +209,14 @@ def _check_own(handle: DeltaTable, files: Sequence[str]) -> None:
 
 @raises_own
 def carry(destination: DeltaDestination) -> DeltaTable:
-    """Repeat the last commit of each shard, for all applications, in one new entry. Return the table after that.
+    """Repeat the last commit of each shard, of all applications, in a new log entry. Return the table with this entry.
 
-    The entry has no rows, only the shards' transactions. So Delta refuses the entry if a writer was quicker; then the
-    call tries again.
+    The entry has no rows, only the shards' transactions. If a writer commits meanwhile, delta-rs refuses the entry, and
+    ``carry`` tries again.
 
     Raises:
-        StreamClientException: the log does not hold the last commit of a shard; nothing was changed.
-        DependencyException: writers were quicker each time.
+        StreamClientException: the log has lost the last commit of a shard. Nothing was changed.
+        DependencyException: in each of ``CARRYING_TRIES`` tries, a writer committed meanwhile.
     """
     errors = load("deltalake.exceptions", "delta")
     log = DeltaLog(destination.location, destination.application)
@@ -231,8 +235,8 @@ def carry(destination: DeltaDestination) -> DeltaTable:
         except (StreamClientException, errors.DeltaError):
             if version == missing_at:
                 raise
-            # Another clean-up may have removed the entry since the table was loaded; that clean-up has then carried the
-            # commit on.
+            # Another clean-up may have removed the entry of the last commit after the table was loaded. In this case a
+            # later entry repeats the commit.
             entries, orders, since, missing_at = [], {}, 0, version
             continue
         try:
@@ -246,12 +250,12 @@ def carry(destination: DeltaDestination) -> DeltaTable:
 
 
 _Orders = dict[tuple[str, str], "int | None"]
-"""For each application and shard, the ``Commit.order`` that the table's transaction states; ``None`` without a
-transaction. The orders are kept, because each lookup reads the end of the log."""
+"""The ``Commit.order`` that the table's transaction names, by application and shard; ``None`` without a transaction.
+``carry`` keeps these orders for its next try, because each look-up reads the end of the log."""
 
 
 def _forget_orders(orders: _Orders, newer: Sequence[LogEntry]) -> None:
-    """Drop the orders that newer entries have changed or may have changed."""
+    """Remove from ``orders`` the shards that have commits in ``newer``, or all shards if an entry is damaged."""
     if any(entry.damage for entry in newer):
         orders.clear()
     for entry in newer:
@@ -260,7 +264,11 @@ def _forget_orders(orders: _Orders, newer: Sequence[LogEntry]) -> None:
 
 
 def _carried(handle: DeltaTable, entries: Sequence[LogEntry], orders: _Orders) -> LogEntry:
-    """Return an entry with the last commit of each shard, according to the table's transactions."""
+    """Make an entry that repeats each shard's last commit: the commit that the shard's Delta transaction names.
+
+    Raises:
+        StreamClientException: ``entries`` do not have a shard's last commit.
+    """
     disputed = {commit for entry in entries for commit in entry.disputed}
     totals: dict[str, int] = {}
     carried = []
@@ -271,7 +279,7 @@ def _carried(handle: DeltaTable, entries: Sequence[LogEntry], orders: _Orders) -
         order = orders[application, shard]
         is_disputed = any(commit in disputed and commit.order > (order or -1) for commit in commits)
         if order is None and not is_disputed:
-            continue  # this entry is not part of the table; see ``DeltaLog``
+            continue  # without a transaction, the commits are not in the table; see ``DeltaLog``
         last = {commit.order: commit for commit in commits}.get(order or -1)
         if last is None or is_disputed:
             raise StreamClientException(_not_held(handle, application, shard, order))
@@ -310,27 +318,27 @@ def _write_carried(handle: DeltaTable, entry: LogEntry) -> None:
 
 
 Heard = Callable[[str, "Compaction | Cleaning | Proof | Exception"], None]
-"""A callback for each run: it gets the name (``compact``, ``clean`` or ``verify``), and the result or the error."""
+"""A function to call after each run. Its arguments are the task (``compact``, ``clean`` or ``verify``), and the task's
+result or error."""
 
 
 class Maintenance:
-    """Runs compaction, clean-up and verification of a table at the times of cron expressions, in UTC.
+    """A schedule for the compaction, clean-up and verification of a Delta table, by cron expressions in UTC.
 
-    One instance per table is enough, and a second instance does no harm. Each instance has its own handle of the table.
-    If runs were missed while the process slept, a single run replaces them.
+    One instance per table is enough, but several do no harm. If the process was suspended and missed several runs of a
+    task, the task runs only once.
 
     Args:
         destination: the table.
-        compact: when small files are joined, for example ``"0 * * * *"``; never by default.
-        clean: when old files and log entries are removed, for example ``"30 3 * * *"``.
-        verify: when the log is proved, for example ``"0 4 * * *"``; with ``verify_rows`` the rows too.
-        keep_hours: see ``clean``.
-        verify_rows: whether a verification reads all rows.
-        heard: called after each run, in the thread of the runs; errors and findings are logged in any case.
+        compact: the times when small files are joined, for example ``"0 * * * *"``; by default never.
+        clean: the times when old files and log entries are removed, for example ``"30 3 * * *"``; by default never.
+        verify: the times when the log is verified, for example ``"0 4 * * *"``; by default never.
+        keep_hours: the hours for which a clean-up keeps files that the table no longer uses.
+        verify_rows: whether a verification also reads all rows.
+        heard: a function to call after each run, in the schedule's thread. Errors and findings are also logged.
 
     Raises:
-        ConfigurationError: an expression is not a cron expression or never fires; or ``clean`` would refuse
-            ``keep_hours`` each time.
+        ConfigurationError: an expression is not a cron expression or never fires, or ``keep_hours`` is invalid.
     """
 
     def __init__(
@@ -349,7 +357,7 @@ class Maintenance:
         self._keep_hours = keep_hours
         self._verify_rows = verify_rows
         self._heard = heard
-        # One thread, as a handle may be used by only one thread at a time.
+        # The schedule has a single thread, because only one thread at a time may use the destination's handle.
         self._schedule = CronSchedule("maintenance")
         for name, expression in {"compact": compact, "clean": clean, "verify": verify}.items():
             if expression is not None:
@@ -360,25 +368,26 @@ class Maintenance:
         """Start the schedule, and return without waiting for a run.
 
         Raises:
-            ConfigurationError: ``verify_rows`` for a mirror, whose rows belong to no commit.
+            ConfigurationError: ``verify_rows`` is set for a mirror, whose rows cannot be verified: they do not belong
+                to commits.
         """
         if self._verify_rows and self.scheduler.get_job("verify") is not None:
             refuse_mirror(self._destination)
         self._schedule.start()
 
     def stop(self) -> None:
-        """Let a current run finish, and start no further run."""
+        """Stop the schedule: wait for the current run to finish, and start no further runs."""
         self._schedule.stop()
         self._destination.close()
 
     def next_runs(self) -> Mapping[str, datetime]:
-        """Return the next time of each task, in UTC, once the schedule is started."""
+        """Return the time of each task's next run in UTC, by the task's name. Call this method after ``start``."""
         return {job.id: job.next_run_time for job in self.scheduler.get_jobs()}
 
     def run(self, name: str) -> Compaction | Cleaning | Proof:
-        """Run ``compact``, ``clean`` or ``verify`` now, in this thread.
+        """Run the task ``name`` (``compact``, ``clean`` or ``verify``) now, in the calling thread.
 
-        Do not call this method while the schedule runs.
+        Do not call this method between ``start`` and ``stop``.
         """
         runs: Mapping[str, Callable[[], Compaction | Cleaning | Proof]] = {
             "compact": lambda: compact(self._destination),

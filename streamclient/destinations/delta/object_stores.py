@@ -1,7 +1,8 @@
-"""The locations, options and properties that a Delta table may have. All others lose rows silently, and are refused.
+"""Checks of a Delta table's location, options and properties, and the opening of a table.
 
 Exactly-once depends on one property of the store: if two writers create the same object, the store refuses the second.
-Stores of the schemes below do so, unless an option switches that off. All other stores are refused with a message.
+The stores in ``SCHEMES`` do so, unless an option switches the refusal off. Other stores, options and properties could
+lose rows silently, so these checks reject them with a message.
 """
 
 from __future__ import annotations
@@ -25,12 +26,13 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable
 
 PROPERTIES = {"delta.enableExpiredLogCleanup": "false"}
-"""Properties that every table must have. The log is the proof, so delta-rs must not clean it. Only ``Maintenance``
-cleans the log, after it has repeated the last commits in a new entry."""
+"""The properties that every table must have. They forbid delta-rs to remove log entries, because the log proves which
+rows were committed. Only ``maintenance.clean`` removes log entries, after it has repeated the last commits in a new
+entry."""
 
 SCHEMES = ("file", "s3", "s3a", "abfs", "abfss", "az", "gs", "hdfs", "oss")
-"""Schemes of stores on which delta-rs uses create-if-absent. On other stores delta-rs looks first and writes then,
-which is a race."""
+"""The schemes of stores that create a log entry only if it is absent, by a single request of delta-rs. On other stores
+delta-rs first checks and later writes, so one of two writers may overwrite the other's entry."""
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):")
 
@@ -46,23 +48,25 @@ _REASONS = {
 }
 _HARMLESS = {"aws_conditional_put": {"etag"}, "conditional_put": {"etag"}}
 _ENVIRONMENT = {"file": "MOUNT_", "s3": "AWS_", "s3a": "AWS_"}
-"""Prefixes of the environment variables that delta-rs reads as options, by scheme."""
+"""The prefix of the environment variables that delta-rs reads as options for a store, by the store's scheme."""
 _OFF = {"", "false", "0", "no", "off", "f", "n"}
 
 _PASSING = ("not found",)
-"""Texts in delta-rs' errors about a file that was removed after delta-rs had listed the log."""
+"""Texts in error messages of delta-rs after which ``open_table`` tries again. A clean-up may have removed a file after
+delta-rs had listed the log."""
 _PASSING_HERE = ("does not exist", "is not a directory")
-"""Texts in delta-rs' errors about a directory that another handle is making, or that a probe is removing."""
+"""Texts in error messages of delta-rs after which ``open_table`` tries again for a local table. Another handle may be
+making the directory, or a probe may be removing it."""
 _PAUSES = (0.0, 0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.2, 0.2, 0.2)
-"""Seconds before each further try to open a table. If an error lasts longer than all of them, concurrent clean-ups are
-not its cause."""
+"""The pauses between the tries to open a table, in seconds. An error that lasts longer than all pauses together is not
+the effect of a concurrent clean-up."""
 
 _MISREAD = {
     "file": re.compile(r"[\x00-\x1f\x7f\[\]^|\\]|%[0-9A-Fa-f]{2}"),
     "oss": re.compile(r"[^\w/.+=!'()@:,;&$-]", re.ASCII),
 }
-"""Characters that delta-rs misreads in a path. It aborts, decodes an escape, or escapes the character again, and then
-looks for rows in another place than the one where it has put them."""
+"""The characters in a path that delta-rs misreads, by the scheme of the store. delta-rs aborts at some of these
+characters. It decodes others as an escape, or escapes them twice, and later looks for the rows at a wrong path."""
 _MISREAD_ELSEWHERE = re.compile(r"[\x00-\x1f\x7f\[\]^|\\]")
 
 _DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|m|millis|seconds?|minutes?)\s*")
@@ -80,16 +84,16 @@ _UNITS = {
 
 @frozen
 class Location:
-    """A location that passed the checks, and the options to open it with."""
+    """The address of a Delta table, and the options with which delta-rs opens it."""
 
     url: str
     scheme: str
     options: dict[str, str]
 
     def option(self, *names: str) -> str:
-        """Return the first of these options that is set in ``options`` or in the environment.
+        """Return the value of the first of the options ``names`` that is set; the empty text if no option is set.
 
-        Return the empty text if none is set.
+        A name in ``options`` wins over an environment variable.
         """
         lower = {name.lower(): value for name, value in self.options.items()}
         for name in names:
@@ -99,16 +103,13 @@ class Location:
 
     @property
     def path(self) -> str:
-        """The local directory, or the path within the bucket without slashes around it."""
+        """The table's directory: a local path, or the path in the bucket without slashes at the ends."""
         if self.scheme == "file":
             return unquote(urlsplit(self.url).path) if self.url.startswith("file:") else self.url
         return unquote(urlsplit(self.url).path).strip("/")
 
     def log_identity(self) -> object:
-        """Return an identity of the log's directory, which changes if the directory is moved.
-
-        For a remote store it is constant.
-        """
+        """Return a value that changes if a local table's log directory is moved or replaced; ``None`` for a store."""
         if self.scheme != "file":
             return None
         try:
@@ -119,20 +120,22 @@ class Location:
 
     @property
     def bucket(self) -> str:
-        """Name of the bucket or container; empty for a local directory."""
+        """The name of the store's bucket or container; empty for a local directory."""
         return urlsplit(self.url).netloc
 
 
 def check_location(url: str, options: Mapping[str, str] | None, answer_seconds: float) -> Location:
-    """Check a location by its address and options alone.
+    """Check a table's address and options, without a request to the store. Return them as a ``Location``.
 
     Args:
         url: a directory, or an address with one of ``SCHEMES``.
-        options: options of delta-rs.
-        answer_seconds: how long requests may be repeated; the default of ``retry_timeout`` and ``timeout``.
+        options: the options for delta-rs.
+        answer_seconds: the largest allowed value, in seconds, of delta-rs' options ``retry_timeout`` and ``timeout``.
+            It is also their default.
 
     Raises:
-        ConfigurationError: commits could be lost there, or the path has characters that delta-rs misreads.
+        ConfigurationError: commits could be lost at this address or with these options, or delta-rs would misread the
+            path.
     """
     scheme = _scheme(url)
     given = {str(name): str(value) for name, value in (options or {}).items()}
@@ -186,9 +189,9 @@ def _refuse_misread(location: Location) -> None:
 
 
 def _refuse_files(location: Location) -> None:
-    """Refuse a path of which a part is a file: a table is a directory, and so are all of its parents.
+    """Refuse a table whose path, or the nearest of its parents that exists, is a file.
 
-    Each part of the path is examined only once, because other handles make and remove some of the directories.
+    Each path is examined by a single call, because other handles may make or remove directories meanwhile.
     """
     path = Path(os.path.abspath(location.path))
     for folder in (path, *path.parents):
@@ -224,10 +227,10 @@ def _refuse_long_waits(options: Mapping[str, str], answer_seconds: float) -> Non
 
 
 def open_table(location: Location, *, version: int | None = None, is_awaited: bool = False) -> DeltaTable:
-    """Open a table; try again for about a second while other handles create it or clean its log.
+    """Open ``version`` of a table, by default the newest. Try again for a second after errors that may be transient.
 
-    A caller that can do nothing without the table sets ``is_awaited``. Then the call also tries again while only the
-    directory of the table's log exists.
+    Such errors come from other handles that create the table or clean its log. With ``is_awaited``, the call also tries
+    again while the log's directory exists without the table.
     """
     errors = load("deltalake.exceptions", "delta")
     moment = [*_PASSING, *(_PASSING_HERE if location.scheme == "file" else ())]
@@ -249,10 +252,10 @@ def open_table(location: Location, *, version: int | None = None, is_awaited: bo
 
 
 def check_table(handle: DeltaTable) -> None:
-    """Refuse a table with properties under which rows or commits get lost.
+    """Refuse a table with properties by which rows or commits could be lost.
 
     Raises:
-        ConfigurationError: the table has such a property; the message names the property and the remedy.
+        ConfigurationError: a property is wrong or missing. The message names the property and the remedy.
     """
     metadata = handle.metadata()
     refuse_reading(metadata.configuration, handle.table_uri)
@@ -270,7 +273,7 @@ def check_table(handle: DeltaTable) -> None:
 
 
 def check_partition(handle: DeltaTable, partition: Partition | None) -> None:
-    """Refuse to write to a table with another partition. Readers and maintenance need not know the partition.
+    """Refuse to write to a table that is not partitioned by ``partition`` (``None``: not partitioned).
 
     Raises:
         ConfigurationError: the table is partitioned differently.
@@ -284,10 +287,10 @@ def check_partition(handle: DeltaTable, partition: Partition | None) -> None:
 
 
 def refuse_reading(configuration: Mapping[str, str | None], url: str) -> None:
-    """Refuse tables whose files alone do not give their rows.
+    """Refuse a table whose rows cannot be read from its data files alone.
 
     Raises:
-        ConfigurationError: the table has deletion vectors or mapped columns.
+        ConfigurationError: the table has deletion vectors or mapped columns, by its properties ``configuration``.
     """
     if configuration.get("delta.enableDeletionVectors") == "true":
         raise ConfigurationError(

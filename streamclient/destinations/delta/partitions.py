@@ -1,8 +1,8 @@
-"""Partition columns of a table. Every reader reads their values back as they were written.
+"""Partition columns of a Delta table, with values that every reader reads unchanged.
 
-In a partition column, Delta Lake turns the empty text and ``__HIVE_DEFAULT_PARTITION__`` into null, and Spark decodes
-characters beyond ASCII wrongly. So a key is written in ASCII, escaped. Percent signs cannot be used: Delta escapes them
-again in its file names, and its clean-up then does not recognise the files.
+Some values change in a partition column. Delta Lake turns the empty text and ``__HIVE_DEFAULT_PARTITION__`` into null,
+and Spark decodes characters beyond ASCII wrongly. So keys are escaped into ASCII. The escapes have no percent signs,
+because Delta would escape a percent sign in a file name, and its clean-up would then not recognise the file.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ if TYPE_CHECKING:
 
 EMPTY = "_"
 NULL = "_-"
-"""The value that stands for null. Escaping never yields it, because escaping puts two hexadecimal digits after each
-underscore."""
+"""The partition value of a null key. No other key has this value, because after an underscore an escaped key has two
+hexadecimal digits."""
 
 _DIGEST = "_."
-"""The prefix of a long value's digest. Escaping never yields it either."""
+"""The text between the beginning of a long key and the digest of the whole key. No shorter escaped key contains it."""
 
 _LETTERS_MAX = 128
-"""The largest number of letters of a value. A longer value is cut and ends in a digest. With ``_key=`` before it, the
-value must fit in the name of a directory: at most 255 bytes, and 143 on some encrypted disks."""
+"""The largest number of characters in a partition value. The directory name ``_key=VALUE`` may have at most 255 bytes,
+and only 143 on some encrypted disks."""
 
 
 @frozen
 class Day:
-    """A partition column ``_day``: a directory for each day, in UTC, on which the service took changes."""
+    """A partition column ``_day``, with a directory for each UTC day on which the service accepted changes."""
 
     column = DAY
 
     def values(self, rows: Table) -> Array | ChunkedArray:
-        """Return the partition column's values for some rows."""
+        """Return the values of the partition column for ``rows``: the UTC day of each row's change."""
         if TIMESTAMP not in rows.column_names:
             raise ConfigurationError(
                 f"rows without {TIMESTAMP} cannot be partitioned by day; they have {rows.column_names}"
@@ -52,19 +52,19 @@ class Day:
 @checks.explains_names
 @frozen
 class Key:
-    """A partition column ``_key``: a directory for each value of a key column.
+    """A partition column ``_key``, with a directory for each value of one key column of the source table.
 
-    It suits key columns with at most some hundreds of values.
+    Use it for a key column with at most a few hundred different values.
     """
 
     name: str = field(validator=checks.text)
-    """The column, by its name in Tablestore."""
+    """The name of the key column in the Tablestore table."""
 
     column = KEY
 
     def values(self, rows: Table) -> Array | ChunkedArray:
-        """Return the partition column's values for some rows."""
-        if not rows.num_rows:  # a commit without changes, as at a shard's end, names no source columns
+        """Return the values of the partition column for ``rows``: each row's escaped value of the key column."""
+        if not rows.num_rows:  # a commit without changes, for example at a shard's end, has no source columns
             return pyarrow().array([], pyarrow().string())
         stored = next((name for name in rows.column_names if original_name(name) == self.name), None)
         if stored is None:
@@ -76,9 +76,10 @@ Partition = Day | Key
 
 
 def escaped(value: object) -> str:
-    """Return a key's value as a directory name: letters, digits, ``.`` and ``-``; any other byte as ``_xx``.
+    """Return a key's value as a directory name.
 
-    A value that would be too long is cut, and ends in ``_.`` and the SHA-256 of the whole value.
+    Each byte that is not an ASCII letter, a digit, ``.`` or ``-`` becomes ``_xx``. A name that would be too long is
+    cut, and ends in ``_.`` and the SHA-256 of the whole value.
     """
     if value is None:
         return NULL

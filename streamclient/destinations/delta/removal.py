@@ -1,7 +1,7 @@
-"""The removal of a Delta table's files, in a process of its own.
+"""The removal of a Delta table's files, in a separate process.
 
-delta-rs keeps the interpreter's lock while it waits for a store to remove a file: a worker in the same process could
-not renew its leases meanwhile.
+While a store removes a file, delta-rs keeps the interpreter's lock. So a worker in the same process could not renew its
+leases.
 """
 
 from __future__ import annotations
@@ -18,14 +18,15 @@ from streamclient.errors import DependencyException
 
 
 def remove_files(location: Location, names: Sequence[str]) -> int:
-    """Remove files, by the names under which delta-rs lists them. Return the number of files that existed.
+    """Remove the files ``names``, which have the names that delta-rs lists. Return how many of them existed.
 
     Raises:
-        DependencyException: the store did not remove a file; other files may have been removed.
+        DependencyException: the store failed to remove a file. Other files may have been removed.
     """
     if not names:
         return 0
-    # The request goes through standard input, because options hold secrets, which a list of processes would show.
+    # The options hold secrets. They are passed through standard input, because every user of the machine can see the
+    # command line.
     given = json.dumps({"url": location.url, "options": dict(location.options), "names": list(names)})
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     command = [sys.executable, "-m", __name__]
@@ -43,7 +44,7 @@ def _remove(url: str, options: dict[str, str], names: Sequence[str]) -> int:
             handler.delete_file(name)
             removed += 1
         except FileNotFoundError:
-            pass  # another clean-up was quicker
+            pass  # another clean-up has removed the file
     return removed
 
 

@@ -1,4 +1,4 @@
-"""The fold of changes into the rows that result from them, by the same rules for mirrors and for frames in Spark.
+"""The fold, which applies changes to rows, by the same rules for mirrors and for Spark's frames.
 
-Pure.
+The modules of this folder are pure: they call no service, and have no side effects.
 """

@@ -1,23 +1,24 @@
-"""Changes folded into the rows of a mirror, whole columns at a time.
+"""The application of changes to the rows of a mirror, for whole columns together ("fold").
 
-The laws (those of a single row are in ``row_changes``):
+The fold keeps these laws. The rules for a single row are in ``row_changes``.
 
-1. *Order.* The changes of one key are applied in the order of their shard, and the changes of a child shard after those
-   of its parents: the chains of commits allow no other order. If a change comes from the shard of the row's last
-   change, and its sequence is not above the row's, the change is old or repeated, and is ignored.
-2. *Copy and changes.* A copied row is the table's row after some unknown change. Changes are read from before the copy
-   began, so changes that the row contains already are applied again. The result is the same row. Without deletions the
-   kept versions of a column are the greatest of all that were put, and putting some of them twice does not change which
-   are the greatest. If the row or the column was emptied, nothing before that matters. So a copied row is right as soon
-   as the last change before its reading is applied. Until then the row may be newer than the position of the mirror.
-3. *Doubt.* Only the deletion of a single version breaks law 2: the version that the deleted version had displaced is
-   lost, too. If the copied row may contain such a deletion already (its time does not exceed ``_read_at`` by more than
-   the clocks may differ), the row is in doubt. It is then read from the table again, and law 2 holds for it from then
-   on. A row is also in doubt if its key occurs more than once, which another writer can cause.
-4. *Column by column.* Suppose that columns keep one version, and that no single versions are deleted. Then the value of
-   a column is the last put of the greatest version since the column was last emptied, or the present value if its
-   version is greater. This module computes that for all rows together. Rows that need more are folded cell by cell, by
-   ``row_changes``.
+1. *Order.* The changes of one key are applied in the order of their shard, and the changes of a child shard after the
+   changes of its parents. The chains of commits allow no other order. If a change comes from the shard of the row's
+   last change, and its sequence is not above the row's sequence, the change is old or repeated. The fold ignores such a
+   change.
+2. *Copy and changes.* A row that was copied from the table already contains all changes up to the time of the copy. The
+   mirror begins to read changes before that time, so it applies some of them a second time. The result is the same row:
+   a column keeps the greatest versions that were put, and a second put of a version does not change which are the
+   greatest. If a change emptied the row or the column, no earlier change matters. So a copied row is right when all
+   changes up to the time of the copy are applied. Until then the row may be newer than the mirror's position.
+3. *Doubt.* Only the deletion of a single version breaks law 2. If a put and the deletion of its version are applied a
+   second time, the put may displace an older version that the table still has. So a row is in doubt after such a
+   deletion, if the copied row may already contain the deletion. This is possible if the time of the deletion is not
+   later than ``_read_at``, with a margin for differing clocks. A row in doubt is read from the table again, and law 2
+   then holds for the row. A row is also in doubt if its key occurs more than once, which another writer can cause.
+4. *Column by column.* If a column keeps one version, and no single version is deleted, the column has the value of its
+   greatest version since the column was last emptied. Among several puts of that version, the last one counts. This
+   module computes these values for all rows together. All other rows are folded cell by cell, by ``row_changes``.
 """
 
 from __future__ import annotations
@@ -57,18 +58,19 @@ if TYPE_CHECKING:
 
 @frozen
 class Folded:
-    """The result of a fold."""
+    """The rows that ``fold`` returns, and the keys of rows that it cannot compute."""
 
     rows: Table
-    """The rows after the fold, in the layout of a mirror's rows."""
+    """The rows after the changes, in the layout of a mirror's rows."""
     in_doubt: tuple[tuple[Any, ...], ...] = ()
-    """Keys of rows that must be read from the table itself; ``rows`` does not have them."""
+    """The keys of rows whose content is unknown. ``rows`` lacks these rows. The caller must read them from the source
+    table."""
     doubled: tuple[tuple[Any, ...], ...] = ()
-    """The keys of ``in_doubt`` that occurred more than once: it is unknown which row is right."""
+    """The keys of ``in_doubt`` that several rows of the mirror have, so that the right row is unknown."""
 
 
 def fold(present: Table, batch: ChangeBatch, rule: TableRule) -> Folded:
-    """Return the rows after ``batch``; ``present`` has the rows before it whose keys occur in the batch."""
+    """Apply the changes of ``batch`` to ``present``, the mirror's rows whose keys occur in the batch."""
     if batch.is_empty:
         return Folded(present)
     names = _Names.of(present, batch, rule)
@@ -90,7 +92,7 @@ def fold(present: Table, batch: ChangeBatch, rule: TableRule) -> Folded:
 
 
 def without_doubles(present: Table, rule: TableRule) -> tuple[Table, tuple[tuple[Any, ...], ...]]:
-    """Return the rows of a mirror whose keys occur once, and the keys that occur more often."""
+    """Return the rows of ``present`` whose keys no other row has, and the keys that several rows have."""
     names = stored_keys(rule)
     placed = present.select(names).append_column(KEY, integers(range(present.num_rows)))
     found = placed.group_by(names, use_threads=False).aggregate([(KEY, "count"), (KEY, "min")])
@@ -108,9 +110,9 @@ def _without_keys(rows: Table, keys: Collection[tuple[Any, ...]], rule: TableRul
 
 
 def copied(records: Sequence[StreamRecord], read_at_micros: int, columns: Schema, rule: TableRule) -> Table:
-    """Return rows of the table in a mirror's layout.
+    """Turn rows that were read from the source table into rows of a mirror that has the columns ``columns``.
 
-    ``records`` are the rows as puts; ``columns`` are the mirror's columns.
+    ``records`` has each row as a record of type PUT. ``read_at_micros`` is the time when the rows were read.
     """
     pa = pyarrow()
     placed = [
@@ -126,7 +128,7 @@ def copied(records: Sequence[StreamRecord], read_at_micros: int, columns: Schema
 
 
 def empty_rows(rule: TableRule) -> Table:
-    """Return an empty table with the first columns of a mirror: key columns, declared columns, and the mirror's own."""
+    """Return a table without rows that has the columns of a new mirror: key, declared columns, and ``OWN``."""
     pa = pyarrow()
     names = stored_names(rule.key, [], RESERVED)
     names |= stored_names(rule.declared, names.values(), RESERVED)
@@ -135,14 +137,14 @@ def empty_rows(rule: TableRule) -> Table:
 
 
 def stored_keys(rule: TableRule) -> list[str]:
-    """Return the stored names of the key columns. They do not depend on other columns that the table declares."""
+    """Return the names of the key columns in the mirror, in the order of the key."""
     names = stored_names(rule.key, [], RESERVED)
     return [names[name] for name in rule.key]
 
 
 @frozen
 class _Names:
-    """The columns of the result: stored name and type by the name in the source."""
+    """The name in the mirror and the type of each column of the fold's result, by its name in the source table."""
 
     stored: dict[str, str]
     types: dict[str, ColumnType]
@@ -156,16 +158,16 @@ class _Names:
 
 
 def _types_beside(rows: Table) -> list[tuple[str, ColumnType]]:
-    """Return the columns whose values are only in the map of unfit values.
+    """Return the column and the type of each value in ``_unfit``, the map of values that do not fit their columns.
 
-    A destination may limit its number of columns.
+    A destination with a limited number of columns has some columns only in this map.
     """
     found = rows.column(UNFIT).drop_null().to_pylist() if UNFIT in rows.column_names else []
     return [(name, ColumnType(held["type"])) for pairs in found for name, held in pairs]
 
 
 def types_of(rows: Table, rule: TableRule) -> dict[str, ColumnType]:
-    """Return the type of each column of a mirror's rows, by its name in the source."""
+    """Return the Tablestore type of each column of a mirror's rows, by the column's name in the source table."""
     types = settle_types({}, rows.schema, rule.declared)
     for name, kind in _types_beside(rows):
         types.setdefault(name, kind)
@@ -173,7 +175,11 @@ def types_of(rows: Table, rule: TableRule) -> dict[str, ColumnType]:
 
 
 def with_keys(present: Table, rule: TableRule) -> Table:
-    """Return a mirror's rows with complete keys: a destination may keep a text of the key outside its column."""
+    """Return a mirror's rows with all key values in the key columns.
+
+    A destination may keep a key value in the map of values that do not fit their columns. This function moves such a
+    value into its key column.
+    """
     pa = pyarrow()
     present = present.combine_chunks()
     for name, stored in zip(rule.key, stored_keys(rule), strict=True):
@@ -192,10 +198,13 @@ def _united(left: Table, right: Table) -> Table:
 
 @define(slots=False)
 class _Fold:
-    """One fold. It numbers the rows: first the present rows, each by its index in ``present``, then the new rows.
+    """One fold of the changes ``batch`` into the rows ``present``.
 
-    The *place* of a change is its index in ``batch``. The *source* of a cell is the number of the present row that has
-    it (below ``count``), or ``count`` + place if a change put it.
+    The fold numbers the rows: first the rows in ``present``, by their index, then the new rows.
+
+    The *place* of a change is its index in ``batch``. The *source* of a cell's value says where the value is. A source
+    below ``count`` is the number of the present row that has the cell. A source from ``count`` on is ``count`` plus the
+    place of the change that put the cell.
     """
 
     present: Table
@@ -206,14 +215,14 @@ class _Fold:
 
     @property
     def count(self) -> int:
-        """Number of present rows."""
+        """The number of rows in ``present``."""
         return int(self.present.num_rows)
 
     @cached_property
     def all_numbers(self) -> Array:
-        """The row number of each present row, then that of each change.
+        """The row numbers of the rows in ``present``, followed by the row numbers of the changes.
 
-        Rows and changes with the same key have the same number.
+        Rows and changes with one key have one row number.
         """
         pa, pc = pyarrow(), compute()
         codes = integers([0]).take(pa.repeat(pa.scalar(0), self.count + self.batch.changes.count))
@@ -227,32 +236,32 @@ class _Fold:
 
     @property
     def has_doubles(self) -> bool:
-        """Whether a key occurs more than once among the present rows.
+        """Whether several rows in ``present`` have one key.
 
-        If so, the numbers of present rows are not their indexes, and each row would get the values of a neighbour.
+        If so, their row numbers differ from their indexes, and the fold would give rows the values of other rows.
         """
         last = compute().max(self.all_numbers.slice(0, self.count)).as_py()
         return self.count > 0 and last != self.count - 1
 
     @cached_property
     def numbers(self) -> Array:
-        """The row number of each change."""
+        """The number of the row that each change changes, in the order of the changes."""
         return self.all_numbers.slice(self.count)
 
     @cached_property
     def rows_count(self) -> int:
-        """The number of all rows, including new rows."""
+        """The count of all rows: the rows in ``present`` and the new rows."""
         last = compute().max(self.all_numbers).as_py()
         return 0 if last is None else last + 1
 
     @cached_property
     def every_row(self) -> Array:
-        """The number of every row, in ascending order."""
+        """The row numbers of all rows: 0, 1, and so on below ``rows_count``."""
         return integers(range(self.rows_count))
 
     @cached_property
     def is_news(self) -> Array:
-        """Whether each change is new to its row."""
+        """Whether each change is missing in its row and must be applied, in the order of the changes."""
         pc = compute()
         there = pc.if_else(pc.less(self.numbers, self.count), self.numbers, None)
 
@@ -276,18 +285,20 @@ class _Fold:
     # --- rows that are folded cell by cell --------------------------------------------------------------------------
 
     def to_be_folded_alone(self) -> set[int]:
-        """Return the numbers of the rows that must be folded cell by cell, because whole columns cannot decide them."""
+        """Return the row numbers of the rows that must be folded cell by cell, by law 4 of this module."""
         pc, changes = compute(), self.batch.changes
         if self.rule.max_versions > 1:
             return set(pc.unique(self.numbers).to_pylist())
         places = {place for (kind, _), cells in changes.lists.items() if kind != "original" for place, _, _ in cells}
         for name, emptied in changes.deleted.items():
             if name in changes.versions:
-                # A single record puts a value into the column and empties it, and does not say in which order.
+                # One record both puts a value into this column and empties the column. ``ChangeColumns`` does not keep
+                # the order of the two.
                 both = pc.is_in(emptied, value_set=changes.versions[name].places)
                 places.update(emptied.filter(both).to_pylist())
-        # A row without a put may have lost its last cell. It then expires by the time of its last write, perhaps only
-        # after the table is given a time to live. If the table has a time to live, the row may have expired already.
+        # An update without a put may remove the row's last cell. The expiry of a row without cells depends on the time
+        # of its last write, which only `RowCells` knows. If the table has a time to live, the row may even have expired
+        # before any change without a put.
         is_quiet = pc.equal(changes.operations, RecordType.UPDATE.value)
         if self.rule.ttl_millis is not None:
             is_quiet = pc.not_equal(changes.operations, RecordType.DELETE.value)
@@ -298,14 +309,14 @@ class _Fold:
 
     @cached_property
     def _puts(self) -> Array:
-        """Whether each change puts a cell."""
+        """Whether each change puts at least one cell, in the order of the changes."""
         pa, pc, changes = pyarrow(), compute(), self.batch.changes
         parts = [cells.places for cells in changes.versions.values()]
         places = pc.unique(pa.concat_arrays(parts)) if parts else integers(())
         return pc.is_in(changes.everywhere, value_set=places)
 
     def rows_alone(self, numbers: set[int]) -> list[RowCells]:
-        """Return the rows with the numbers ``numbers``, folded cell by cell."""
+        """Fold the rows with the row numbers ``numbers`` cell by cell, and return them."""
         if not numbers:
             return []
         pc = compute()
@@ -321,10 +332,11 @@ class _Fold:
             row.apply(record, shards[place], self.rule)
         return list(rows.values())
 
-    # --- all others -------------------------------------------------------------------------------------------------
+    # --- rows that are folded by columns
+    # -------------------------------------------------------------------------------------------------
 
     def rows(self, alone: set[int]) -> Table:
-        """Return all rows except those numbered in ``alone``."""
+        """Fold all rows by whole columns, and return them, except the rows with the row numbers ``alone``."""
         pa, pc = pyarrow(), compute()
         excluded = integers(sorted(alone))
         taken = pc.and_(self.is_news, pc.invert(pc.is_in(self.numbers, value_set=excluded)))
@@ -353,18 +365,21 @@ class _Fold:
         return pc.is_in(self.every_row, value_set=makers)
 
     def _greatest(self, numbers: Array, places: Array) -> Array:
-        """Return for each row the greatest of ``places`` whose entry in ``numbers`` is the row's number."""
+        """Return each row's last change among the changes at ``places``; ``numbers`` has the row number of each."""
         pa = pyarrow()
         found = pa.table({"row": numbers, "place": places}).group_by("row", use_threads=False)
         last = found.aggregate([("place", "max")])
         return self._spread(whole(last.column("row")), whole(last.column("place_max")))
 
     def _spread(self, numbers: Array, values: Array) -> Array:
-        """Return ``values`` as a whole column of rows, null for rows not in ``numbers``. Each number occurs once."""
+        """Return an array for all rows, with ``values`` at the row numbers ``numbers``, and null for all other rows.
+
+        ``numbers`` must not have a row number twice.
+        """
         return values.take(compute().index_in(self.every_row, value_set=numbers))
 
     def _assembled(self, result: Array, last: Array) -> Table:
-        """Return the rows numbered in ``result``; ``last`` has the place of each row's last change."""
+        """Return a table of the rows with the row numbers ``result``; ``last`` has each row's last change, by place."""
         pa, pc = pyarrow(), compute()
         kept = self._kept.take(result)
         versions = CellVersions(self.present, self._kept, result)
@@ -401,7 +416,7 @@ class _Fold:
         return pa.table({name: arrays[name] for name in (*self.names.stored.values(), *OWN)})
 
     def _sources_of(self, name: str, there: Array | None, versions: CellVersions) -> Array:
-        """Return the source of each row's value of a column; null where the row has no value."""
+        """Return the source of each row's value in column ``name`` (see ``_Fold``); null for a row without a value."""
         pa, pc, changes = pyarrow(), compute(), self.batch.changes
         cells = changes.versions.get(name) or Cells(integers(()), integers(()))
         rows, places, numbers = self._considered.take(cells.places), cells.places, cells.values
@@ -431,7 +446,10 @@ class _Fold:
         return pc.coalesce(self._spread(rows, pc.add(places, self.count)), before)
 
     def _unfit(self, changed: ByPlace, kept: Array, sources: Mapping[str, Array]) -> Array:
-        """Return the map of values that do not fit their columns. They are few, so each is made on its own."""
+        """Return the maps of the column ``_unfit``: each row's values that do not fit their columns.
+
+        ``changed`` has the values of changes that do not fit. They are few, so this method handles them one by one.
+        """
         pa = pyarrow()
         kind = own_types()[UNFIT]
         found: dict[str, dict[int, Any]] = {}

@@ -1,4 +1,4 @@
-"""The changes of one commit, for all of its shards, by column."""
+"""The changes of one commit, as columns: of each shard, and joined for all shards of the commit."""
 
 from __future__ import annotations
 
@@ -18,34 +18,34 @@ if TYPE_CHECKING:
 
 @frozen
 class ShardChanges:
-    """The changes of one shard in a commit."""
+    """The changes of one shard in a commit, both as records and as columns."""
 
     shard: str
     records: Sequence[StreamRecord]
-    """The records, in the order of their positions in the stream."""
+    """The changes as records, in the order of the stream."""
     changes: ChangeColumns
-    """The changes by column."""
+    """The same changes as columns."""
 
     @classmethod
     def of(cls, shard: str, records: Sequence[StreamRecord]) -> ShardChanges:
-        """Make the changes of one shard from its records."""
+        """Sort ``records``, the changes of ``shard`` in any order, and turn them into columns."""
         ordered = in_order(records)
         return cls(shard, ordered, ChangeColumns.of_records(ordered))
 
 
 @define(slots=False)
 class ChangeBatch:
-    """The changes of one commit, of one shard or several, in the order in which they are applied."""
+    """The changes of one commit, of one or several shards, in the order in which the fold applies them."""
 
     changes: ChangeColumns
     records: Sequence[StreamRecord]
-    """The changes as records, in the same order. They are used only for rows that are folded cell by cell."""
+    """The changes as records, in the order of ``changes``. Only rows that are folded cell by cell need the records."""
     shards: Array
-    """The shard of each change."""
+    """The shard id of each change, in the order of ``changes``."""
 
     @classmethod
     def of(cls, parts: Sequence[ShardChanges]) -> ChangeBatch:
-        """Join the changes of several shards. Parents must come before their children."""
+        """Join the changes of several shards. Parent shards must come before their children."""
         pa = pyarrow()
         there = [part for part in parts if part.records]
         shards = [pa.repeat(pa.scalar(part.shard, pa.string()), len(part.records)) for part in there]
@@ -57,23 +57,23 @@ class ChangeBatch:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there are no changes."""
+        """Whether the batch has no changes."""
         return self.changes.count == 0
 
     @cached_property
     def key_columns(self) -> dict[str, Array]:
-        """The keys, by name."""
+        """The values of each key column, one for each change, by column name."""
         return {name: cells.values for (kind, name, _), cells in self.changes.values.items() if kind == "key"}
 
     def keys(self, names: Mapping[str, str]) -> Table:
-        """Return each key once, under its stored names."""
+        """Return each key of the batch once, in columns; ``names`` has the stored name of each key column."""
         pa = pyarrow()
         whole = pa.table({names[name]: values for name, values in self.key_columns.items()})
         return whole.group_by(whole.column_names, use_threads=False).aggregate([])
 
 
 def _joined(parts: Sequence[ChangeColumns]) -> ChangeColumns:
-    """Concatenate the changes of several shards."""
+    """Concatenate the changes of several shards. The place of each change becomes its index in the result."""
     if len(parts) == 1:
         return parts[0]
     pa, pc = pyarrow(), compute()

@@ -1,9 +1,9 @@
-"""The fold of tables of change rows, also if the types of their columns were changed.
+"""The fold of a table of changes, for example a part of a Spark frame, with columns of any type.
 
-The fold does not work on values. It works on the *sources* of the shown cells: the numbers of the changes that contain
-them. The values are then taken by these numbers, column by column. So if a user's transform has turned a column into
-decimals, the column is folded like any other, and nothing is converted. An older version of a cell is not in a column,
-but in a text next to the columns; its source is a number after the numbers of the changes.
+The fold does not use the values of cells. It uses their *sources*: the source of a cell is the index of the change that
+put the cell. At the end, each column takes its values by these indexes. So the fold needs no conversion for a column
+that a user has turned into decimals. The older versions of a cell are not in its column, but in the list
+``_older_versions``. Their sources are numbers after the indexes of all changes.
 """
 
 from __future__ import annotations
@@ -62,21 +62,21 @@ if TYPE_CHECKING:
 SEQUENCE = (EPOCH, TIMESTAMP, ROW_INDEX)
 
 CHUNK_BYTES = 64 * 2**20
-"""The smallest size, in bytes, of the changes that are folded together: large enough to make columns worthwhile, and
-far below an executor's memory."""
+"""The number of bytes of changes that are folded together. It is large enough for work on whole columns, and far below
+the memory of a Spark executor."""
 
 _SOURCE = ColumnType.INTEGER
-"""The type of the values that this module folds. They are sources."""
+"""The column type of sources, which the fold uses instead of the values of cells."""
 
 Fold = Callable[["Table", Sequence[str], int], "Table"]
 
 
 def fold_table(changes: Table, key: Sequence[str], max_versions: int) -> Table:
-    """Return the rows that result from changes: ``key``, attributes, ``_unfit``, and the last change's sequence.
+    """Return the rows that result from ``changes``: key, attributes, ``_unfit``, and the last change's sequence.
 
-    ``changes`` are in the layout of ``change_rows``, sorted by key, then by sequence, and include all changes of each
-    key. A change that occurs twice counts once. ``key`` names the columns that identify rows. A column with a reserved
-    name is not in the result.
+    ``changes`` has the layout of ``change_rows``. It must be sorted by key, then by sequence, and must have all
+    changes of each key. A change that occurs twice counts once. ``key`` names the columns that identify rows. The
+    result lacks key columns with a reserved name.
     """
     work = _Changes.of(changes, key, max_versions)
     rows = fold(empty_rows(work.rule), work.batch, work.rule).rows
@@ -87,7 +87,10 @@ def fold_table(changes: Table, key: Sequence[str], max_versions: int) -> Table:
 
 
 def history_table(changes: Table, key: Sequence[str], max_versions: int) -> Table:
-    """Return every state that rows have had, as ``fold_table`` returns rows, with the start and end of its validity."""
+    """Return all states that each row has had, each with the times of its beginning and its end.
+
+    The arguments, and the other columns of the result, are the same as in ``fold_table``.
+    """
     pa, pc = pyarrow(), compute()
     work = _Changes.of(changes, key, max_versions)
     places: list[int] = []
@@ -111,9 +114,9 @@ def history_table(changes: Table, key: Sequence[str], max_versions: int) -> Tabl
 def folded_batches(
     changes: Iterable[RecordBatch], make: Fold, key: Sequence[str], max_versions: int, chunk_bytes: int = CHUNK_BYTES
 ) -> Iterator[RecordBatch]:
-    """Yield the results of ``make`` for sorted changes, a group of keys at a time.
+    """Divide ``changes``, sorted by key, into groups of whole keys; yield the result of ``make`` for each group.
 
-    The memory in use is about ``chunk_bytes``, or the changes of one key if they are more.
+    A group has about ``chunk_bytes``, or all changes of one key if these are larger.
     """
     pa, pc = pyarrow(), compute()
     waiting: list[Any] = []
@@ -124,7 +127,7 @@ def folded_batches(
             continue
         table = pa.Table.from_batches(waiting)
         cut = pc.indices_nonzero(_differs(table, key))[-1].as_py()
-        # If one key fills the whole chunk, another look pays only when many more changes have come.
+        # If one key fills all batches that were read, look for its end only after their size has doubled.
         enough = chunk_bytes if cut else 2 * enough
         if cut:
             yield from make(table.slice(0, cut), key, max_versions).to_batches()
@@ -134,7 +137,10 @@ def folded_batches(
 
 
 def _differs(table: Table, names: Sequence[str]) -> Array:
-    """Return whether each row differs from the previous row in one of the columns ``names``. The first row does."""
+    """Return an array with true for each row that differs from the previous row in a column of ``names``.
+
+    The first row is always true.
+    """
     pa, pc = pyarrow(), compute()
     found = pa.repeat(pa.scalar(False), max(0, table.num_rows - 1))
     for name in names:
@@ -147,14 +153,17 @@ def _differs(table: Table, names: Sequence[str]) -> Array:
 
 @define(slots=False)
 class _Changes:
-    """Changes without repeats, and the places (indexes) of the changes that put cells."""
+    """Sorted changes without repeats, in the forms that the fold needs.
+
+    The *place* of a change is its index in ``table``. The rows that the changes make are numbered in the order of keys.
+    """
 
     table: Table
     key: Sequence[str]
     rule: TableRule
-    """A rule whose key is a single number: the number of the row."""
+    """The ``TableRule`` for ``fold``. Its key is a single column, which has the numbers of the rows."""
     is_first: Array
-    """Whether each change is the first of its row."""
+    """Whether each change is the first change of its key, in the order of the changes."""
 
     @classmethod
     def of(cls, changes: Table, key: Sequence[str], max_versions: int) -> _Changes:
@@ -164,51 +173,51 @@ class _Changes:
 
     @property
     def count(self) -> int:
-        """Number of changes."""
+        """The number of changes in ``table``."""
         return int(self.table.num_rows)
 
     @cached_property
     def numbers(self) -> Array:
-        """The row number of each change."""
+        """The number of the row that each change changes, in the order of the changes."""
         return compute().subtract(compute().cumulative_sum(self.is_first.cast(pyarrow().int64())), 1)
 
     @cached_property
     def last_places(self) -> Array:
-        """The place (index) of each row's last change."""
+        """The index of the last change of each row, in the order of the rows."""
         is_last = pyarrow().concat_arrays([self.is_first[1:], self.is_first[: min(1, self.count)]])
         return compute().indices_nonzero(is_last).cast(pyarrow().int64())
 
     @cached_property
     def attributes(self) -> dict[str, str]:
-        """Columns outside the key, by their names in the source, which the maps of a change use."""
+        """The columns outside the key, by their names in the source table. The maps in change rows use these names."""
         names = [name for name in self.table.column_names if name not in RESERVED and name not in self.key]
         return {original_name(name): name for name in names}
 
     @cached_property
     def batch(self) -> ChangeBatch:
-        """The changes in the form that the fold takes."""
+        """The changes as an argument of ``fold``, with sources instead of values."""
         pa = pyarrow()
         return ChangeBatch(self._columns, _Records(self), pa.repeat(pa.scalar(""), self.count))
 
     @cached_property
     def sequences(self) -> tuple[Array, Array, Array]:
-        """Epochs, timestamps in microseconds, row indexes."""
+        """The sequences of all changes, as three columns: epochs, timestamps in microseconds, and row indexes."""
         epochs, stamps, indexes = (whole(self.table.column(name)).cast(pyarrow().int64()) for name in SEQUENCE)
         return epochs, stamps, indexes
 
     @cached_property
     def operations(self) -> Array:
-        """The operation of each change."""
+        """The operation of each change: PUT, UPDATE or DELETE."""
         return whole(self.table.column(OPERATION)).cast(pyarrow().string())
 
     @cached_property
     def versions(self) -> Array:
-        """The versions that each change puts."""
+        """The versions of the columns that each change puts, as one map for each change."""
         return whole(self.table.column(VERSIONS))
 
     @cached_property
     def deletions(self) -> dict[int, list[RecordColumn]]:
-        """Deletions that no put of the same change replaces, by the place (index) of the change."""
+        """The cells of each change that delete a whole column or single versions, by the change's index."""
         found: dict[int, list[RecordColumn]] = {}
         for place, name in self._entries(DELETED_COLUMNS):
             cell = RecordColumn(name, ColumnOperation.DELETE_ALL_VERSION)
@@ -251,7 +260,7 @@ class _Changes:
         )
 
     def _entries(self, name: str) -> list[tuple[int, Any]]:
-        """Return the entries of a column of lists or maps, each with its place. Few rows have any."""
+        """Return all entries of ``name``, a column of lists or maps, each with the place of its change."""
         column = whole(self.table.column(name))
         places = compute().indices_nonzero(compute().list_value_length(as_lists(column)))
         found = zip(places.to_pylist(), column.take(places).to_pylist(), strict=True)
@@ -261,9 +270,9 @@ class _Changes:
 
     @cached_property
     def older(self) -> dict[str, list[Mapping[str, Any]]]:
-        """Older versions by column, if several are kept.
+        """The older versions of the cells of each column, by column name; empty if the table keeps one version.
 
-        The numbers of their sources come after the numbers of the changes.
+        In each column, the sources of these versions are ``count``, ``count + 1``, and so on.
         """
         found: dict[str, list[Mapping[str, Any]]] = {}
         for _, entry in self._older_entries:
@@ -272,7 +281,7 @@ class _Changes:
 
     @cached_property
     def older_cells(self) -> dict[int, list[RecordColumn]]:
-        """The older versions by place, as cells of sources."""
+        """The older versions of each change as cells with sources instead of values, by the change's index."""
         found: dict[int, list[RecordColumn]] = {}
         sources: dict[str, int] = {}
         for place, entry in self._older_entries:
@@ -289,7 +298,7 @@ class _Changes:
     # --- back from sources to values --------------------------------------------------------------------------------
 
     def shown(self, places: Array, sources: Mapping[str, Array]) -> Table:
-        """Return rows: keys and sequences from the changes at ``places``, each attribute from its sources."""
+        """Return a row for each of ``places``, with the key and sequence of this change, and values by ``sources``."""
         pa, table = pyarrow(), self.table
         keys = {original_name(name): name for name in self.key if name not in RESERVED}
         all_sources = dict.fromkeys(keys, places) | {
@@ -310,7 +319,7 @@ class _Changes:
 
     @cached_property
     def _unfit(self) -> dict[str, dict[int, Any]]:
-        """Values that columns do not hold exactly, by the column's name and the value's source."""
+        """The values that do not fit their columns, by column name and then by source."""
         found: dict[str, dict[int, Any]] = {}
         for place, (name, typed) in self._entries(UNFIT):
             found.setdefault(name, {})[place] = typed
@@ -322,7 +331,7 @@ class _Changes:
         return found
 
     def _values(self, name: str, column: str) -> Array:
-        """Return the values that a column shows, by source."""
+        """Return the values of ``column`` in the order of their sources: of all changes, then of older versions."""
         pa, kind = pyarrow(), self._kind(name)
         values = whole(self.table.column(column))
         if name not in self.older:
@@ -331,7 +340,7 @@ class _Changes:
         return pa.concat_arrays([values, pa.array(older, values.type)])
 
     def _kind(self, name: str) -> ColumnType | None:
-        """Return the type of a column's values; ``None`` if the column now has a type outside the five."""
+        """Return the Tablestore type of column ``name``; ``None`` if a user has given the column another type."""
         return column_type(self.table.schema.field(self.attributes[name]).type) if name in self.attributes else None
 
 
@@ -341,7 +350,7 @@ def _value(entry: Mapping[str, Any]) -> ColumnValue:
 
 @frozen
 class _Records(Sequence[StreamRecord]):
-    """The changes as records whose values are sources. Each record is made on its own, as few are needed."""
+    """The changes as records, with sources instead of values. A record is made only when the fold needs it."""
 
     changes: _Changes
 
@@ -355,7 +364,8 @@ class _Records(Sequence[StreamRecord]):
             RecordType(changes.operations[place].as_py()),
             ((changes.rule.key[0], changes.numbers[place].as_py()),),
             (
-                # Tables keep the cells of a change, but not the order of the cells: puts win over deletions.
+                # A change row does not keep the order of the change's cells. Deletions come first here, so that they do
+                # not delete what the same change puts.
                 *changes.deletions.get(place, ()),
                 *(RecordColumn(name, ColumnOperation.PUT, place, version) for name, version in puts),
                 *changes.older_cells.get(place, ()),

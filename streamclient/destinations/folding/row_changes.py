@@ -1,18 +1,19 @@
-"""The rules by which a change modifies one row of a mirror, cell by cell. Pure.
+"""The rules by which a change modifies one row of a mirror, cell by cell.
 
-The rules are the table's own, as its records show them:
+Tablestore changes the rows of a table by the same rules:
 
-* PUT replaces the row by the record's cells. DELETE removes it. UPDATE applies its cells in their order, and creates a
-  missing row if a cell is put. Deletions alone create no row, and leave an existing row empty.
+* PUT replaces the row by the record's cells. DELETE removes the row. UPDATE applies its cells in their order, and
+  creates a missing row if it puts a cell. If it only deletes cells, a missing row stays missing, and an existing row
+  stays even without cells.
 * The table keeps the ``max_versions`` greatest versions of a column, whatever the order of writing. A later write of an
-  existing version replaces its value. Readers see the greatest version. Once the limit is lowered, readers see no more
-  versions than it allows; the excess is removed when the column is changed next.
-* If the table has a time to live, a cell disappears when its version is older than that time, and a row disappears with
-  its last cell. A row without cells disappears when its last write is older than that time. No record reports such an
-  end, so each reader computes it.
+  existing version replaces its value. Readers see the greatest version. If ``max_versions`` is lowered, readers
+  immediately see no more than this number of versions. The table removes further versions when the column is changed.
+* If the table has a time to live, a cell expires when its version is older than this time, and a row expires with its
+  last cell. A row without cells expires when its last write is older than this time. No record reports an expiry, so
+  each reader computes it.
 
-``fold`` applies the same rules to whole columns. This module serves the rows for which ``fold`` would be wrong or too
-slow, and tests compare ``fold`` with it.
+``fold`` applies the same rules to whole columns. This module handles the rows for which whole columns would be wrong or
+too slow. Tests compare the results of the two modules.
 """
 
 from __future__ import annotations
@@ -53,60 +54,59 @@ if TYPE_CHECKING:
     from pyarrow import DataType, Table
 
 OWN = (VERSION, VERSIONS, OLDER_VERSIONS, UNFIT, EPOCH, TIMESTAMP, ROW_INDEX, SHARD, READ_AT)
-"""Columns that a mirror has next to the columns of the table. A column is null if it does not apply to the row.
+"""The columns that a mirror adds to the columns of its source table. A column is null if it does not apply to the row.
 
-``_version`` is the version of all the row's cells that ``_versions`` does not name, and no cell has a smaller version.
-For a row without cells, ``_version`` is the time when the row was last changed, or copied. Epoch, timestamp and row
-index are the sequence of the last change, and the next column is its shard; all four are null in a copied row that no
-change has modified. ``_read_at`` is the time when the row was read from the table itself; null once a PUT has replaced
-the row.
+A cell has the version ``_version``, unless ``_versions`` names a greater version for it. For a row without cells,
+``_version`` is the time of its last change, or of its copy. Epoch, timestamp and row index are the sequence of the
+row's last change, and ``SHARD`` is the shard of that change. All four are null in a copied row that no change has
+modified. ``_read_at`` is the time when the row was read from the source table. It is null after a PUT or DELETE.
 """
 
 CLOCKS_MARGIN_MICROS = 60_000_000
-"""The largest difference, in microseconds, between this machine's clock and those of the service's servers.
+"""The largest expected difference between this machine's clock and the clocks of the service, in microseconds.
 
-Every comparison of times of both sides allows for this difference. Such times are the time from which changes are read
-during a copy, the time for which the stream has kept them, the expiry of cells, and the end of a replication.
+Each comparison of a local time with a time of the service allows for this difference. Such comparisons find the first
+change to apply to a copy, the end of a stream's retention, the expiry of cells, and the end of a replication.
 """
 
 
 @frozen
 class TableRule:
-    """The rules for a table's rows, from the answer of DescribeTable."""
+    """The settings of a table that decide how changes modify its rows, as DescribeTable returns them."""
 
     key: tuple[str, ...]
-    """Names of the key columns, in their order."""
+    """The names of the key columns, in the order of the key."""
     max_versions: int = 1
     ttl_millis: int | None = None
-    """The table's time to live in milliseconds; ``None`` keeps data for ever."""
+    """The table's time to live in milliseconds; ``None`` keeps data forever."""
     declared: Mapping[str, ColumnType] = field(factory=dict)
-    """Types of key columns and declared columns."""
+    """The types of the key columns and of the attribute columns that the table declares, by name."""
 
 
 @define
 class RowCells:
-    """A row while changes are applied to it."""
+    """The state of one row while changes are applied to it: its cells by column and version."""
 
     key: tuple[KeyValue, ...]
     exists: bool = False
     cells: dict[str, dict[int, ColumnValue]] = field(factory=dict)
-    """Values by column and version."""
+    """The values of the row's cells, by column and version."""
     written_millis: int = 0
     """The time of the row's last write, in milliseconds since 1970. It matters only for a row without cells."""
     sequence: SequenceInfo | None = None
     shard: str = ""
     read_at_micros: int | None = None
     is_in_doubt: bool = False
-    """Whether the row's content is unknown. That is so if a change deleted a single version of a column, and the row
-    may already have contained that change when it was read from the table. The version that the deleted version had
-    displaced is then unknown, so the row must be read from the table again."""
+    """Whether the row's content is unknown, so that the row must be read from the source table again. The reason is a
+    change that deletes a single version, if the row may already have contained this change when it was read. See law 3
+    in ``fold``."""
 
     def is_behind(self, record: StreamRecord, shard: str) -> bool:
-        """Return whether the change is new to this row. Older and repeated changes are not new."""
+        """Return whether the row does not have the change ``record`` of ``shard`` yet, so that it must be applied."""
         return self.sequence is None or self.shard != shard or record.sequence_info > self.sequence
 
     def apply(self, record: StreamRecord, shard: str, rule: TableRule) -> None:
-        """Apply a change to the row."""
+        """Apply the change ``record`` of ``shard`` to the row, unless the row already has this change."""
         if not self.is_behind(record, shard):
             return
         millis = record.sequence_info.timestamp_micros // 1_000
@@ -137,14 +137,17 @@ class RowCells:
             self.is_in_doubt |= record.sequence_info.timestamp_micros <= known_until
 
     def keep_newest(self, count: int, columns: Iterable[str]) -> None:
-        """Keep the newest ``count`` versions of each of some columns, and remove all older versions."""
+        """Keep only the ``count`` greatest versions of each of ``columns``."""
         for name in columns:
             versions = self.cells.get(name, {})
             if len(versions) > count:
                 self.cells[name] = dict(sorted(versions.items())[-count:])
 
     def expire(self, before_millis: int) -> None:
-        """Remove cells with a version before ``before_millis``."""
+        """Remove cells whose version is older than ``before_millis``, and the row if no cell is left.
+
+        A row that has no cells at the start is removed if its last write is older than ``before_millis``.
+        """
         if not self.cells:
             self.exists &= self.written_millis >= before_millis
             return
@@ -156,13 +159,13 @@ class RowCells:
 
 
 def own_types() -> dict[str, DataType]:
-    """Return the types of a mirror's own columns."""
+    """Return the Arrow type of each column in ``OWN``."""
     pa = pyarrow()
     return {name: added_types().get(name, pa.int64()) for name in OWN} | {READ_AT: pa.timestamp("us", tz="UTC")}
 
 
 def cells_of(rows: Table, key: Sequence[str]) -> Iterator[RowCells]:
-    """Yield the rows of a mirror, cell by cell. ``key`` has the names of the key columns in the source."""
+    """Yield each of ``rows``, rows of a mirror, as ``RowCells``; ``key`` has the key columns of the source table."""
     pa = pyarrow()
     names = {name: original_name(name) for name in rows.column_names if name not in RESERVED}
     columns = {name: rows.column(name).to_pylist() for name in names}
@@ -191,7 +194,7 @@ def _cells_of_row(values: dict[str, Any], own: Mapping[str, Any], key: Sequence[
 def table_of(
     rows: Iterable[RowCells], key: Sequence[str], types: Mapping[str, ColumnType], names: Mapping[str, str]
 ) -> Table:
-    """Return rows in the layout of a mirror; ``names`` has the stored name of each column in ``types``."""
+    """Return ``rows`` as a table with a mirror's columns; ``names`` has the stored name of each column in ``types``."""
     pa = pyarrow()
     there = [row for row in rows if row.exists]
     lines = [_Line.of(row, key, types) for row in there]
@@ -243,7 +246,7 @@ def _typed(value: ColumnValue) -> dict[str, str]:
 
 
 def expired(rows: Table, before_millis: int, rule: TableRule, types: Mapping[str, ColumnType]) -> Table:
-    """Return the rows of a mirror without the cells and rows that have expired."""
+    """Return ``rows``, rows of a mirror, without the cells and rows that are older than ``before_millis``."""
     left = list(cells_of(rows, rule.key))
     for row in left:
         row.expire(before_millis)

@@ -1,4 +1,4 @@
-"""The versions of the cells of many rows together: one common version per row, and the cells that differ from it."""
+"""The versions of cells, as a mirror stores them for many rows in the columns ``_version`` and ``_versions``."""
 
 from __future__ import annotations
 
@@ -15,12 +15,16 @@ if TYPE_CHECKING:
 
 
 class CellVersions:
-    """The versions of all cells: those of present rows, and those that changes put."""
+    """The versions of all cells in a fold: of the cells of present rows, and of the cells that changes put.
+
+    Row numbers and sources have the same meaning as in ``fold``.
+    """
 
     def __init__(self, present: Table, kept: Array, result: Array) -> None:
-        """Prepare the versions.
+        """Prepare the versions of a fold into the rows ``present``.
 
-        ``kept`` has the number of each row that keeps cells, else null; ``result`` has the result's rows.
+        ``kept`` has for each row its number if the row is in ``present`` and keeps cells, otherwise null. ``result``
+        has the numbers of the rows in the result.
         """
         self._count = present.num_rows
         self._kept = kept
@@ -34,7 +38,10 @@ class CellVersions:
         self._beside = _places_beside(present)
 
     def there(self, name: str, values: Array | None) -> Array | None:
-        """Return the version of column ``name`` in each present row; null for a row without such a cell."""
+        """Return the version of each present row's cell in column ``name``; null for a row without the cell.
+
+        ``values`` has the values of this column. The result is ``None`` if no present row has such a cell.
+        """
         pa, pc, count = pyarrow(), compute(), self._count
         if not count or (values is None and name not in self._beside):
             return None
@@ -48,7 +55,7 @@ class CellVersions:
         return pc.if_else(has_cell, numbers, None)
 
     def put(self, name: str, rows: Array, numbers: Array) -> None:
-        """Record that changes put these versions of a column."""
+        """Remember that changes put cells of column ``name`` into ``rows``, with the versions ``numbers``."""
         if not len(rows):
             return
         pc = compute()
@@ -61,10 +68,10 @@ class CellVersions:
         self._numbers.append(numbers)
 
     def finish(self, kept: Array, sources: Mapping[str, Array], written: Array) -> dict[str, Array]:
-        """Return both version columns.
+        """Return the columns ``_version`` and ``_versions`` of the result.
 
-        ``sources`` has the sources of the cells of changed columns, by row of the result; ``kept`` is the source in all
-        other columns. ``written`` is the time of each row's last change in milliseconds, the only known time of a row
+        ``sources`` has for each changed column the source of each row's cell. ``kept`` has these sources for all other
+        columns. ``written`` has the time of each row's last change in milliseconds, which becomes the version of a row
         without cells.
         """
         pa, pc = pyarrow(), compute()
@@ -76,7 +83,7 @@ class CellVersions:
         names = list(self._names)
         numbers = list(self._numbers)
         for name, (rows, different) in self._different.items():
-            # Present rows whose cell is still their own.
+            # A row whose cell was not changed keeps its entry in ``_versions``.
             now = place_of.take(rows)
             still = pc.fill_null(pc.equal(sources.get(name, kept).take(now), rows), False)
             codes.append(pa.repeat(pa.scalar(len(names)), still.true_count))
@@ -100,7 +107,7 @@ class CellVersions:
 
 
 def _map_of(table: Table, names: Sequence[str], size: int) -> Array:
-    """Return for each row a map from column names to versions; null for a row without entries."""
+    """Return ``size`` maps from column name to version, one for each row; null for a row that ``table`` lacks."""
     pa, pc = pyarrow(), compute()
     kind = own_types()[VERSIONS]
     if not table.num_rows:
@@ -119,7 +126,10 @@ def _map_of(table: Table, names: Sequence[str], size: int) -> Array:
 
 
 def versions_by_name(maps: Array) -> dict[str, tuple[Array, Array]]:
-    """Return for each name in the maps: the places (indexes) of the rows that have it, and their versions."""
+    """Return the row indexes and the versions of each column in ``maps``, by column name.
+
+    The first array has the indexes of the rows whose maps have the column, the second array the versions in these maps.
+    """
     pa, pc = pyarrow(), compute()
     if maps.null_count == len(maps):
         return {}
@@ -138,7 +148,7 @@ def versions_by_name(maps: Array) -> dict[str, tuple[Array, Array]]:
 
 
 def as_lists(array: Array) -> Any:
-    """Return maps as lists of their entries; lists stay as they are."""
+    """Turn an array of maps into an array of lists of their entries. Return an array of lists unchanged."""
     pa, kind = pyarrow(), array.type
     if not pa.types.is_map(kind):
         return array
@@ -146,7 +156,7 @@ def as_lists(array: Array) -> Any:
 
 
 def _places_beside(present: Table) -> dict[str, Array]:
-    """Return for each column the places (indexes) of the rows whose value of it is in the map of unfit values."""
+    """Return the indexes of the rows whose value does not fit a column and is in ``_unfit``, by column name."""
     found: dict[str, list[int]] = {}
     maps = whole(present.column(UNFIT))
     for place, pairs in enumerate(maps.to_pylist() if maps.null_count < len(maps) else ()):
@@ -156,7 +166,7 @@ def _places_beside(present: Table) -> dict[str, Array]:
 
 
 def whole(array: Array | ChunkedArray) -> Any:
-    """Return the array in one chunk."""
+    """Return ``array`` as an Arrow array of a single chunk."""
     pa = pyarrow()
     if not isinstance(array, pa.ChunkedArray):
         return array

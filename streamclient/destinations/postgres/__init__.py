@@ -1,1 +1,1 @@
-"""PostgreSQL as a destination: its sessions, which have time limits on the client's side, its tables, its rows."""
+"""PostgreSQL as a destination: sessions with time limits on the client's side, the tables, and the rows."""

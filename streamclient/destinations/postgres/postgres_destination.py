@@ -1,11 +1,12 @@
-"""PostgreSQL as a destination, through psycopg: rows, commits and fence in one transaction.
+"""PostgreSQL as a destination, through psycopg: one transaction stores rows, commits and fence.
 
-A destination has two more tables: ``<table>_shards`` with the last commit of each shard, and ``<table>_commits`` with
-all commits. A commit copies its rows into a temporary table, locks the rows of its shards in the order of their names,
-compares, and writes. So the second of two writers sees the effect of the first. The copy comes before the lock, because
-the server does not end the COPY of a frozen writer. A merge folds before the lock, because the server ends a
-transaction that is idle for long. If the connection breaks during COMMIT, the outcome is unknown: the next try first
-looks whether the commits are stored.
+The destination has three tables: one with the rows, ``<table>_shards`` with the last commit of each shard, and
+``<table>_commits`` with all commits. A transaction copies the rows into a temporary table, and locks its shards in
+``<table>_shards``, in the order of their names. It then compares the last commits, and writes. So the second of two
+writers sees the commits of the first. The copy comes before the lock, because the server does not end the COPY of a
+suspended writer. A merge calls ``fold`` before the lock, because the server ends a transaction that is idle for long.
+If the connection breaks during COMMIT, the outcome is unknown, so the next try first checks whether the commits are
+stored.
 """
 
 from __future__ import annotations
@@ -45,37 +46,36 @@ if TYPE_CHECKING:
     from pyarrow import Field, Schema, Table
 
 _COPIED = "streamclient_copied"
-"""The name of the temporary table with a transaction's rows."""
+"""The name of the temporary table into which a transaction copies its rows."""
 
 _FETCH_ROWS = 10_000
 
 _PAUSES = (0.2, 0.5, 1.0, 2.0)
-"""Seconds before each further try to add columns. The last pause is repeated. During a try, other users of the table
-wait for at most a tenth of a second, which they hardly notice."""
+"""The pauses between tries to change a table's columns, in seconds. All further pauses are as long as the last one.
+During a try, other users of the table wait for at most a tenth of a second."""
 
 _LOOK, _STORE = "look", "store"
-"""Kinds of work. Each kind has its own limit for statements, because work of one kind takes about the same time on
-every call."""
+"""Kinds of transactions: to read the rows of a merge, and to store commits. Each kind has its own time limit."""
 
 
 @checks.explains_names
 class PostgresDestination:
     """A table in PostgreSQL that any number of processes write exactly once; see ``Destination``.
 
-    Maps and lists are columns of type ``json``. A value that PostgreSQL cannot hold in a column is kept in ``_unfit``:
-    texts with the character NUL, columns whose names are longer than 63 bytes or belong to columns of other programs,
-    columns after the first 400, and texts that do not fit in the row's page. A column named like a system column
-    (``xmin``, ``ctid``) gets a mark after its name; see ``column_names``.
+    Maps and lists are columns of type ``json``. The map ``_unfit`` keeps values that PostgreSQL cannot hold in a
+    column: texts with the character NUL, texts and bytes that do not fit in the row's page, and values of columns after
+    the first 400, of columns with names longer than 63 bytes, and of columns whose names other programs' columns have.
+    A column named like a system column (``xmin``, ``ctid``) gets a mark after its name; see ``column_names``.
 
     Args:
-        conninfo: the connection in libpq's form, for example ``"host=db dbname=lake user=writer"``.
-        table: the table of the rows, optionally with its schema before it, as in ``"lake.orders"``. The first commit
-            creates it and the two further tables. Reading creates nothing, and no other table is written to.
-        application: the fleet that writes; one per status table.
-        answer_seconds: seconds for which a commit is retried. They are also the longest wait of the client for an
-            answer, and the longest time for which the server lets a silent writer hold its locks. Keep them below the
-            lease's duration, because the successor of a frozen writer waits as long. If the server ended a statement of
-            a commit at its limit, the next call doubles the limit, up to ten minutes.
+        conninfo: the connection string of libpq, for example ``"host=db dbname=lake user=writer"``.
+        table: the table of the rows, optionally with its schema, as in ``"lake.orders"``. The first commit creates this
+            table and the two tables of commits. No other table is written to.
+        application: the name of the fleet that writes. Use a different name for each status table.
+        answer_seconds: the seconds after which ``commit`` stops trying. It is also the longest wait for a response of
+            the server, and the longest time for which a silent writer holds its locks. Keep it below the duration of a
+            lease, because the successor of a suspended writer waits until the locks are free. If the server ends a
+            statement of a commit at this limit, the next call doubles the limit, up to ten minutes.
 
     Raises:
         ConfigurationError: an argument is invalid.
@@ -85,7 +85,7 @@ class PostgresDestination:
         self, conninfo: str, table: str, *, application: str = "default", answer_seconds: float = 15.0
     ) -> None:
         require_extra("postgres", "PostgresDestination")
-        load("psycopg", "postgres")  # without a library of PostgreSQL, its own import fails
+        load("psycopg", "postgres")  # raises an error if the library libpq is missing
         checks.secret.require("conninfo", conninfo)
         check_conninfo(conninfo)
         checks.any_text.require("table", table)
@@ -99,44 +99,42 @@ class PostgresDestination:
 
     @property
     def application(self) -> str:
-        """The fleet whose commits this handle reads and writes."""
+        """The name of the fleet whose commits this handle reads and writes."""
         return self._application
 
     def probe(self) -> None:
-        """Check the server, and that the tables exist or can be created; see ``Destination.probe``."""
+        """Check the server, and whether the tables exist or can be created; see ``Destination.probe``."""
         self._asked(self._rehearse)
 
     def columns(self) -> Schema | None:
-        """See ``Destination.columns``."""
+        """Return the columns of the stored rows, or ``None``; see ``Destination.columns``."""
         columns = self._looking(self._columns)
         return columns.schema if columns is not None and columns.schema.names else None
 
     def last_commits(self, shards: Sequence[str]) -> dict[str, Commit | None]:
-        """See ``Destination.last_commits``."""
+        """Return the last commit of each of ``shards``; see ``Destination.last_commits``."""
         found = self._looking(lambda cursor: self._lasts(cursor, shards, "")) or {}
         return {shard: found.get(shard) for shard in shards}
 
     def commit(self, rows: Table, commits: Sequence[Commit]) -> None:
-        """See ``Destination.commit``."""
+        """Store rows and commits in one step; see ``Destination.commit``."""
         check_commits(commits, self._application)
         check_table_types(rows.schema)
         self._make_ready(commits)
         self._store(rows, commits, count())
 
     def key_by(self, columns: Sequence[str]) -> None:
-        """See ``MergingDestination``.
-
-        Rows get a digest of their key, because an index takes neither NUL nor long texts.
+        """Set the key columns of the rows, which are found by a digest; see ``MergingDestination.key_by``.
 
         Raises:
-            ConfigurationError: a column of this destination cannot have such a name.
+            ConfigurationError: a name is too long for a column of PostgreSQL.
         """
         check_key_names(columns)
         self._tables = self._tables.keyed(columns)
         self._is_ready = False
 
     def merge(self, keys: Table, fold: Callable[[Table], Table], commits: Sequence[Commit]) -> None:
-        """See ``MergingDestination.merge``."""
+        """Replace rows by their keys, and store commits; see ``MergingDestination.merge``."""
         check_commits(commits, self._application)
         self._make_ready(commits)
         digests = key_digests(keys, self._tables.key)
@@ -155,11 +153,11 @@ class PostgresDestination:
                     ) from error
 
     def rows_below(self, column: str, bound: int) -> Iterator[Table]:
-        """See ``MergingDestination.rows_below``."""
+        """Return the rows whose ``column`` is below ``bound``; see ``MergingDestination.rows_below``."""
         yield from self._selected(f"where {sql_name(column)} < %b", [bound])
 
     def log(self) -> Iterator[LogEntry]:
-        """See ``Destination.log``."""
+        """Return the entries of the log, oldest first; see ``Destination.log``."""
 
         def lines(cursor: Cursor[Any]) -> list[Any]:
             return cursor.execute(f"select step, commit from {self._names.commits} order by step, id").fetchall()
@@ -169,7 +167,7 @@ class PostgresDestination:
             yield LogEntry.from_json(str(step), f'{{"commits":[{",".join(text for _, text in entries)}]}}')
 
     def fenced_shards(self) -> list[str]:
-        """See ``Fences.fenced_shards``."""
+        """Return the shards whose earlier owners are refused; see ``Fences.fenced_shards``."""
 
         def lines(cursor: Cursor[Any]) -> list[Any]:
             query = f"select shard from {self._names.shards} where application = %b and commit is not null"
@@ -179,7 +177,7 @@ class PostgresDestination:
         return [shard for (shard,) in found]
 
     def rows(self, shards: Sequence[str] | None = None) -> Iterator[Table]:
-        """See ``Destination.rows``."""
+        """Return the stored rows of ``shards``; see ``Destination.rows``."""
         if shards is None:
             yield from self._selected("", None)
         else:
@@ -192,7 +190,7 @@ class PostgresDestination:
         query = self._query(columns)
         if values is not None:
             query = f"{query.replace('%', '%%')} {condition}"
-        # Use another handle, because the caller may commit with this handle between two parts.
+        # Another connection is needed, because the caller may commit with this handle before the reading is complete.
         reader = self._session.another()
         try:
             with reader.reading("streamclient_rows") as cursor:
@@ -205,11 +203,11 @@ class PostgresDestination:
             reader.close()
 
     def close(self) -> None:
-        """See ``Destination.close``."""
+        """Release connections; see ``Destination.close``."""
         self._session.close()
 
     def another(self) -> PostgresDestination:
-        """Return a further handle over the same table, for another thread."""
+        """Return another handle over the same table; see ``MergingDestination.another``."""
         made = copy(self)
         made._session, made._tables = self._session.another(), copy(self._tables)
         return made
@@ -221,7 +219,7 @@ class PostgresDestination:
         return self._tables.names
 
     def _asked(self, work: Callable[[Cursor[Any]], Answer], kind: str = "") -> Answer:
-        """Do work in a transaction. If tables that were seen are not found by the server, report them as gone."""
+        """Do ``work`` in a transaction; raise the error of ``gone`` if tables that this handle has seen are missing."""
         try:
             return self._session.retrying(work, kind)
         except DependencyException as error:
@@ -235,7 +233,7 @@ class PostgresDestination:
     def _look(
         self, cursor: Cursor[Any], digests: Sequence[bytes], commits: Sequence[Commit], tries: Iterator[int]
     ) -> tuple[Table, _Replaced] | None:
-        """Return the rows with the keys of ``digests``, without a lock; ``None`` if the commits are already stored."""
+        """Read the rows with the key digests ``digests``, without a lock; return ``None`` if ``commits`` are stored."""
         if self._is_stored(cursor, commits, "", is_repeated=next(tries) > 0):
             return None
         columns = self._columns(cursor).schema
@@ -251,10 +249,10 @@ class PostgresDestination:
         return table_of([line[2:] for line in found], columns), _Replaced(digests, seen)
 
     def _remove(self, cursor: Cursor[Any], replaced: _Replaced) -> None:
-        """Remove the rows that a merge has read, if they are unchanged."""
-        # Only one merge may run at a time. If another merge removed a row and added it again meanwhile, this merge
-        # would not find the row by its key: a statement that waits looks at the rows that existed when the statement
-        # began.
+        """Delete the rows that a merge has read; raise an error if another writer has changed them meanwhile."""
+        # This lock lets only one merge delete and insert at a time. Without it, the DELETE below could wait for another
+        # merge that deletes a row and inserts it again. It would miss the new row, because a statement sees only rows
+        # that existed when it began.
         cursor.execute("select pg_advisory_xact_lock(hashtext(%b))", (self._names.rows,))
         key = quoted(DIGEST)
         cursor.execute(
@@ -267,7 +265,7 @@ class PostgresDestination:
             raise _OthersWereQuickerError
 
     def _refuse_kept(self, cursor: Cursor[Any], replaced: _Replaced) -> None:
-        """Raise an error if these rows still exist: unchanged, or made again by this very transaction."""
+        """Raise an error if a trigger or rule has kept or restored rows that this merge has deleted."""
         cursor.execute(
             f"select {quoted(DIGEST)}, xmin::text, xmin::text::bigint = txid_current() & 4294967295 "
             f"from {self._names.rows} where {quoted(DIGEST)} = any(%b::bytea[])",
@@ -281,7 +279,7 @@ class PostgresDestination:
             )
 
     def _others_rules(self, cursor: Cursor[Any], what: str, event: int) -> DependencyException:
-        """Return a refusal that names the triggers and rules for ``event``, a bit in the catalogue of triggers."""
+        """Make an error that names the table's triggers and rules for ``event``, a bit of ``pg_trigger.tgtype``."""
         rule = {4: "3", 8: "4"}[event]
         cursor.execute(
             "select tgname::text from pg_trigger "
@@ -291,20 +289,20 @@ class PostgresDestination:
         )
         names = ", ".join(name for (name,) in cursor.fetchall()) or "which this role cannot see"
         return DependencyException(
-            f"{what}, in {self._names.rows}: a trigger or a rule ({names}) changes what is written, which breaks "
-            "exactly-once; remove it, and mark or leave out rows in a table of your own",
+            f"{what}, in {self._names.rows}: a trigger or a rule ({names}) changes the rows that are written, which "
+            "breaks exactly-once; remove it, and mark or leave out rows in a table of your own",
             kind=ErrorKind.PERMANENT,
         )
 
     def _looking(self, work: Callable[[Cursor[Any]], Answer]) -> Answer | None:
-        """Return the result of work that reads the tables; ``None`` while they do not exist."""
+        """Return the result of ``work``, which reads the tables; ``None`` if the tables do not exist yet."""
         return self._asked(lambda cursor: work(cursor) if self._tables.are_there(cursor) else None)
 
     def _make_ready(self, commits: Sequence[Commit]) -> None:
-        """Prepare the tables before the first write."""
+        """Create missing tables and renew digests of earlier versions, before the first write of this handle."""
         if not self._is_ready:
             if not self._asked(self._tables.are_there):
-                is_stored({}, commits)  # refuse wrong commits before tables are made without them
+                is_stored({}, commits)  # wrong commits must not create tables
             self._asked(self._tables.create)
             self._tables.is_seen = True
             if self._tables.has_former_digests:
@@ -348,18 +346,18 @@ class PostgresDestination:
         )
 
     def _insist(self, change: Callable[[Cursor[Any]], bool], failure: str) -> None:
-        """Change a table in many short transactions. After a single long one, all users would wait for a slow reader.
+        """Try ``change`` until it returns ``True``, each time in a short transaction that blocks other users briefly.
 
         Raises:
-            DependencyException: others use the table for longer than an answer may take.
+            DependencyException: other users have blocked the change for ``answer_seconds``.
         """
         deadline, pauses = time.monotonic() + self._answer_seconds, chain(_PAUSES, repeat(_PAUSES[-1]))
         while not self._asked(change):
             pause = next(pauses)
             if time.monotonic() + pause >= deadline:
                 raise DependencyException(
-                    f"{failure} within {self._answer_seconds:g} s, as others use the table for longer: a "
-                    "transaction that has read the table blocks its change until the transaction ends",
+                    f"{failure} within {self._answer_seconds:g} s, because others use the table for longer: a "
+                    "transaction that has read the table blocks a change of the table until the transaction ends",
                     kind=ErrorKind.TRANSIENT,
                 )
             time.sleep(pause)
@@ -375,13 +373,13 @@ class PostgresDestination:
     ) -> None:
         rows, columns = self._fitted(cursor, rows)
         if self._new(rows, columns):
-            # Check this first, so that a refused writer leaves no columns.
+            # This check comes first, so that a writer that is refused adds no columns.
             if self._is_stored(cursor, commits, "", is_repeated=is_repeated):
                 return
             raise _ColumnsAreMissingError(self._new(rows, columns))
         self._copy(cursor, rows)
-        # Use one statement for all shards, here and below: with an answer for each shard, waiting would take most of
-        # the commit's time. The first commit of a shard needs a row that it can lock.
+        # The first commit of a shard needs a row that it can lock. Each statement here is for all shards: with one
+        # statement per shard, the commit would spend most of its time waiting for the server.
         cursor.execute(
             f"insert into {self._names.shards} (application, shard) select %b, unnest(%b::text[]) "
             "on conflict do nothing",
@@ -392,7 +390,7 @@ class PostgresDestination:
         if replaced is not None:
             self._remove(cursor, replaced)
         self._insert(cursor, rows)
-        # This comes after the lock, so that the steps of a shard are in order.
+        # The step number is taken after the lock, so that the step numbers of a shard ascend.
         cursor.execute("select nextval(pg_get_serial_sequence(%b, 'id'))", (self._names.commits,))
         (step,) = cursor.fetchone() or (None,)
         shards, texts = [commit.shard for commit in commits], [commit.to_json() for commit in commits]
@@ -417,7 +415,7 @@ class PostgresDestination:
         )
 
     def _is_stored(self, cursor: Cursor[Any], commits: Sequence[Commit], lock: str, *, is_repeated: bool) -> bool:
-        """Decide as ``is_stored``; commits of an unanswered try count even if a successor has followed them."""
+        """Return whether ``commits`` are stored. If ``is_repeated``, also search the commits before the last ones."""
         shards = [commit.shard for commit in commits]
         try:
             return is_stored(self._lasts(cursor, shards, lock), commits)
@@ -435,7 +433,7 @@ class PostgresDestination:
             raise
 
     def _fitted(self, cursor: Cursor[Any], rows: Table) -> tuple[Table, TableColumns]:
-        """Return the rows in the form that COPY takes, and the columns that exist."""
+        """Prepare ``rows`` for the copy into the table; return them, and the columns that the table has now."""
         columns = self._columns(cursor)
         fitted = without_unfit(check_fit(rows, columns.schema, self._names.rows), columns)
         if self._tables.key:
@@ -447,7 +445,7 @@ class PostgresDestination:
         return [field for field in rows.schema if field.name not in {*columns.schema.names, KEY}]
 
     def _copy(self, cursor: Cursor[Any], rows: Table) -> None:
-        """Copy the rows into a temporary table, which only this transaction sees."""
+        """Copy ``rows`` into a new temporary table of this transaction."""
         if not rows.num_rows:
             return
         kinds = [(field.name, sql_type(field.type)) for field in rows.schema]
@@ -455,18 +453,18 @@ class PostgresDestination:
         cursor.execute(f"create temporary table {_COPIED} ({columns}) on commit drop")
         values = [python_values(rows.column(field.name), field) for field in rows.schema]
         with cursor.copy(f"copy pg_temp.{_COPIED} from stdin (format binary)") as copying:
-            # For the server, a JSON document consists of the bytes of its text.
+            # In the binary format, PostgreSQL represents JSON as text.
             copying.set_types([kind.replace("json", "text") for _, kind in kinds])
             for line in zip(*values, strict=True):
                 copying.write_row(line)
 
     def _insert(self, cursor: Cursor[Any], rows: Table) -> None:
-        """Move the copied rows into the table."""
+        """Insert the rows of the temporary table, which are ``rows``, into the destination's table."""
         columns = self._columns(cursor)
-        # Another writer may have added columns since the rows were copied.
+        # Another writer may have added columns after the rows were copied.
         check_fit(rows, columns.schema, self._names.rows)
         if new := self._new(rows, columns):
-            raise _ColumnsAreMissingError(new)  # or another user has removed some columns
+            raise _ColumnsAreMissingError(new)  # another user may have removed columns meanwhile
         if rows.num_rows:
             names = ", ".join(map(sql_name, rows.column_names))
             digest = KEY if self._tables.key else ""
@@ -479,20 +477,21 @@ class PostgresDestination:
 
 @frozen
 class _Replaced:
-    """The rows that a merge replaces."""
+    """The rows that a merge has read and is about to replace."""
 
     digests: Sequence[bytes]
-    """The digests of the keys."""
+    """The digests of all keys of the merge, including keys without a row."""
     seen: frozenset[tuple[bytes, str]]
-    """The rows that the merge read, each with the transaction that wrote it. A later change has another transaction."""
+    """The rows that the merge has read, each as the digest of its key and the id of the transaction that wrote it. If
+    another writer changes the row later, this id differs."""
 
 
 class _OthersWereQuickerError(Exception):
-    """The rows that a merge has read were changed by others since."""
+    """Another writer has changed rows after the merge had read them, so the merge must read them again."""
 
 
 class _ColumnsAreMissingError(Exception):
-    """Rows have columns that the table does not have."""
+    """The rows to store have columns (``fields``) that the table lacks."""
 
     def __init__(self, fields: Sequence[Field]) -> None:
         super().__init__(fields)

@@ -1,22 +1,23 @@
-"""The digests by which PostgreSQL finds rows by their key, and the renewal of the digests of earlier versions.
+"""The key digests by which PostgreSQL finds rows, and the renewal of digests that earlier versions stored.
 
-An index takes neither NUL nor long texts, so rows have a digest of their key: the SHA-256 of ``streamclient-key-1`` and
-a line feed, followed by the values as ``column_types.encoded`` writes them, in the order of the key.
+An index of PostgreSQL takes neither NUL nor long texts. So each row has a digest of its key in the column
+``_key_digest``. The digest is the SHA-256 of ``streamclient-key-1``, a line feed, and the key's values as
+``column_types.encoded`` writes them.
 
-Earlier versions stored the digest of Python's ``repr``, in the column ``_key``. Such a digest depends on the
-interpreter: another Python does not find the row, and stores its key a second time. So every such digest is replaced
-before the first write, by a digest of the key columns:
+Earlier versions of this package stored a digest of Python's ``repr`` of the key, in the column ``_key``. This digest
+depends on the version of Python. Under another version, a worker does not find the row, and stores its key a second
+time. So before its first write, a worker replaces all such digests:
 
-1. ``_key`` is renamed and the new column is added. From then on PostgreSQL refuses workers of an earlier version, as
-   ``_key`` does not exist. So nothing is written until all digests are renewed.
-2. Rows get their new digest in pieces, one transaction each, in the order of the former digests. Rows without a new
-   digest are still to be done. So if a process is killed, another process continues, and several processes may share
-   the work.
-3. An index is made, the new column becomes the primary key, and the former column is removed. The new column is then
-   declared NOT NULL, which marks the renewal as complete.
+1. The worker renames the column ``_key``, and adds ``_key_digest``. Writes of workers of an earlier version now fail,
+   because ``_key`` does not exist. So no row is written until all digests are renewed.
+2. The worker gives new digests to the rows in pieces, with one transaction for each piece, in the order of the former
+   digests. A row without a new digest is still to be done. So another process can continue after a killed one, and
+   several processes can share the work.
+3. The worker creates an index over the new column, makes the new column the primary key, and removes the former column.
+   The new column is then NOT NULL, which marks the renewal as complete.
 
-If a key is stored twice already, both rows stay, because it is unknown which row is right. The index is then not
-unique, and the next change of a key that is stored twice makes the mirror read the row from the source again.
+If two rows have one key, both stay, because it is unknown which row is right. The index is then not unique. At the next
+change of such a key, the mirror reads the row from the source table again.
 """
 
 from __future__ import annotations
@@ -43,14 +44,14 @@ _log = logs.logger(__name__)
 _TITLE = b"streamclient-key-1\n"
 
 PIECE_ROWS = 5_000
-"""The number of rows whose digests one transaction renews. Such a transaction takes a fraction of a second, so a
-failure loses little work."""
+"""The number of rows whose digests one transaction renews. It takes a fraction of a second, so a failure loses little
+work."""
 
 _former, _digest = quoted(FORMER_DIGEST), quoted(DIGEST)
 
 
 def key_digests(rows: Table, key: Sequence[str]) -> list[bytes]:
-    """Return the digest of each row's key; an empty list without a key."""
+    """Return the digest of the key of each row, in the order of ``rows``; an empty list if ``key`` is empty."""
     values = [rows.column(name).to_pylist() for name in key]
     return list(map(_digest_of, zip(*values, strict=True))) if key else []
 
@@ -60,19 +61,25 @@ def _digest_of(key: Sequence[Any]) -> bytes:
 
 
 class DigestRenewal:
-    """The steps that replace a table's digests by digests of this version. Each step is one transaction."""
+    """The steps that replace a table's digests of an earlier version.
+
+    Each public method is one step, in one transaction.
+    """
 
     def __init__(self, tables: PostgresTables) -> None:
         self._tables = tables
         self._rows = tables.names.rows
         self._after = b""
-        """The last former digest whose row is done."""
+        """The former digest of the last row whose digest this object has renewed."""
 
     def begin(self, cursor: Cursor[Any]) -> bool:
-        """Refuse workers of earlier versions from now on. Return ``False`` if other users block that at the moment."""
+        """Rename ``_key`` and add ``_key_digest``; return ``False`` if other users of the table block this now.
+
+        Afterwards, the writes of workers of earlier versions fail.
+        """
         self._lock(cursor)
         if KEY not in self._tables.key_columns(cursor):
-            return True  # another process has begun
+            return True  # another process has done this step
         _log.warning(
             "renewing the digests of the keys of %s; workers of earlier versions are refused from now on", self._rows
         )
@@ -83,7 +90,7 @@ class DigestRenewal:
         )
 
     def renew_piece(self, cursor: Cursor[Any]) -> bool:
-        """Renew the digests of the next rows; return ``False`` if no row is left."""
+        """Renew the digests of the next ``PIECE_ROWS`` rows; return ``False`` if no row is left."""
         self._lock(cursor)
         if self._is_done(cursor):
             return False
@@ -111,7 +118,7 @@ class DigestRenewal:
         return True
 
     def make_index(self, cursor: Cursor[Any]) -> None:
-        """Create an index over the new digests. It is unique if no digest occurs twice."""
+        """Create an index over the new digests. Make it unique, unless a digest occurs twice."""
         self._lock(cursor)
         if self._is_done(cursor) or self._index(cursor) is not None:
             return
@@ -122,15 +129,16 @@ class DigestRenewal:
         except psycopg.errors.UniqueViolation:
             cursor.execute(f"create index on {self._rows} ({_digest})")
             _log.warning(
-                "%s has keys more than once, left by an earlier version under another Python: such a row is read from "
-                "the source again at its next change; a comparison of the mirror with its table names all of them",
+                "%s has keys more than once, because an earlier version stored them under another version of Python. "
+                "Such a row is read from the source again at its next change. To list all such keys, compare the "
+                "mirror with its table",
                 self._rows,
             )
 
     def finish(self, cursor: Cursor[Any]) -> bool:
-        """Switch to the new digests and remove the former digests.
+        """Make ``_key_digest`` the primary key, and remove the former column.
 
-        Return ``False`` if other users block that at the moment.
+        Return ``False`` if other users of the table block this now.
         """
         self._lock(cursor)
         index = self._index(cursor)
@@ -144,7 +152,7 @@ class DigestRenewal:
             with cursor.connection.transaction():
                 return altered(cursor, f"alter table {rows} drop column {_former}", f"alter table {rows} {goes_by}")
         except psycopg.errors.DependentObjectsStillExist:
-            # If a view of another user needs the former column, the column stays, and is empty in new rows.
+            # A view of another user needs the former column. So the column stays, and is null in new rows.
             return altered(
                 cursor,
                 f"alter table {rows} drop constraint {quoted(self._primary_key(cursor))}",
@@ -153,14 +161,14 @@ class DigestRenewal:
             )
 
     def _lock(self, cursor: Cursor[Any]) -> None:
-        """Let only one process work at a time, and no merge meanwhile."""
+        """Exclude other processes that renew digests of this table or merge rows, until the transaction ends."""
         cursor.execute("select pg_advisory_xact_lock(hashtext(%b))", (self._rows,))
 
     def _is_done(self, cursor: Cursor[Any]) -> bool:
         return self._tables.key_columns(cursor).get(DIGEST, False)
 
     def _index(self, cursor: Cursor[Any]) -> tuple[str, bool] | None:
-        """Return the name of the index over the new digests, and whether it is unique."""
+        """Return the name of the index over ``_key_digest``, and whether it is unique; ``None`` without an index."""
         cursor.execute(
             "select relname::text, indisunique from pg_index join pg_class on pg_class.oid = indexrelid "
             "join pg_attribute on attrelid = indrelid and attnum = indkey[0] "
@@ -184,10 +192,10 @@ def renew_digests(
     asked: Callable[[Callable[[Cursor[Any]], Any], str], Any],
     insist: Callable[[Callable[[Cursor[Any]], bool], str], None],
 ) -> None:
-    """Renew the digests of a table, beginning after the last step that was completed.
+    """Renew the digests of a table, from the first step that no process has completed.
 
-    ``asked`` does work of a given kind in a transaction. ``insist`` repeats work until the work reports success or the
-    time is over.
+    ``asked(work, kind)`` does ``work`` in a transaction. ``insist(work, failure)`` repeats ``work`` until ``work``
+    returns ``True``, and raises an error if this takes too long.
     """
     renewal = DigestRenewal(tables)
     insist(renewal.begin, f"the digests of {tables.names.rows} could not be renewed")
@@ -199,7 +207,7 @@ def renew_digests(
 
 
 def _stored_keys(rows: Table, key: Sequence[str]) -> list[tuple[Any, ...]]:
-    """Return the keys of rows as they are stored: a text may be in the map of unfit values instead of its column."""
+    """Return the keys of stored rows. A value that does not fit its key column is taken from the map ``_unfit``."""
     columns = [rows.column(name).to_pylist() if name in rows.column_names else [None] * rows.num_rows for name in key]
     beside = rows.column(UNFIT).to_pylist() if UNFIT in rows.column_names else [None] * rows.num_rows
     found = []

@@ -1,4 +1,4 @@
-"""Rows as PostgreSQL holds them: column names and types, conversion of values, and values that no column can hold."""
+"""The rows in PostgreSQL: names and types of columns, the conversion of values, and values that no column can hold."""
 
 from __future__ import annotations
 
@@ -19,27 +19,28 @@ if TYPE_CHECKING:
     from pyarrow import Array, DataType, Field, Schema, Table
 
 NAME_BYTES_MAX = 63
-"""The largest length of a name in bytes. PostgreSQL truncates longer names, so two columns could become one."""
+"""The largest length of a column's name, in bytes. PostgreSQL truncates longer names, so two different names could
+become equal."""
 
 SYSTEM_COLUMNS = frozenset({"ctid", "tableoid", "xmin", "xmax", "cmin", "cmax"})
-"""Columns that every table has. No other column may have such a name, so ``sql_name`` renames a column of the rows that
-has."""
+"""The columns that PostgreSQL adds to every table. A column of rows with such a name is renamed by ``sql_name``."""
 
 COLUMNS_MAX = 400
-"""The number of source columns that become columns of the table. Values of further columns are kept in ``_unfit``, with
-their types, and so are texts and bytes that do not fit in the row's page (``_PAGE_BYTES``)."""
+"""The largest number of columns of the source table that become columns of the destination's table. The map ``_unfit``
+keeps the values of further columns, with their types."""
 
 _PAGE_BYTES = 8_160
-"""The number of bytes that a row may take in a page of 8 KiB, its header included."""
+"""The largest size, in bytes, of a row with its header. A row must fit in one page of 8 KiB."""
 
 _HEADER_BYTES = 23
-"""The number of bytes of a row's header, without the bits for the columns."""
+"""The size, in bytes, of a row's header without the bitmap of null columns."""
 
 _KEPT_BYTES = 24
-"""The size from which on PostgreSQL moves a value out of the page. Such a value leaves fewer bytes in the page."""
+"""The largest size, in bytes, of a text or bytes value in the row's page. PostgreSQL can move a larger value out of the
+page and keep a pointer."""
 
 _NUMBER_BYTES = 15
-"""The number of bytes of a number or a time: 8, and 7 of padding if it follows a text."""
+"""The largest size, in bytes, of a number or a time in the row's page: 8, and up to 7 bytes of padding before it."""
 
 _SQL_TYPES = {
     "int64": "bigint",
@@ -53,7 +54,8 @@ _SQL_TYPES = {
     "date32[day]": "date",
     "timestamp[us, tz=UTC]": "timestamptz",
 }
-"""SQL types by the name of the Arrow type. Other types are refused, except those of the added columns."""
+"""The SQL type for columns of each Arrow type, by the Arrow type's name. Columns of other Arrow types are refused,
+except the columns in ``ADDED``."""
 
 CATALOGUE_TYPES = {
     "int8": "bigint",
@@ -68,7 +70,7 @@ CATALOGUE_TYPES = {
     "timestamptz": "timestamptz",
     "json": "json",
 }
-"""The SQL types of this package by their names in PostgreSQL's catalogue."""
+"""The SQL name of each type, by the type's name in PostgreSQL's catalogue. This package uses no other types."""
 
 _WIDER = {
     "smallint": ("int4", "int8", "numeric"),
@@ -77,45 +79,46 @@ _WIDER = {
     "real": ("float8",),
     "text": ("varchar",),
 }
-"""For some SQL types of this package: the wider types that take all of their values and return them unchanged."""
+"""The wider types that hold all values of an SQL type unchanged, by this SQL type. The wider types have their names
+from PostgreSQL's catalogue."""
 
 _DIGITS = 19
-"""The number of digits of the longest whole number."""
+"""The number of decimal digits of the largest 64-bit integer, which a wider ``numeric`` column must hold."""
 
 
 DIGEST = "_key_digest"
-"""The column with the digest of a row's key; see ``postgres_digests``."""
+"""The name of the column with the digest of a row's key; see ``postgres_digests``."""
 
 FORMER_DIGEST = "_key_former"
-"""The name that the column ``_key`` of earlier versions gets while digests are renewed."""
+"""The name to which the column ``_key`` of earlier versions is renamed while its digests are renewed."""
 
 _TAKEN = SYSTEM_COLUMNS | {DIGEST, FORMER_DIGEST}
-"""Names that columns of the rows cannot have in the table."""
+"""The names in the table that no column of rows may have. ``column_name`` adds a mark to such a name."""
 
 
 def quoted(name: str) -> str:
-    """Return a name quoted for a statement."""
+    """Return ``name`` as a quoted identifier for SQL."""
     return '"' + name.replace('"', '""') + '"'
 
 
 def column_name(name: str) -> str:
-    """Return the name of the table column for the rows' column ``name``."""
+    """Return the name in PostgreSQL of the rows' column ``name``. It has a mark if ``name`` is in ``_TAKEN``."""
     return marked(name) if name in _TAKEN else name
 
 
 def sql_name(name: str) -> str:
-    """Return the name of the table column for the rows' column ``name``, quoted for a statement."""
+    """Return ``column_name`` of the rows' column ``name``, quoted for SQL."""
     return quoted(column_name(name))
 
 
 def arrow_name(column: str) -> str:
-    """Return the name of the rows' column for a column of the table."""
+    """Return the rows' name of the column ``column`` in PostgreSQL; the reverse of ``column_name``."""
     name = original_name(column)
     return name if name in _TAKEN else column
 
 
 def sql_type(kind: DataType) -> str:
-    """Return the SQL type for values of ``kind``. Raise ``ConfigurationError`` if PostgreSQL has no such type."""
+    """Return the SQL type of a column for the Arrow type ``kind``; raise ``ConfigurationError`` without one."""
     found = _SQL_TYPES.get(str(kind))
     if found is None:
         if kind in added_types().values():
@@ -125,9 +128,9 @@ def sql_type(kind: DataType) -> str:
 
 
 def arrow_type(name: str, sql: str) -> DataType:
-    """Return the type of the rows' values for a column of the table.
+    """Return the Arrow type of the rows' column ``name``, which has the SQL type ``sql`` in PostgreSQL.
 
-    Raise ``ConfigurationError`` if rows never have such a type.
+    Raise ``ConfigurationError`` if this package never makes a column of such a type.
     """
     if sql == "json" and name in ADDED:
         return added_types()[name]
@@ -135,17 +138,20 @@ def arrow_type(name: str, sql: str) -> DataType:
     if arrow is None:
         raise ConfigurationError(f"column {name!r} is {sql}, which rows of this package never have: use another table")
     pa = pyarrow()
-    stamp = pa.timestamp("us", tz="UTC")  # the only one of these types that has no alias
+    stamp = pa.timestamp("us", tz="UTC")  # the only Arrow type in _SQL_TYPES without an alias
     return stamp if arrow == str(stamp) else pa.type_for_alias(arrow)
 
 
 def is_own_type(name: str, sql: str) -> bool:
-    """Return whether rows have values of type ``sql`` in a column of this name."""
+    """Return whether this package makes columns with the name ``name`` and the SQL type ``sql``."""
     return name in ADDED if sql == "json" else sql in _SQL_TYPES.values()
 
 
 def takes(sql: str, type_name: str, modifier: int) -> bool:
-    """Return whether a column of catalogue type ``type_name`` takes all values of the SQL type ``sql``."""
+    """Return whether a column that a user has widened from ``sql`` to ``type_name`` still holds all values of ``sql``.
+
+    ``type_name`` is the name of the type in PostgreSQL's catalogue, and ``modifier`` its precision and scale.
+    """
     if type_name not in _WIDER.get(sql, ()):
         return False
     if modifier == -1:
@@ -156,21 +162,21 @@ def takes(sql: str, type_name: str, modifier: int) -> bool:
 
 @frozen
 class TableColumns:
-    """The columns of a table that this package wrote."""
+    """The columns of a destination's table: those of this package, and those that other programs added."""
 
     schema: Schema
-    """This package's columns, by the names that rows have for them."""
+    """The columns of this package, by the names that they have in rows."""
     others: frozenset[str] = frozenset()
-    """The names of columns of other programs."""
+    """The names of the columns that other programs added."""
     width: int = 0
-    """The number of columns that the table has ever had."""
+    """The number of columns that the table has ever had, including dropped columns."""
 
 
 def python_values(column: Any, field: Field) -> list[Any]:
-    """Return a column's values in the form that psycopg copies.
+    """Convert the values of an Arrow column to Python values that psycopg can copy.
 
     Raises:
-        UnfitValueError: a date or a time is outside the years that Python knows.
+        UnfitValueError: a date or a time is outside the years 1 to 9999.
     """
     try:
         values: list[Any] = column.to_pylist()
@@ -181,12 +187,16 @@ def python_values(column: Any, field: Field) -> list[Any]:
         ) from error
     if sql_type(field.type) != "json":
         return values
-    # Most lists and maps are empty, and need no encoder.
+    # The JSON encoder is not called for empty lists and maps, because most of them are empty.
     return [None if value is None else json.dumps(value) if value else "[]" for value in values]
 
 
 def table_of(lines: Sequence[Sequence[Any]], columns: Schema) -> Table:
-    """Return selected rows with these columns; raise ``CodecError`` for a value that no commit stores."""
+    """Convert ``lines``, rows that psycopg has selected, to an Arrow table with ``columns``.
+
+    Raises:
+        CodecError: a value cannot come from a commit of this package, so another program has altered it.
+    """
     pa = pyarrow()
     if not lines:
         return columns.empty_table()
@@ -208,14 +218,14 @@ def _arrow_value(value: Any, kind: DataType) -> Any:
         if value != value.to_integral_value():
             raise ValueError(f"{value} in a column of whole numbers")
         return int(value)
-    # JSON has a list where a map has pairs.
+    # JSON has a map as a list of pairs, and each pair is a list.
     if value is not None and pyarrow().types.is_map(kind):
         return [tuple(pair) for pair in value]
     return value
 
 
 def check_key_names(columns: Sequence[str]) -> None:
-    """Refuse a key that no column can hold: rows could not be found by it.
+    """Refuse key columns whose names PostgreSQL would truncate, because rows could not be found by such a key.
 
     Raises:
         ConfigurationError: a name is too long.
@@ -229,7 +239,7 @@ def check_key_names(columns: Sequence[str]) -> None:
 
 
 def without_unfit(rows: Table, columns: TableColumns) -> Table:
-    """Return the rows, with values that PostgreSQL cannot hold in a column moved to the map of unfit values."""
+    """Move values that PostgreSQL cannot hold in a column into the map ``_unfit``, and return the changed rows."""
     pa = pyarrow()
     known = set(columns.schema.names)
     own = [name for name in known if name not in ADDED]
@@ -256,9 +266,9 @@ def without_unfit(rows: Table, columns: TableColumns) -> Table:
 
 
 def _within_page(rows: Table, columns: TableColumns) -> Table:
-    """Move texts and bytes to the map, beginning with the last column, until the rest of the row fits in a page."""
+    """Move texts and bytes into the map ``_unfit``, from the last column back, until each row fits in a page."""
     fresh = [name for name in rows.column_names if name not in columns.schema.names]
-    # The digest of a key is not yet a column of the rows, and the map of unfit values may be empty.
+    # Two columns are always counted, although the rows may lack them: the digest of the key, and the map ``_unfit``.
     header = _HEADER_BYTES + -(-(columns.width + len(fresh) + 1) // 8) + 8
     room = _PAGE_BYTES - header - _KEPT_BYTES * (2 + len(columns.others))
     if _KEPT_BYTES * rows.num_columns <= room:

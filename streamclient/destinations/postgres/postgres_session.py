@@ -1,15 +1,16 @@
-"""A connection to PostgreSQL whose values and transactions do not depend on settings of the server.
+"""Transactions in PostgreSQL whose values do not depend on settings of the server.
 
-A server, a database or a role may have its own defaults. With another isolation, a transaction does not see a column
-that another transaction has just added, and casts the value. Another encoding, or a text form of numbers and times, may
-lose digits or letters. None of these defaults may change the stored values. A pool may give the connection to other
-clients after each transaction, and use another connection for the next transaction. So a transaction leaves nothing on
-its connection, not even a prepared statement.
+A server, a database or a role may have settings that would change the stored values. With a stricter isolation, a
+transaction does not see a column that another transaction has just added, and casts the value. With another encoding,
+or with numbers and times in text form, digits or letters may be lost. So the connection overrides these settings.
 
-Each statement has two limits: the server's and, a little later, the client's, because a connection may fall silent. If
-the server ends a statement at its limit, the statement gets twice the time on the next call. A batch that was promised
-cannot become smaller, and without more time it would never be stored. A statement that reads all rows may take up to an
-hour; it waits for locks no longer than other statements do.
+A connection pool may serve each transaction by another connection. So a transaction leaves nothing on its connection,
+not even a prepared statement.
+
+Each statement has two time limits: a limit of the server, and a slightly longer limit of the client, because a
+connection may become silent. If the server ends a statement at its limit, the limit for this kind of statement is
+doubled for the next call. Otherwise a large batch would never be stored, because a batch that was prepared cannot be
+made smaller. A statement that reads all rows may take up to an hour, but it waits for a lock no longer than others.
 """
 
 from __future__ import annotations
@@ -28,41 +29,43 @@ if TYPE_CHECKING:
 Answer = TypeVar("Answer")
 
 _SERVER_MIN = 120_000
-"""Version 12, the oldest supported one when this was written."""
+"""The oldest supported version of PostgreSQL, which is 12, as the number that the server reports for it."""
 
 _PAUSE_SECONDS = 0.1
 
 _TIMEOUT_MAX = 2**31 - 1
-"""The largest limit, in milliseconds, that the server accepts. The operating system waits for a connection at most as
-long."""
+"""The largest time limit that the server accepts, in milliseconds. It also bounds the wait for a connection."""
 
 _STATEMENT_SECONDS_MAX = 600.0
-"""The largest limit of a statement. No mirror waits longer for a commit."""
+"""The largest time limit of a statement after doubling, in seconds. No mirror waits longer for a commit."""
 
 _LOCK_SHARE = 0.9
-"""The share of a statement's limit for which the statement may wait for a lock. It is below 1, so that the error after
-a longer wait names the lock as the reason."""
+"""The part of ``answer_seconds`` for which a statement may wait for a lock. It is below 1, so that a long wait ends by
+the limit for locks, and the error names the lock as the reason."""
 
 _READING_SECONDS_MAX = 3_600.0
-"""The longest time, in seconds, of a statement that reads all rows: a server that works for longer will not finish."""
+"""The time limit, in seconds, of a statement that reads all rows."""
 
 _IDLE_SECONDS_MAX = 7_200
-"""The largest time in seconds after which TCP probes a silent connection: Linux itself probes after this time. Far
-larger numbers are refused."""
+"""The largest value, in seconds, for the idle time after which TCP probes a connection. It is the default of Linux,
+which refuses far larger values."""
 
 
 class PostgresSession:
-    """Transactions on one connection, which is opened on demand. Used by one thread at a time."""
+    """A connection to PostgreSQL that is opened when needed, for one transaction after the other.
+
+    Only one thread at a time may use it.
+    """
 
     def __init__(self, conninfo: str, answer_seconds: float) -> None:
         self._conninfo = conninfo
         self._answer_seconds = answer_seconds
         self._connection: Any = None
         self._limits: dict[str, float] = {}
-        """Limits of statements by the kind of work, for the kinds whose limit is not ``answer_seconds``."""
+        """The doubled time limits of statements in seconds, by the kind of their work."""
 
     def another(self) -> PostgresSession:
-        """Return another connection with the same settings."""
+        """Return a new session with the same settings, and without an open connection."""
         return PostgresSession(self._conninfo, self._answer_seconds)
 
     def close(self) -> None:
@@ -72,10 +75,10 @@ class PostgresSession:
             connection.close()
 
     def connection(self) -> Connection[Any]:
-        """Return the connection. Request values of rows in binary, because no setting changes the binary form.
+        """Return the open connection, or open a new one.
 
-        Send parameters in binary, too: a setting decides how a text is read, and could turn a list of bytes into
-        another list.
+        Callers must request rows and send parameters in binary form, because the form of texts depends on settings of
+        the server.
         """
         if self._connection is None or self._connection.closed:
             psycopg = load("psycopg", "postgres")
@@ -84,28 +87,28 @@ class PostgresSession:
                 connect_timeout=min(max(2, int(self._answer_seconds)), _TIMEOUT_MAX // 1000),
                 client_encoding="UTF8",
                 prepare_threshold=None,
-                # Use autocommit. Otherwise an open transaction would contain the next transaction, and nothing would be
-                # stored at the end of that.
+                # Without autocommit, each transaction would be nested in an outer one that is never committed.
                 autocommit=True,
                 **_network_limits(self._conninfo, self._answer_seconds),
             )
             made.answer_seconds = self._answer_seconds
-            # Do not use a stricter isolation: a statement must see changes that were committed while the previous
-            # statement waited for a lock.
+            # A statement must see changes that were committed while an earlier statement of the transaction waited for
+            # a lock. So the isolation must not be stricter.
             made.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
             self._connection = made
         connection: Connection[Any] = self._connection
         return connection
 
     def retrying(self, work: Callable[[Cursor[Any]], Answer], kind: str = "") -> Answer:
-        """Do some work in one transaction; retry after an error that breaks the connection or the transaction.
+        """Do ``work`` in one transaction; repeat it after an error that breaks the connection or the transaction.
 
-        Work of one ``kind`` takes about the same time on every call. So if the server ended a statement of one kind,
-        that kind gets more time.
+        Statements of one ``kind`` of work have one time limit. If the server ends a statement at this limit, the limit
+        is doubled for the next call.
 
         Raises:
-            DependencyException: the server refuses, or it does not answer in time and the outcome is unknown.
-            ConfigurationError: the work refuses a setting of the server.
+            DependencyException: the server refuses the work. Or the server does not answer in time, and the outcome is
+                unknown (kind AMBIGUOUS).
+            ConfigurationError: ``work`` has found an unsuitable setting of the server.
         """
         psycopg = load("psycopg", "postgres")
         deadline = time.monotonic() + self._answer_seconds
@@ -116,8 +119,8 @@ class PostgresSession:
                     self._set_limits(cursor, limit)
                     answer = work(cursor)
             except ConfigurationError:
-                # A connection keeps the defaults that server, database and role had when it began. The next connection
-                # gets the present defaults.
+                # A connection keeps the settings that the server had when the connection was opened. After a user has
+                # corrected a setting, only a new connection gets it.
                 self.close()
                 raise
             except psycopg.Error as error:
@@ -130,8 +133,7 @@ class PostgresSession:
                     advice = f"; a statement is given longer the next time, {self._limits[kind]:g} s"
                 if not _is_passing(error):
                     raise refusal(error) from error
-                # The connection may have broken before COMMIT or during it: the next try looks whether the commit is
-                # stored.
+                # The connection may have broken during COMMIT, so ``work`` must check whether its commit is stored.
                 if time.monotonic() + _PAUSE_SECONDS >= deadline:
                     raise DependencyException(
                         f"PostgreSQL gave no answer within {waited:g} s; the last error was: {error}{advice}",
@@ -146,9 +148,10 @@ class PostgresSession:
 
     @contextmanager
     def reading(self, name: str) -> Iterator[Cursor[Any]]:
-        """Yield a cursor of the server. Its statements may take long, as long as the server works on them.
+        """Open a server-side cursor named ``name`` for statements that may take long.
 
-        A wait for a lock is limited. The statement has a limit, too, which no reading should ever reach.
+        The client waits as long as the server works on a statement, up to ``_READING_SECONDS_MAX``. A wait for a lock
+        ends after ``answer_seconds``.
         """
         limits = (str(limit_millis(self._answer_seconds)), str(limit_millis(_READING_SECONDS_MAX)))
         connection = self.connection()
@@ -170,7 +173,7 @@ class PostgresSession:
             ) from error
 
     def _is_at_work(self, process: int) -> bool:
-        """Return whether a process of the server is working, and not waiting for this client to read or to send."""
+        """Return whether the server's process ``process`` works on a statement, and does not wait for the client."""
         query = (
             "select state = 'active' and wait_event_type is distinct from 'Client' from pg_stat_activity where pid = %b"
         )
@@ -183,9 +186,9 @@ class PostgresSession:
             asking.close()
 
     def _set_limits(self, cursor: Cursor[Any], statement_seconds: float) -> None:
-        """Set the limits for this transaction only, as a pool may give the connection to other clients.
+        """Set the server's time limits for this transaction only, because a pool may give the connection to others.
 
-        Without the idle limit a writer that freezes within the transaction would keep the shard from its successor.
+        The limit for idle transactions ends the transaction of a suspended writer, which would keep its shards locked.
         """
         millis = str(limit_millis(self._answer_seconds))
         settings = {
@@ -199,12 +202,13 @@ class PostgresSession:
         cursor.execute(f"select pg_backend_pid(), {calls}", [text for pair in settings.items() for text in pair])
         (process, *_) = cursor.fetchone() or (0,)
         if statement_seconds > self._answer_seconds:
-            # This does not delay the discovery of a silent connection.
+            # After `answer_seconds`, the client asks whether the server still works, so that it notices a silent
+            # connection before the statement's limit.
             self._connection.is_working = lambda: self._is_at_work(process)
 
 
 def _network_limits(conninfo: str, answer_seconds: float) -> dict[str, Any]:
-    """Return the times after which TCP probes the other side, except those that the caller sets."""
+    """Return libpq's options for TCP keepalive and time-outs, except options that ``conninfo`` sets."""
     third = min(max(1, int(answer_seconds / 3)), _IDLE_SECONDS_MAX)
     own = {
         "keepalives_idle": third,
@@ -217,12 +221,12 @@ def _network_limits(conninfo: str, answer_seconds: float) -> dict[str, Any]:
 
 
 def limit_millis(answer_seconds: float) -> int:
-    """Return the limit in milliseconds nearest to a time. It is at least 1, because 0 would mean no limit."""
+    """Convert a time limit to milliseconds for PostgreSQL. The result is at least 1, because 0 would mean no limit."""
     return min(max(1, int(answer_seconds * 1000)), _TIMEOUT_MAX)
 
 
 def refusal(error: Any) -> DependencyException:
-    """Return the exception for a psycopg error after which there is no further try."""
+    """Translate ``error`` of psycopg, after the last try, into the exception for the caller."""
     if _is_passing(error):
         text = f"PostgreSQL broke off: {error}{_advice(error)}"
         return DependencyException(text, kind=ErrorKind.TRANSIENT, code=error.sqlstate)
@@ -230,7 +234,7 @@ def refusal(error: Any) -> DependencyException:
 
 
 def _advice(error: Exception) -> str:
-    """Return the advice for an error that passes once its cause is gone; empty for other errors."""
+    """Return advice on finding the cause of ``error``, for its message. The advice is empty for most errors."""
     errors = load("psycopg", "postgres").errors
     if isinstance(error, errors.LockNotAvailable):
         return "; another session holds a lock that this one needs: pg_blocking_pids and pg_stat_activity name it"
@@ -240,19 +244,19 @@ def _advice(error: Exception) -> str:
 
 
 def _is_passing(error: Exception) -> bool:
-    """Return whether another try may succeed.
+    """Return whether another try may succeed after ``error``.
 
-    The server reports a transaction that it has ended as an internal error.
+    This includes ``InternalError``, by which the server reports that it has ended the transaction.
     """
     psycopg = load("psycopg", "postgres")
     return isinstance(error, psycopg.OperationalError | psycopg.InternalError)
 
 
 def check_conninfo(conninfo: str) -> None:
-    """Refuse a text that libpq cannot read, before any call.
+    """Refuse a connection string that libpq cannot read, before any call of the server.
 
     Raises:
-        ConfigurationError: the text is not a conninfo. libpq's message is left out, as it may quote a secret.
+        ConfigurationError: libpq cannot read the text. libpq's message is not quoted, because it may have a secret.
     """
     psycopg = load("psycopg", "postgres")
     try:
@@ -260,12 +264,12 @@ def check_conninfo(conninfo: str) -> None:
     except psycopg.ProgrammingError:
         raise ConfigurationError(
             "conninfo must be options of PostgreSQL as 'host=... dbname=...' or 'postgresql://USER@HOST/NAME'; "
-            "libpq cannot read the given one"
+            "libpq cannot read the given text"
         ) from None
 
 
 def check_server(cursor: Cursor[Any]) -> None:
-    """Refuse a server on which rows cannot be stored.
+    """Refuse a server that cannot store rows as this package needs.
 
     Raises:
         ConfigurationError: the server is too old, is read-only, or has an encoding other than UTF-8.
@@ -279,5 +283,5 @@ def check_server(cursor: Cursor[Any]) -> None:
         (found,) = cursor.execute("select current_setting(%b)", (name,)).fetchone() or ("",)
         if found != wanted:
             raise ConfigurationError(
-                f"the database has {name}={found}, and rows need {wanted}; the next call checks again"
+                f"the database has {name}={found}, and rows need {wanted}; change this, and the next call checks again"
             )

@@ -1,12 +1,12 @@
-"""The three tables of a destination in PostgreSQL: their schema, their own columns, and changes by other users.
+"""The three tables of a destination in PostgreSQL: their schema, their columns, and the changes of other users.
 
-A name without a schema is looked up once, and then used with the schema in which the tables were found: a search path
-may later lead elsewhere. If tables that were seen once no longer exist, they were moved, renamed or hidden. So tables
-that have their names now must not be used, and no new tables may be created.
+If the name of the table lacks a schema, a handle looks for the tables once, and remembers the schema in which it found
+them, because the search path may change. If the tables no longer exist there, another user has moved, renamed or hidden
+them. The handle then does not use other tables with these names, and does not create them.
 
-``<table>_shards`` also lists the columns of this package, with the types with which they were created, as rows of an
-application that no fleet can have. Other users may add columns, which are ignored. They may also widen this package's
-columns, as long as the columns take its values.
+``<table>_shards`` also has a note for each column that this package has created, with the column's type. The notes are
+rows with an empty application, which no fleet can have. Other users may add columns, which this package ignores. They
+may also widen the types of this package's columns.
 """
 
 from __future__ import annotations
@@ -47,23 +47,23 @@ if TYPE_CHECKING:
 _log = logs.logger(__name__)
 
 _NOTES = ""
-"""The name of the application under which ``<table>_shards`` has notes. No fleet can have an empty name."""
+"""The value of ``application`` in a note of ``<table>_shards``. It is empty, which no fleet's name can be."""
 
 _COLUMN = "column "
-"""The prefix of the name of a column in the notes."""
+"""The prefix of ``shard`` in a note of ``<table>_shards``. The name of the column follows."""
 
 _LOCK_MILLIS = 100
-"""The longest time, in milliseconds, for which adding a column waits for users of the table. Users who come later must
-wait for the earlier users and for the addition."""
+"""The longest time, in milliseconds, for which a change of a table waits until other transactions have finished with
+the table. Meanwhile, all new users of the table wait for the change."""
 
 GONE = frozenset({"42P01", "3F000"})
 """PostgreSQL's error codes for a missing table or schema."""
 
 
 class TableNames:
-    """The names of the three tables, quoted and with their schema.
+    """The names of a destination's three tables, quoted and with their schema.
 
-    ``plain`` has the names as in PostgreSQL's catalogue.
+    ``plain`` has the names without quotes and schema, as in PostgreSQL's catalogue.
     """
 
     def __init__(self, schema: str, table: str) -> None:
@@ -73,15 +73,15 @@ class TableNames:
         self.rows, self.shards, self.commits = (prefix + quoted(name) for name in self.plain)
 
     def within(self, schema: str) -> TableNames:
-        """Return the same names within a schema."""
+        """Return the names of the same tables with ``schema`` as their schema."""
         return TableNames(schema, self.plain[0])
 
     @classmethod
     def of(cls, table: str) -> TableNames:
-        """Return the tables of a name, which may have its schema before it.
+        """Return the names of the three tables for ``table``, the name of the table of rows, perhaps with its schema.
 
         Raises:
-            ConfigurationError: no tables can have such names.
+            ConfigurationError: the name is empty or too long, or has a character that this package cannot use.
         """
         schema, _, name = table.rpartition(".")
         if not name or len(f"{name}_commits".encode()) > NAME_BYTES_MAX or set("\0%") & set(table):
@@ -94,39 +94,39 @@ class TableNames:
 
 @frozen
 class _Column:
-    """A column as PostgreSQL's catalogue describes it."""
+    """A column of the table of rows, as PostgreSQL's catalogue describes it, with this package's note on it."""
 
     name: str
     kind: str
-    """The type as in this package's own statements, if it is one of these types; otherwise empty."""
+    """The SQL name of the column's type; empty if this package does not use the type."""
     type_name: str
     modifier: int
     written: str
-    """The type as PostgreSQL writes it, for messages."""
+    """The column's type as PostgreSQL displays it, for messages."""
     is_made: bool
-    """Whether the server generates the column's values."""
+    """Whether the server makes the column's values, because it is an identity or generated column."""
     is_plain: bool
-    """Whether the column has no default and is not declared NOT NULL. This package creates all of its columns so."""
+    """Whether the column has no default and may be null, like all columns that this package creates."""
     number: int
     noted: str | None
-    """The type of the column when it was noted as this package's own; ``None`` without a note."""
+    """The SQL type in this package's note on the column; ``None`` if the column has no note."""
 
 
 class PostgresTables:
-    """The knowledge that a handle has of its tables. A copy of the handle copies this knowledge."""
+    """One handle's knowledge of the three tables, and the statements that create, check and change the tables."""
 
     def __init__(self, table: str) -> None:
         self._given = TableNames.of(table)
         self.names: TableNames = self._given
         self.key: tuple[str, ...] = ()
         self.is_seen: bool = False
-        """Whether this handle has seen the tables. If so, the handle never creates them again."""
+        """Whether this handle has seen the tables. Tables that disappear later are not created again."""
         self.has_former_digests: bool = False
-        """Whether the digests of keys were those of an earlier version at the last look."""
+        """Whether, at the last check, rows had key digests of an earlier version, which must be renewed."""
         self._told: frozenset[str] = frozenset()
 
     def keyed(self, key: Sequence[str]) -> PostgresTables:
-        """Return the same tables with rows that are found by the columns ``key``."""
+        """Return a copy of this object for rows with the key columns ``key``."""
         made = copy(self)
         made.key = tuple(key)
         return made
@@ -134,15 +134,14 @@ class PostgresTables:
     # --- existence ------------------------------------------------------------------------------------------------
 
     def are_there(self, cursor: Cursor[Any]) -> bool:
-        """Return whether all tables exist; ``False`` if none does.
+        """Return whether the three tables exist.
 
         Raises:
-            DependencyException: the tables were seen before and no longer exist.
-            ConfigurationError: only some exist, so they belong to another program or are no longer complete.
+            DependencyException: the handle has seen the tables, and they no longer exist.
+            ConfigurationError: only some of the tables exist, so they belong to another program or are incomplete.
         """
-        # Use one statement: one transaction creates the tables, so the statement sees all of them or none. For a name
-        # without a schema, take the first schema of the search path that has all three tables; if none has, take the
-        # schema in which a table would be created.
+        # One transaction creates the tables, so a single statement sees all or none of them. For a name without a
+        # schema, the tables are in the first schema of the search path that has all three.
         names = self.names
         cursor.execute(
             "select nspname, relname from pg_class "
@@ -171,7 +170,7 @@ class PostgresTables:
         return False
 
     def gone(self) -> DependencyException:
-        """Return the error for tables that were seen and no longer exist."""
+        """Return the error for tables that this handle has seen and that no longer exist."""
         return DependencyException(
             f"one or all of the tables {', '.join(self.names.plain)} in schema {self.names.schema!r}, which existed "
             "before, are gone: renamed, moved, removed or out of sight; nothing is written until they are back",
@@ -179,16 +178,16 @@ class PostgresTables:
         )
 
     def create(self, cursor: Cursor[Any]) -> None:
-        """Create the tables that commits need, unless they exist."""
+        """Create the three tables. If they exist, check them, and write missing notes on their columns."""
         check_server(cursor)
         self._check_temporary(cursor)
-        if self.are_there(cursor):  # without a lock, so that a frozen writer does not hold up other writers
+        if self.are_there(cursor):  # without the lock below, which another process may hold for long
             self._check_whole(cursor)
             self._check_key(cursor)
             self._note_columns(cursor)
             return
         names = self._names_to_make(cursor)
-        # Two creators at the same time would collide in PostgreSQL's catalogue, with an error.
+        # If two processes created the tables at the same time without this lock, one of them would get an error.
         cursor.execute("select pg_advisory_xact_lock(hashtext(%b))", (names.rows,))
         key = f"{quoted(DIGEST)} bytea primary key" if self.key else ""
         cursor.execute(f"create table if not exists {names.rows} ({key})")
@@ -196,8 +195,8 @@ class PostgresTables:
             f"create table if not exists {names.shards} ("
             "application text, shard text, commit text, primary key (application, shard))"
         )
-        # Steps are numbered in this table, because tables may move to another cluster, which has other transaction
-        # numbers.
+        # The numbers in ``step`` come from a sequence. Transaction ids of PostgreSQL would not do, because they differ
+        # after a move of the tables to another cluster.
         cursor.execute(
             f"create table if not exists {names.commits} ("
             "application text, shard text, number bigint, epoch bigint, commit text not null, "
@@ -205,7 +204,7 @@ class PostgresTables:
             "primary key (application, shard, number))"
         )
         self.names = names
-        self._check_key(cursor)  # another creator may have been quicker
+        self._check_key(cursor)  # another process may have created the tables first
 
     def _names_to_make(self, cursor: Cursor[Any]) -> TableNames:
         if self._given.schema:
@@ -229,10 +228,10 @@ class PostgresTables:
             )
 
     def check_rights(self, cursor: Cursor[Any]) -> None:
-        """Require that this role has those rights on the tables that commits need.
+        """Require that the role of this connection has all rights on the tables that a commit needs.
 
         Raises:
-            ConfigurationError: a right is missing.
+            ConfigurationError: a right is missing. The message names the right and its table.
         """
         names = self.names
         wanted = [(names.rows, right) for right in ("SELECT", "INSERT", *(["DELETE"] if self.key else []))]
@@ -256,7 +255,7 @@ class PostgresTables:
             raise ConfigurationError(f"this role lacks the right to commit: grant it {told}")
 
     def _check_whole(self, cursor: Cursor[Any]) -> None:
-        """Refuse tables that are copies without the primary keys and the sequence: they could store a commit twice."""
+        """Refuse tables that lack a primary key or sequence, so that a commit could be stored twice."""
         names = self.names
         cursor.execute(
             "select pg_get_serial_sequence(%b, 'id') is not null and count(*) = 2 from pg_index "
@@ -265,12 +264,15 @@ class PostgresTables:
         )
         if cursor.fetchone() != (True,):
             raise ConfigurationError(
-                f"{names.shards} or {names.commits} lacks its primary key, or the sequence of its column id, so these "
-                "copies could store a commit twice: copy the three tables by dumping and restoring them"
+                f"{names.shards} or {names.commits} lacks its primary key, or the sequence of its column id, so that a "
+                "commit could be stored twice: if these are copies, copy the three tables by dumping and restoring them"
             )
 
     def key_columns(self, cursor: Cursor[Any]) -> dict[str, bool]:
-        """Return the columns that hold digests, and for each whether it is declared NOT NULL."""
+        """Return whether each column with key digests is declared NOT NULL, by column name.
+
+        Earlier versions of this package wrote another column of key digests. That column is included if it exists.
+        """
         cursor.execute(
             "select attname, attnotnull from pg_attribute "
             "where attrelid = %b::regclass and attname = any(%b::text[]) and not attisdropped",
@@ -289,11 +291,11 @@ class PostgresTables:
     # --- their columns --------------------------------------------------------------------------------------------
 
     def columns(self, cursor: Cursor[Any]) -> TableColumns:
-        """Return the columns of the rows that this package created.
+        """Return the columns of the table of rows, of this package and of other programs.
 
         Raises:
-            ConfigurationError: the type of a column of this package was changed, and no longer takes this package's
-                values.
+            ConfigurationError: another user has changed a column of this package to a type that cannot hold all values
+                of the column.
         """
         ours: list[Field] = []
         others: set[str] = set()
@@ -313,10 +315,10 @@ class PostgresTables:
         )
 
     def _own_kind(self, column: _Column) -> str | None:
-        """Return the type of a column's values if this package created the column.
+        """Return the SQL type of a column of this package; ``None`` for a column of another program.
 
-        Return ``None`` for a column of another program. A column without a note counts as this package's own if it has
-        the same form: a worker of an earlier version writes no notes.
+        A column without a note counts as a column of this package if this package could have made it, because earlier
+        versions write no notes.
         """
         name, kind = arrow_name(column.name), column.kind
         is_ours = column.noted is not None or column.name == KEY or (bool(kind) and column.is_plain)
@@ -325,7 +327,7 @@ class PostgresTables:
             return None
         if column.noted and (kind == column.noted or takes(column.noted, column.type_name, column.modifier)):
             return column.noted
-        # A key finds its rows by values of a single type, so values of other types cannot be stored elsewhere.
+        # A key column must keep the noted type, because rows are found only by key values of this type.
         is_key = bool(column.noted) and name in self.key
         if kind and is_own_type(name, kind) and not is_key:
             return kind
@@ -354,12 +356,12 @@ class PostgresTables:
         self._told = others
 
     def _catalogue(self, cursor: Cursor[Any]) -> list[_Column]:
-        """Return the columns of the rows.
+        """Read the columns of the table of rows, with this package's notes on them.
 
         Raises:
-            ConfigurationError: a column that this package created has another name now.
+            ConfigurationError: another user seems to have renamed a column of this package.
         """
-        # Use the catalogue's names of types: their written form depends on a setting.
+        # Types are compared by their names in the catalogue. How PostgreSQL displays a type depends on a setting.
         cursor.execute(
             "select attname, type_name, atttypmod, written, is_made, is_plain, attnum, noted.name, noted.kind from ("
             "select attname, "
@@ -384,10 +386,11 @@ class PostgresTables:
         return found
 
     def _refuse_renamed(self, there: Sequence[_Column], gone: Mapping[str, str]) -> None:
-        """Refuse a column that may be one of this package's under a new name.
+        """Refuse the table if another user may have renamed a column of this package.
 
-        If its column were created again, both would have values. If a column of this package was dropped, it is created
-        again.
+        This is possible if a noted column is missing (``gone``), and a column without a note has its type. If the
+        missing column were created again, both columns would have values. If no column without a note has its type,
+        the missing column was dropped, and the next commit creates it again.
         """
         fresh = {
             column.kind: column.name
@@ -407,7 +410,7 @@ class PostgresTables:
                 )
 
     def _note_columns(self, cursor: Cursor[Any]) -> None:
-        """Note the columns that an earlier version created without a note."""
+        """Write notes on the columns that an earlier version has created without notes."""
         there, own = self._catalogue(cursor), {KEY, DIGEST, FORMER_DIGEST}
         kinds = {
             column.name: self._own_kind(column) for column in there if column.noted is None and column.name not in own
@@ -424,10 +427,9 @@ class PostgresTables:
             )
 
     def add(self, cursor: Cursor[Any], fields: Sequence[Field]) -> bool:
-        """Add columns, in a separate transaction; return ``False`` if others use the table at the moment.
+        """Add columns for ``fields`` to the table of rows; return ``False`` if other users of the table block this now.
 
-        Readers of the table wait for a transaction that wants to change the table, even while that transaction waits
-        itself.
+        Call this in a separate transaction: while it waits for a reader, all other users of the table wait for it.
         """
         added = ", ".join(f"add column if not exists {sql_name(field.name)} {sql_type(field.type)}" for field in fields)
         if not altered(cursor, f"alter table {self.names.rows} {added}"):
@@ -439,7 +441,7 @@ class PostgresTables:
 
 
 def altered(cursor: Cursor[Any], *statements: str) -> bool:
-    """Change a table in this transaction; return ``False``, with nothing changed, if others use it at the moment."""
+    """Execute ``statements`` that change a table. If other users block them, change nothing and return ``False``."""
     psycopg = load("psycopg", "postgres")
     try:
         with cursor.connection.transaction():

@@ -1,7 +1,9 @@
-"""A connection to PostgreSQL with its own time limit. This module imports psycopg, so import it on demand.
+"""A connection to PostgreSQL that limits the time for which it waits for the server.
 
-The limits of the server and of TCP do not help against a proxy that stays connected but forwards nothing. The server
-then waits for the next statement, and the client waits for an answer that never comes.
+The limits of the server and of TCP do not help if a proxy stays connected but forwards nothing. In this case the server
+waits for the next statement, and the client waits for a response that never comes.
+
+Import this module only when it is used, because it imports psycopg.
 """
 
 from __future__ import annotations
@@ -15,28 +17,28 @@ from typing import Any
 from psycopg import Connection, OperationalError
 
 MARGIN_SECONDS = 1.0
-"""The seconds for which the client waits longer than the server. So a reachable server ends the statement first, and
-says why."""
+"""The seconds by which the client's time limit is longer than the server's. So a server that can be reached ends the
+statement first, and sends the reason."""
 
 _TURN_SECONDS = 0.5
-"""The longest time, in seconds, between two checks for signals to the interpreter."""
+"""The longest time, in seconds, for which a wait keeps the interpreter from handling signals such as Ctrl-C."""
 
 
 class TimedConnection(Connection[Any]):
-    """A connection that is closed if an answer does not come in time. The server ends its side by its own limits."""
+    """A connection to PostgreSQL that is closed if a response does not come in time."""
 
     answer_seconds: float = math.inf
-    """The longest wait for one answer, in seconds, without ``MARGIN_SECONDS``."""
+    """The longest wait for one response, in seconds. ``MARGIN_SECONDS`` are added to it."""
     is_working: Callable[[], bool] | None = None
-    """Returns whether the server still works on the statement. If so, the wait goes on. Used for statements without a
-    limit of the server."""
+    """A function that finds out whether the server still works on the statement. If it does, the wait is extended.
+    ``None`` ends every wait after ``answer_seconds``."""
 
     def wait(self, gen: Any, *_arguments: Any, **_options: Any) -> Any:
-        """Run one of psycopg's generators to its end, as psycopg's own ``wait`` does, or to the limit."""
+        """Run psycopg's generator ``gen`` to its end, as ``Connection.wait`` does, but with a time limit."""
         try:
             return self._drive(gen)
         except (KeyboardInterrupt, SystemExit, GeneratorExit):
-            self.pgconn.finish()  # The wait ended within an answer, so nothing can follow on this connection.
+            self.pgconn.finish()  # After an incomplete read, the connection cannot be used any more.
             raise
 
     def _drive(self, gen: Any) -> Any:
@@ -54,7 +56,7 @@ class TimedConnection(Connection[Any]):
                 elif left <= 0:
                     if is_last_turn or self.is_working is None:
                         raise self._silence()
-                    # An answer may arrive during the question to the server.
+                    # Even if the server does not work any more, wait once more: its response may have come meanwhile.
                     is_last_turn = not self.is_working()
                     more = MARGIN_SECONDS if is_last_turn else self.answer_seconds
                     deadline = time.monotonic() + more

@@ -1,1 +1,1 @@
-"""The proof that a destination has each record exactly once."""
+"""The proof that a destination stores each record exactly once."""

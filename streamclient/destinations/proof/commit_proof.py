@@ -1,6 +1,6 @@
 """The findings of a proof, and the check that the commits of each shard form one chain.
 
-That check needs only the log.
+This check needs only the destination's log, not its rows.
 """
 
 from __future__ import annotations
@@ -17,40 +17,41 @@ from streamclient.model import CheckpointPosition
 
 
 class Flaw(Enum):
-    """A kind of error in a range of a shard."""
+    """The kinds of errors that a proof can find in a destination."""
 
     UNREADABLE = "unreadable"
-    """An entry of the log, or a file of rows, has changed since it was written."""
+    """A log entry or a file of rows cannot be read, because it has changed after it was written."""
     HOLE = "hole"
-    """No commit covers the range."""
+    """No commit covers the range of the finding in its shard."""
     OVERLAP = "overlap"
-    """More than one commit covers the range, or their order is wrong."""
+    """Several commits cover the range of the finding in its shard, or commits are in a wrong order."""
     ALTERED = "altered"
-    """A commit's values do not give its digest."""
+    """A commit's digest does not fit the commit's values, or differs from the digest that the next commit names."""
     EPOCH = "epoch"
-    """A commit of an earlier owner follows a commit of a later owner, or the log gives a commit two epochs."""
+    """A commit of an earlier owner follows a commit of a later owner, or two parts of the log name different epochs for
+    one commit."""
     FENCE = "fence"
-    """The fence of the shard does not name the last commit of its log."""
+    """The shard's last commit in the destination's fence differs from its last commit in the log."""
     TREE = "tree"
-    """A child shard began before a parent had ended."""
+    """The first commit of a child shard comes before the last commit of one of its parents."""
     CHECKPOINT = "checkpoint"
-    """The checkpoint in the status table is not at the destination's position."""
+    """The shard's checkpoint in the status table disagrees with the destination's commits."""
     ROWS_LOST = "rows lost"
     ROWS_REPEATED = "rows repeated"
     ROWS_ALTERED = "rows altered"
     ROWS_UNKNOWN = "rows unknown"
-    """Rows that belong to no commit of the log."""
+    """The destination has rows that do not belong to any commit in the log."""
 
 
 @frozen
 class Finding:
-    """One error, and the range of a shard in which it is."""
+    """An error that a proof has found, and the range of a shard that it concerns."""
 
     flaw: Flaw
     shard: str
-    """The shard; empty if the unreadable entry or the unknown rows do not name it."""
+    """The id of the shard; empty if a damaged entry, or rows, do not name a shard."""
     start: str
-    """The position before the range."""
+    """The checkpoint at which the range begins; empty if unknown. ``end`` is the checkpoint at its end."""
     end: str
     text: str
 
@@ -62,26 +63,26 @@ class Finding:
 
 @define
 class Proof:
-    """The extent and the findings of a proof."""
+    """The result of a check of a destination: how much was checked, and the errors that were found."""
 
     commits: int = 0
     records: int = 0
-    """The number of records according to the commits."""
+    """The sum of ``Commit.count`` over the checked commits."""
     rows: int | None = None
-    """The number of rows read; ``None`` if the rows were not read."""
+    """The number of rows that were read; ``None`` for a check of the log alone."""
     findings: list[Finding] = field(factory=list)
     losses: list[Commit] = field(factory=list)
-    """Commits that follow an accepted loss, that is, records left the stream before they were committed."""
+    """The commits with ``is_past_loss``: records before them were lost, and an operator accepted the loss."""
     lasts: dict[tuple[str, str], Commit] = field(factory=dict)
-    """The last commit of each shard, by application and shard."""
+    """The last commit of each shard in the log, by application and shard."""
 
     def note_damage(self, text: str) -> None:
-        """Note an unreadable entry or file, whose content is therefore unknown."""
+        """Add a finding for a log entry or file that cannot be read; ``text`` describes the damage."""
         self.findings.append(Finding(Flaw.UNREADABLE, "", "", "", text))
 
     @property
     def is_whole(self) -> bool:
-        """Whether there are no findings."""
+        """Whether the check has found no errors."""
         return not self.findings
 
     def __str__(self) -> str:
@@ -101,27 +102,27 @@ class Proof:
 
 @define
 class Chain:
-    """The commits of one shard in one application, in the order of the log, each with its entry's position."""
+    """The commits of one shard and application, in the order of the log, each with the index of its log entry."""
 
     commits: list[tuple[int, Commit]] = field(factory=list)
     carried: list[Commit] = field(factory=list)
-    """Commits that a later entry repeats. All entries up to the highest of these commits may have been removed."""
+    """Commits that a later log entry repeats. The entries up to the last of these commits may have been removed."""
     totals: dict[int, int] = field(factory=dict)
-    """The number of records up to a repeated commit, by its number."""
+    """The number of the shard's records up to each repeated commit, by the commit's number."""
 
     @property
     def last_carried(self) -> int:
-        """The highest number of a repeated commit; 0 without such a commit."""
+        """The highest number of a commit that a later entry repeats; 0 if no commit is repeated."""
         return max((commit.number for commit in self.carried), default=0)
 
     @property
     def last(self) -> int:
-        """The highest number of the chain's commits."""
+        """The highest number of a commit in the chain, including repeated commits; 0 for an empty chain."""
         return max(self.last_carried, *(commit.number for _, commit in self.commits), 0)
 
     @property
     def places(self) -> set[str]:
-        """The end positions of all commits of the chain."""
+        """The checkpoints at which commits of the chain begin or end."""
         return {
             end
             for commit in (*self.carried, *(commit for _, commit in self.commits))
@@ -130,16 +131,19 @@ class Chain:
 
     @property
     def first(self) -> int:
-        """The number of the first commit whose entry exists."""
+        """The number of the first commit whose own entry still exists, or otherwise ``last_carried`` + 1."""
         return min((commit.number for _, commit in self.commits), default=self.last_carried + 1)
 
     @property
     def cleared(self) -> int:
-        """The number of the last commit whose entry was removed; 0 if none was."""
+        """The number of the last commit whose entry was removed; 0 if no entry was removed."""
         return min(self.first - 1, self.last_carried)
 
     def records_up_to(self, number: int) -> int | None:
-        """Return the number of records up to a commit, those of removed entries included; ``None`` if it is unknown."""
+        """Return how many records of the shard the commits up to ``number`` have; ``None`` if this is unknown.
+
+        The result includes the records of commits whose entries were removed.
+        """
         counts = {commit.number: commit.count for _, commit in self.commits}
         for known, total in (self.totals or {0: 0}).items():
             less, more = range(number + 1, known + 1), range(known + 1, number + 1)
@@ -152,9 +156,9 @@ Chains = dict[tuple[str, str], Chain]
 
 
 def ends_of(entries: Iterable[LogEntry]) -> dict[tuple[str, str], int]:
-    """Return the number of the last commit of each application and shard.
+    """Return the number of the last commit in ``entries`` for each pair of application and shard.
 
-    Use this for a second look at a log to which writers add: earlier entries may have been removed meanwhile.
+    The result is right even if a clean-up removes earlier entries during the reading.
     """
     ends: dict[tuple[str, str], int] = {}
     for entry in entries:
@@ -165,7 +169,7 @@ def ends_of(entries: Iterable[LogEntry]) -> dict[tuple[str, str], int]:
 
 
 def read_chains(entries: Iterable[LogEntry], proof: Proof) -> Chains:
-    """Return the commits of each application and shard; note errors of their chains in ``proof``."""
+    """Read the chain of each application and shard from ``entries``; count the commits and add errors to ``proof``."""
     chains: Chains = {}
     for place, entry in enumerate(entries):
         if entry.damage and not entry.disputed:
@@ -213,7 +217,7 @@ def _check_chain(chain: Chain, proof: Proof) -> Commit | None:
 
 
 def _check_carried(chain: Chain, proof: Proof) -> dict[int, Commit]:
-    """Check that each repeated commit equals the original commit; return the commits by their numbers."""
+    """Check that each repeated commit equals its original. Return all commits of the chain, by their numbers."""
     known = {original.number: original for _, original in chain.commits}
     for commit in chain.carried:
         if not commit.is_intact or known.setdefault(commit.number, commit) != commit:
@@ -246,5 +250,5 @@ def _check_next(last: Commit, commit: Commit, proof: Proof) -> None:
 
 
 def found_in(flaw: Flaw, commit: Commit, text: str) -> Finding:
-    """Return a finding for the range of ``commit``."""
+    """Make a finding about the range of ``commit``, with ``text`` as its message."""
     return Finding(flaw, commit.shard, commit.start, commit.end, text)

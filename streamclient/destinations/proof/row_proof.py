@@ -1,4 +1,4 @@
-"""The comparison of a destination's rows with its commits: their number and their digest."""
+"""The comparison of a destination's rows with its commits, by the number and the digest of each commit's rows."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ if TYPE_CHECKING:
     from pyarrow import Table
 
 _UNLIKE_RECORDS = (CodecError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
-"""The errors that are raised for rows that cannot become records. The values of these rows may have any type, or be
-missing."""
+"""The errors that ``records_of`` may raise for altered rows, whose values may be missing or have any type."""
 
 
 @define
 class _Part:
-    """The rows of one commit that were read so far."""
+    """The rows of one commit that the check has read up to now."""
 
     commits: list[Commit]
-    """The commits. There is more than one if several applications write the shard into the same table."""
+    """The commit. If several applications write the shard into this table, there is a commit of each of them with the
+    same number."""
     tables: list[Table] = field(factory=list)
-    """The rows, dropped as soon as the commit is complete, so that memory holds only incomplete commits."""
+    """The rows. To save memory, they are dropped when all rows of the commit were read and compared."""
     rows: int = 0
     is_equal: bool | None = None
 
@@ -51,7 +51,10 @@ def _parts_of(chains: Chains) -> dict[tuple[str, int], _Part]:
 
 
 def check_rows(destination: Destination, chains: Chains, proof: Proof) -> None:
-    """Note in ``proof`` each commit whose rows differ, and rows without a commit. The call reads all rows."""
+    """Read all rows of the destination, and compare them with the commits in ``chains``.
+
+    Findings about commits with wrong rows, and about rows without a commit, are added to ``proof``.
+    """
     parts = _parts_of(chains)
     owners: dict[str, list[Chain]] = {}
     for (_, shard), chain in chains.items():
@@ -75,7 +78,7 @@ def check_rows(destination: Destination, chains: Chains, proof: Proof) -> None:
                 older[shard] += rows.num_rows
             else:
                 unknown[shard, number] = unknown.get((shard, number), 0) + rows.num_rows
-    if unknown:  # writers may have committed since the log was read
+    if unknown:  # writers may have committed after the log was read
         ends = _ends(destination)
         known = {shard: max(chain.last for chain in own) for shard, own in owners.items()}
         unknown = {
@@ -96,7 +99,7 @@ def check_rows(destination: Destination, chains: Chains, proof: Proof) -> None:
 
 
 def _ends(destination: Destination) -> dict[str, int]:
-    """Return the number of each shard's present last commit."""
+    """Read the log again, and return the number of each shard's last commit."""
     ends: dict[str, int] = {}
     for (_, shard), number in ends_of(destination.log()).items():
         ends[shard] = max(ends.get(shard, 0), number)
@@ -104,7 +107,7 @@ def _ends(destination: Destination) -> dict[str, int]:
 
 
 def _check_older(shard: str, chains: Sequence[Chain], rows: int, proof: Proof) -> None:
-    """Check the rows of commits whose entries were removed. Such rows can only be counted together."""
+    """Check the total number of ``rows`` that belong to commits of the shard whose log entries were removed."""
     records = [chain.records_up_to(chain.cleared) for chain in chains]
     wanted = sum(count or 0 for count in records)
     if None in records or rows == wanted:
@@ -112,26 +115,29 @@ def _check_older(shard: str, chains: Sequence[Chain], rows: int, proof: Proof) -
     ends = [commit.start for chain in chains for _, commit in chain.commits if commit.number == chain.first]
     flaw = Flaw.ROWS_LOST if rows < wanted else Flaw.ROWS_REPEATED
     found = counted(rows, "row")
-    text = f"the commits whose entries were removed have {counted(wanted, 'record')}, the destination {found} of them"
+    text = f"the commits with removed entries have {counted(wanted, 'record')}, but the destination has {found} of them"
     end = ends[0] if ends else max((commit.number, commit.end) for chain in chains for commit in chain.carried)[1]
     proof.findings.append(Finding(flaw, shard, CheckpointPosition.TRIM_HORIZON, end, text))
 
 
 def _unknown(parts: Mapping[tuple[str, int], _Part], shard: str, number: int, count: int) -> Finding:
-    """Return the finding for rows without a commit. Its range lies between the commits with the nearest numbers."""
+    """Make the finding about rows with the mark of commit ``number``, which the log does not have.
+
+    Its range lies between the commits with the nearest lower and higher numbers.
+    """
     own = [part.commits[0] for (name, _), part in parts.items() if name == shard and isinstance(number, int)]
     before = max((commit for commit in own if commit.number < number), key=lambda commit: commit.number, default=None)
     after = min((commit for commit in own if commit.number > number), key=lambda commit: commit.number, default=None)
     said = "no commit" if number is None else f"commit {number}, which the log does not have"
-    text = f"{counted(count, 'row')} marked as of {said}"
+    text = f"{counted(count, 'row')} with the mark of {said}"
     start, end = before.end if before else "", after.start if after else ""
     return Finding(Flaw.ROWS_UNKNOWN, shard or "", start, end, text)
 
 
 def readable_rows(destination: Destination, tell: Callable[[str], object]) -> Iterator[Table]:
-    """Yield all readable rows. ``tell`` is called for each file that cannot be read completely.
+    """Yield all rows that can be read; call ``tell`` with a message for each file that cannot be read completely.
 
-    For a destination without files the function raises the errors of ``rows``.
+    If the destination does not list files, an error of ``Destination.rows`` is raised unchanged.
     """
     if not isinstance(destination, RowFiles):
         yield from destination.rows()
@@ -139,7 +145,7 @@ def readable_rows(destination: Destination, tell: Callable[[str], object]) -> It
     for name, read in destination.files():
         try:
             yield from read()
-        except Exception as error:  # an error of any library that reads the file
+        except Exception as error:  # an error of any library that reads files
             tell(f"the file {name} cannot be read: {error}")
 
 
@@ -167,7 +173,7 @@ def _check_part(part: _Part, proof: Proof) -> None:
     if part.rows != part.expected:
         flaw = Flaw.ROWS_LOST if part.rows < part.expected else Flaw.ROWS_REPEATED
         found = counted(part.rows, "row")
-        text = f"commit {commit.number} has {counted(part.expected, 'record')}, the destination {found} of them"
+        text = f"commit {commit.number} has {counted(part.expected, 'record')}, but the destination has {found} of it"
         proof.findings.append(found_in(flaw, commit, text))
         return
     _compare(part)

@@ -1,9 +1,9 @@
-"""The proof that a destination has each record exactly once: from its log alone, and by reading its rows.
+"""The proof that a destination stores each record exactly once, by its log, and optionally by its rows.
 
-The log shows that the commits of each shard form one chain: each commit begins where the previous commit ended, and
-names the digest of that commit. It also shows that epochs never fall, that nothing follows the end of a shard, and that
-children begin after their parents have ended. The rows show that each commit has exactly its rows, and that their
-digest is the commit's.
+The log shows whether the commits of each shard form one chain: each commit begins where the previous commit ended, and
+names the digest of that commit. The log also shows whether epochs never decrease, whether no commit follows the end of
+a shard, and whether child shards begin after the end of their parents. The rows show whether each commit has the number
+of rows and the digest that it names.
 """
 
 from __future__ import annotations
@@ -41,20 +41,21 @@ def verify(
     checkpoints: Mapping[str, str] | Callable[[], Mapping[str, str]] | None = None,
     with_rows: bool = False,
 ) -> Proof:
-    """Look for lost, repeated and damaged records.
+    """Check a destination for lost, repeated and altered records; return the proof with its findings.
 
     Args:
-        destination: the destination to check. Its writers may go on meanwhile; a later proof covers their new commits.
-        parents: the parents of each shard, as the stream lists them. Only parents that are read into this destination
-            count.
-        checkpoints: stored checkpoints by shard, of the application of ``destination``. Only they reveal that a
-            destination has lost its latest commits. A function that returns them is called before and after the log is
-            read, so that writers may go on meanwhile.
-        with_rows: also read all rows, count them and compare their digests. Rows that were not made from change records
-            alone cannot be compared.
+        destination: the destination to check. Its writers may continue meanwhile, but this proof may lack their new
+            commits.
+        parents: the parents of each shard, as the stream lists them. Name only parents that are read into this
+            destination.
+        checkpoints: the checkpoints in the status table, by shard, of the fleet ``destination.application``. Without
+            them, a loss of the latest commits stays undetected. If writers continue meanwhile, pass a function that
+            reads the checkpoints. It is called before and after the log is read.
+        with_rows: whether to read all rows, count them and compare their digests. Only rows that ``change_rows`` has
+            made can be compared.
 
     Raises:
-        ConfigurationError: ``with_rows`` for a mirror, whose rows belong to no commit.
+        ConfigurationError: ``with_rows`` is set for a mirror, whose rows do not belong to single commits.
     """
     if with_rows:
         refuse_mirror(destination)
@@ -72,7 +73,7 @@ def verify(
 
 
 def refuse_mirror(destination: Destination) -> None:
-    """Refuse a destination whose rows belong to no commit.
+    """Refuse a mirror, because each of its rows may result from many commits.
 
     Raises:
         ConfigurationError: the destination is a mirror.
@@ -83,7 +84,7 @@ def refuse_mirror(destination: Destination) -> None:
 
 
 def _check_fences(destination: Destination, proof: Proof) -> None:
-    """Check that the destination's fence and its log have the same last commits."""
+    """Check that each shard has the same last commit in the destination's fence as in its log."""
     own = {shard: last for (application, shard), last in proof.lasts.items() if application == destination.application}
     listed = destination.fenced_shards() if isinstance(destination, Fences) else ()
     newer: dict[str, Commit] = {}
@@ -94,7 +95,7 @@ def _check_fences(destination: Destination, proof: Proof) -> None:
         elif last is not None and fence != last:
             text = f"writers must follow {fence or 'nothing'}, but the log ends with {last}"
             proof.findings.append(found_in(Flaw.FENCE, last, text))
-    if newer:  # a writer has committed since the log was read, or the log has lost its end or a whole shard
+    if newer:  # a writer has committed after the log was read, or the log has lost its end or a whole shard
         ends = ends_of(destination.log())
         for shard, fence in newer.items():
             if ends.get((destination.application, shard), 0) < fence.number:
@@ -108,7 +109,7 @@ def _fences(
     try:
         return dict(destination.last_commits(shards))
     except StreamClientException:
-        pass  # the check for each shard finds out which
+        pass  # the loop below finds out for which shards the call fails
     found: dict[str, Commit | None] = {}
     for shard in shards:
         try:
@@ -127,7 +128,7 @@ def _end(last: Commit | None) -> str:
 def _check_tree(chains: Chains, parents: Mapping[str, Collection[str]], proof: Proof) -> None:
     for (application, shard), chain in chains.items():
         if not chain.commits or chain.commits[0][1].number > 1:
-            continue  # the beginning of the log was removed
+            continue  # the shard's first log entries were removed
         place, first = chain.commits[0]
         for parent in sorted(parents.get(shard, ())):
             above = chains.get((application, parent), Chain())
@@ -136,7 +137,7 @@ def _check_tree(chains: Chains, parents: Mapping[str, Collection[str]], proof: P
                 continue
             last = proof.lasts.get((application, parent))
             if not ends and last is not None and last.end == CheckpointPosition.SHARD_END:
-                continue  # the end of the chain was repeated in a later entry
+                continue  # the parent's last commit is only in a later entry, which repeats it
             until = "" if ends else ", and the parent has not ended yet"
             text = f"{first} began before its parent {parent} had ended{until}"
             proof.findings.append(found_in(Flaw.TREE, first, text))
@@ -145,7 +146,10 @@ def _check_tree(chains: Chains, parents: Mapping[str, Collection[str]], proof: P
 def _check_checkpoints(
     proof: Proof, chains: Chains, application: str, earlier: Mapping[str, str], later: Mapping[str, str]
 ) -> None:
-    """Check that the log has the position of each earlier checkpoint, and that no checkpoint went back since."""
+    """Check that a commit in the log begins or ends at each checkpoint, and that no checkpoint has moved back.
+
+    ``earlier`` and ``later`` are the checkpoints of the status table before and after the log was read.
+    """
     for shard in sorted({*earlier, *later}):
         before = earlier.get(shard, CheckpointPosition.TRIM_HORIZON)
         last = proof.lasts.get((application, shard))
@@ -157,7 +161,8 @@ def _check_checkpoints(
             continue
         places = chains[application, shard].places
         now = later.get(shard, before)
-        # The checkpoint is at the start of the last commit: the batch is committed, and its checkpoint comes next.
+        # A checkpoint at the start of the last commit is right, too: a worker commits to the destination first, and
+        # stores its checkpoint later.
         wrong = before if before not in places else now if now in places - {last.start, last.end} else None
         if wrong is not None:
             text = f"the status table is at {wrong}, and the destination at {last}"

@@ -1,1 +1,1 @@
-"""Changes as rows of a table: columns, types, names, digests."""
+"""Change records as rows of a table: the rows' columns, types, names and digests."""

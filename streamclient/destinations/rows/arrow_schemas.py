@@ -1,8 +1,8 @@
-"""Checks of the types of rows against the types of a table, before anything is written.
+"""Checks that rows have the types of a table, before the rows are written.
 
-Writers of tables cast values of another type silently: 2.5 becomes 2 in a long column, 2**53+1 becomes 2**53 in a
-double one, 5 becomes "5". So this module refuses rows whose types differ, and the producer of the rows asks for the
-columns again.
+The libraries that write tables silently cast values of another type: 2.5 becomes 2 in an integer column, 2**53+1
+becomes 2**53 in a double column, and 5 becomes "5" in a text column. So these checks refuse rows whose types differ
+from the table's. The program must then ask the destination for its columns, and make the rows again.
 """
 
 from __future__ import annotations
@@ -18,11 +18,14 @@ if TYPE_CHECKING:
 
 
 def check_fit(rows: Table, table: Schema, where: str) -> Table:
-    """Return the rows without columns that are all null, if each column has the type of the table's column.
+    """Check that each column of ``rows`` has the type that ``table`` has for it.
+
+    Return the rows without columns of the null type. Messages name the table as ``where``.
 
     Raises:
-        UnfitValueError: a column has another type, or a name that differs from the table's only in case.
-        ConfigurationError: a column has a type that no table keeps unchanged.
+        UnfitValueError: a column has a different type in the table, or its name differs only in case from a column of
+            the table.
+        ConfigurationError: a column has a type that the libraries would change in any table.
     """
     pa = pyarrow()
     rows = rows.drop_columns([field.name for field in rows.schema if pa.types.is_null(field.type)])
@@ -46,10 +49,11 @@ def check_fit(rows: Table, table: Schema, where: str) -> Table:
 
 
 def check_not_null(rows: RecordBatch | Table, place: Callable[[int], str]) -> None:
-    """Refuse a null in a field that the rows' schema declares not null: readers of Arrow do not check such fields.
+    """Refuse rows with a null in a column that their schema declares NOT NULL. Readers of Arrow do not check this.
 
     Raises:
-        UnfitValueError: there is such a null; ``place`` names the source of a row by the row's number.
+        UnfitValueError: such a column has a null. The message names the row by ``place``, a function from the row's
+            index to its name.
     """
     for field, values in zip(rows.schema, rows.columns, strict=True):
         if not field.nullable and values.null_count:
@@ -61,14 +65,14 @@ def check_not_null(rows: RecordBatch | Table, place: Callable[[int], str]) -> No
 
 
 def check_table_types(schema: Schema) -> Schema:
-    """Return the schema of a new table for rows of ``schema``.
+    """Check the names and types of ``schema``, the schema of rows; return the schema of a new table for these rows.
 
-    Every column may be null. Columns whose whole type is null are left out.
+    In the result, every column may have nulls. Columns of the null type are left out.
 
     Raises:
-        ConfigurationError: two names differ only in case, or not at all, on the top level or within a struct; or a
-            struct has no fields; or some writer does not keep a type unchanged; or a type contains null, so that the
-            table would never accept a value there.
+        ConfigurationError: two columns, or two fields of a struct, have names that are equal or differ only in case. Or
+            a struct has no fields. Or a library that writes tables would change a type. Or a nested type contains the
+            null type, in whose place the table could never hold a value.
     """
     pa = pyarrow()
     seen: dict[str, str] = {}
@@ -80,8 +84,8 @@ def check_table_types(schema: Schema) -> Schema:
         for leaf in _leaves(field.type):
             if pa.types.is_null(leaf) and leaf != field.type:
                 raise ConfigurationError(
-                    f"column {field.name!r} has type {field.type}, and null in it says no type: a table would keep "
-                    "that, and never accept a value there; give it a type, in Spark by a cast"
+                    f"column {field.name!r} has type {field.type}, which contains the null type: a table with this "
+                    "type would never accept a value there; use another type, in Spark by a cast"
                 )
             if not _is_kept(leaf):
                 raise ConfigurationError(
@@ -102,12 +106,12 @@ def _refuse_structs(column: str, kind: DataType) -> None:
         if twice:
             raise ConfigurationError(
                 f"column {column!r} has type {kind}, and tables do not tell its fields {', '.join(map(repr, twice))} "
-                "apart: give them names that differ not only in case"
+                "apart: give them names that differ in more than case"
             )
 
 
 def _field_names(kind: DataType) -> Iterator[list[str]]:
-    """Yield, for each struct in a type, the names of its fields."""
+    """Yield the field names of each struct in the type ``kind``, also of structs within other types."""
     pa = pyarrow()
     if pa.types.is_struct(kind):
         yield [field.name for field in kind]
@@ -117,7 +121,7 @@ def _field_names(kind: DataType) -> Iterator[list[str]]:
 
 
 def same_type(left: DataType, right: DataType) -> bool:
-    """Return whether two types hold the same values. Names and null flags inside lists and maps do not matter."""
+    """Return whether two types are equal, regardless of field names and null flags within lists and maps."""
     return _plain(left) == _plain(right)
 
 

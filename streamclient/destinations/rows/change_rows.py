@@ -1,7 +1,8 @@
-"""Conversion of change records to rows of a table, and of rows to records.
+"""The conversion of change records into rows of a table, and of such rows back into records.
 
-One row per change: the columns of the table, then the added columns below. Nothing of a record is lost, so
-``records_of`` returns equal records (with the cells of a record in the order of their names).
+Each change becomes one row. The row has the columns of the source table, followed by the columns ``ADDED``. The row
+keeps all of the record, so ``records_of`` returns an equal record. Only the order of the record's cells may differ,
+because they are sorted by name.
 """
 
 from __future__ import annotations
@@ -58,28 +59,28 @@ ADDED = (
     ORIGINAL_COLUMNS,
     UNFIT,
 )
-"""The added columns, in their order. A source column with the name of an added column is renamed; see
-``column_names``."""
+"""The columns that a row has in addition to the columns of the source table, in their order. A source column with the
+name of an added column is renamed; see ``column_names``."""
 
 DAY = "_day"
 KEY = "_key"
-"""Columns that a destination adds to partition its rows; see ``delta.partitions``."""
+"""The names of the columns by which a destination may partition its rows; see ``delta.partitions``."""
 
 VERSION = "_version"
 READ_AT = "_read_at"
-"""Columns that a table of rows, as ``streamclient.copying`` makes it, has next to some of the added columns."""
+"""The names of two columns that only a mirror has (``VERSION`` and ``READ_AT``); see ``folding.row_changes``."""
 
 VALIDITY = VALID_FROM, VALID_TO = "_valid_from", "_valid_to"
-"""Columns of a history of rows: the start and the end of a state's validity."""
+"""The names of two columns in a history of rows: the time from which, and the time until which, a row had a state."""
 
 PASSING = ("_gone", "_place", "_key_beside")
-"""Columns that tables and frames have only while they are processed."""
+"""The names of columns that tables and frames have only while they are processed, and never in storage."""
 
 RESERVED = frozenset({*ADDED, DAY, KEY, VERSION, READ_AT, *VALIDITY, *PASSING})
 
 
 def added_types() -> dict[str, DataType]:
-    """Return the types of the added columns."""
+    """Return the Arrow type of each column in ``ADDED``."""
     pa = pyarrow()
     cells = pa.list_(
         pa.struct([("column", pa.string()), ("version", pa.int64()), ("type", pa.string()), ("value", pa.string())])
@@ -109,16 +110,17 @@ def change_rows(
     columns: Schema | None = None,
     declared: Mapping[str, ColumnType] | None = None,
 ) -> Table:
-    """Make the rows of one commit's records, in the order of their sequence.
+    """Convert the changes of one commit to rows, in the order of their sequence.
 
     Args:
-        changes: the changes between the start and the end of the commit: records, or columns
-            (``page_columns.columns_of_pages``), which give the same rows at a small part of the cost.
-        shard: the shard of the changes.
-        number: the commit's number, by which a proof finds its rows.
-        columns: the columns of the destination, ``Destination.columns()``; they keep their types and spellings.
-        declared: types of columns that the destination may not have yet, by their name in the source. A column without
-            a type there takes the type of its first value in the records.
+        changes: the changes of the commit, as records or as columns. Columns (``page_columns.columns_of_pages``) give
+            the same rows with a fraction of the CPU time.
+        shard: the id of the shard of the changes.
+        number: the number of the commit, ``Commit.number``. By this number a proof finds the commit's rows.
+        columns: the columns that the destination already has, from ``Destination.columns()``. They keep their types and
+            names.
+        declared: the types of columns that the destination does not have yet, by their names in the source table. A new
+            column without a declared type takes the type of its first value.
     """
     given = as_columns(changes)
     cells = values_by_name(given)
@@ -132,15 +134,15 @@ def change_rows(
 
 
 def rows_of_schema(changes: ChangeColumns, *, shard: str, columns: Schema) -> Table:
-    """Make rows with exactly the columns ``columns``, whatever the changes hold. Other columns are not computed.
+    """Convert ``changes`` to rows with exactly the columns ``columns``.
 
-    Columns with the name of an added column are that added column, with the type in ``added_types``. All others come
-    from the source. A value that its column cannot hold, or that has no column, goes to ``_unfit`` if that is one of
-    the columns.
+    A column with a name in ``ADDED`` is the added column, with its type in ``added_types``. All other columns are
+    columns of the source table. If ``_unfit`` is one of ``columns``, it has the values that do not fit their column or
+    have no column.
 
     Raises:
-        UnfitValueError: a value does not fit its column and there is no ``_unfit``, or a column that is declared NOT
-            NULL has no value.
+        UnfitValueError: a value does not fit its column, and ``columns`` lacks ``_unfit``. Or a column that is declared
+            NOT NULL lacks a value.
     """
     cells = values_by_name(changes)
     own = {original_name(name): name for name in columns.names if name not in RESERVED}
@@ -170,14 +172,14 @@ def rows_of_schema(changes: ChangeColumns, *, shard: str, columns: Schema) -> Ta
 
 
 OF_CHANGES = frozenset({OPERATION, EPOCH, TIMESTAMP, ROW_INDEX, SHARD})
-"""Added columns that do not depend on the cells of a record."""
+"""The added columns whose values do not depend on the cells of a record."""
 
 
 def rows_of_values(values: RecordBatch, *, shard: str, columns: Schema) -> RecordBatch:
-    """Make the rows of ``rows_of_schema`` from source columns that ``DecodedPage.values`` has made.
+    """Make the same rows as ``rows_of_schema`` from ``values``, the batch that ``DecodedPage.values`` returns.
 
-    Only the added columns in ``OF_CHANGES`` are possible. All other columns are in ``values``, by their names in the
-    source.
+    ``columns`` must not have added columns except those in ``OF_CHANGES``. All other columns are taken from
+    ``values``, by their names in the source table.
 
     Raises:
         UnfitValueError: a column that is declared NOT NULL has no value.
@@ -199,11 +201,11 @@ def _named_change(sequences: Sequence[Array], shard: str, place: int) -> str:
 
 
 ByPlace = dict[int, list[Any]]
-"""Entries for the few records that have any, by the record's place (its index)."""
+"""The entries of one added column, by the index (place) of their record. Records without entries are left out."""
 
 
 def values_by_name(changes: ChangeColumns) -> dict[str, dict[ColumnType, Cells]]:
-    """Return the values of keys and columns, by name and type."""
+    """Return the values of key and attribute columns, by the column's name and by the type of the values."""
     found: dict[str, dict[ColumnType, Cells]] = {}
     for (_, name, value_type), cells in changes.values.items():
         found.setdefault(name, {})[value_type] = cells
@@ -217,7 +219,11 @@ def _own_names(columns: Schema | None) -> list[str]:
 def settle_types(
     cells: Mapping[str, Mapping[ColumnType, Cells]], columns: Schema | None, declared: Mapping[str, ColumnType]
 ) -> dict[str, ColumnType]:
-    """Return each column's type by its name in the source: the table's, the declared, or the first value's type."""
+    """Return the type of each column, by its name in the source table.
+
+    This is the type of the column in ``columns``. A column that is not there has its declared type, or otherwise the
+    type of its first value.
+    """
     types = dict(declared)
     for stored in _own_names(columns):
         known = column_type(columns.field(stored).type)  # type: ignore[union-attr]
@@ -232,7 +238,7 @@ def settle_types(
 def column_values(
     changes: ChangeColumns, name: str, by_type: Mapping[ColumnType, Cells], kind: ColumnType, unfit: ByPlace
 ) -> Array:
-    """Return one column, with a value or null for each record; add unfit values to ``unfit``, by place."""
+    """Return the column ``name``, of type ``kind``, for all records; add its values of other types to ``unfit``."""
     pa = pyarrow()
     held = by_type.get(kind)
     others = [(value_type, cells) for value_type, cells in by_type.items() if value_type is not kind]
@@ -255,7 +261,7 @@ def column_values(
 
 
 def _change_makers(operations: Array, sequences: Sequence[Array], shard: str) -> dict[str, Callable[[], Array]]:
-    """Return the functions that make the columns of ``OF_CHANGES``."""
+    """Return the functions that make the columns in ``OF_CHANGES``, by column name."""
     pa = pyarrow()
     epochs, stamps, rows = sequences
     return {
@@ -268,7 +274,7 @@ def _change_makers(operations: Array, sequences: Sequence[Array], shard: str) ->
 
 
 def _added_makers(changes: ChangeColumns, shard: str, number: int) -> dict[str, Callable[[], Array]]:
-    """Return the functions that make the added columns, except the last column."""
+    """Return the functions that make the columns in ``ADDED`` without ``_unfit``, by column name."""
     pa = pyarrow()
     return _change_makers(changes.operations, changes.sequences, shard) | {
         COMMIT: lambda: pa.repeat(pa.scalar(number, pa.int64()), changes.count),
@@ -281,7 +287,7 @@ def _added_makers(changes: ChangeColumns, shard: str, number: int) -> dict[str, 
 
 
 def _spread_lists(changes: ChangeColumns, lists: ByPlace, name: str) -> Array:
-    """Return the lists as a whole column. A record without a list gets an empty list."""
+    """Make the added column ``name`` from ``lists``, with an empty list for each record that has no entries."""
     pa, kind = pyarrow(), added_types()[name]
     if not lists:
         return pa.array([()], kind).take(pa.repeat(pa.scalar(0, pa.int32()), changes.count))
@@ -289,7 +295,7 @@ def _spread_lists(changes: ChangeColumns, lists: ByPlace, name: str) -> Array:
 
 
 def _versions(changes: ChangeColumns) -> Array:
-    """Return for each row the columns that were put, by name, each with its version."""
+    """Make the column ``_versions``: one map for each record, from each column that it puts to the value's version."""
     pa, pc = pyarrow(), compute()
     names = sorted(changes.versions)
     parts = [changes.versions[name] for name in names]
@@ -297,7 +303,7 @@ def _versions(changes: ChangeColumns) -> Array:
     if not parts:
         return pa.array([()] * changes.count, kind)
     places = pa.concat_arrays([part.places for part in parts])
-    order = pc.sort_indices(places)  # a stable sort, so within a place the names stay in order
+    order = pc.sort_indices(places)  # the sort is stable, so within a record the names stay sorted
     numbers = [pa.repeat(pa.scalar(index, pa.int32()), len(part.places)) for index, part in enumerate(parts)]
     keys = pa.array(names, pa.string()).take(pa.concat_arrays(numbers).take(order))
     versions = pa.concat_arrays([part.values for part in parts]).take(order)
@@ -308,9 +314,9 @@ def _versions(changes: ChangeColumns) -> Array:
 
 
 def _ends(changes: ChangeColumns, places: Array) -> Array:
-    """Return the offset at which each record's list begins, and the end of the last list.
+    """Return the offsets of an Arrow list column: the start of each record's list, and the end of the last list.
 
-    ``places`` has the place of the record for each entry.
+    ``places`` has for each entry of the lists the place of its record.
     """
     pa, pc = pyarrow(), compute()
     counted = pc.value_counts(places)
@@ -341,8 +347,8 @@ def _originals(changes: ChangeColumns) -> ByPlace:
 
 
 _NOTHING: dict[str, Any] = dict.fromkeys(("column", "version", "type", "value"))
-"""The mark for previous cells that are known to be empty. The empty list could say so, but not every library that
-writes tables distinguishes it from null."""
+"""The entry in ``_original_columns`` of a record whose previous cells are known and empty. An empty list would not do,
+because some libraries that write tables do not distinguish it from null."""
 
 
 def _plain_cells(changes: ChangeColumns, wanted: str) -> ByPlace:
@@ -364,12 +370,13 @@ def _stored_version(version: int) -> int | None:
 
 
 def records_of(rows: Table) -> list[StreamRecord]:
-    """Return the records from which ``change_rows`` made the rows, even if the table has gained columns since.
+    """Convert ``rows``, which ``change_rows`` has made, back to records, in the order of their sequence.
 
-    Records come in the order of the rows, and key columns in the order of the table's columns.
+    Rows made before the table had all of its columns are read, too. The key columns of a record have the order of the
+    table's columns.
 
     Raises:
-        CodecError: the rows hold something that no record could have become.
+        CodecError: ``change_rows`` cannot have made these rows.
     """
     own = [name for name in rows.column_names if name not in RESERVED and column_type(rows.schema.field(name).type)]
     cells = {original_name(name): rows.column(name).to_pylist() for name in own}
@@ -380,7 +387,7 @@ def records_of(rows: Table) -> list[StreamRecord]:
     try:
         return in_order([_record(place, cells, added) for place in range(rows.num_rows)])
     except (KeyError, TypeError, ValueError) as error:
-        raise CodecError(f"the rows are not those of changes: {error!r}") from error
+        raise CodecError(f"the rows were not made from changes: {error!r}") from error
 
 
 def _record(place: int, cells: Mapping[str, Sequence[Any]], added: Mapping[str, Sequence[Any]]) -> StreamRecord:

@@ -1,8 +1,8 @@
-"""Changes by column, made of records or of pages: the common source of a commit's digest and of its rows.
+"""The changes of a shard as columns, from which a commit's digest and its rows are computed.
 
-Each cell of a column has a *place*: the index of its record in the order of the digest. From records, every cell passes
-through Python once. From the pages of a stream (``page_columns``) whole columns are used unchanged, and only the few
-cells that need a decision pass through Python.
+Each cell has a *place*: the index of its record in the order of the digest. The columns are made from records or from
+pages of a stream. From records, Python handles every cell once. From pages (``page_columns``), whole columns are used
+unchanged, and Python handles only the few cells that need a decision.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ if TYPE_CHECKING:
     from pyarrow import Array, DataType
 
 NO_VERSION = -(2**63)
-"""The number that stands for an absent version. Real versions are milliseconds since 1970."""
+"""The number for a cell without a version. A version is a number of milliseconds since 1970."""
 
 Cell = tuple[int, int, str]
-"""The place, the version, and the text that ``typed_text`` makes of the value."""
+"""A cell as its place, its version, and its value as text by ``typed_text``."""
 
 Column = tuple[str, str, ColumnType]
-"""``key`` or ``value``, the name, and one type of its values."""
+"""A name for the values of one type in one column: ``key`` or ``value``, the name of the column, and the type."""
 
 
 @define
 class Cells:
-    """Places in ascending order, each with a value; in ``ChangeColumns.versions`` each value is a version."""
+    """Cells of one column: their places, which ascend, and their values (in ``ChangeColumns.versions``, versions)."""
 
     places: Array
     values: Array
@@ -42,30 +42,29 @@ class Cells:
 
 @define(slots=False)
 class ChangeColumns:
-    """The changes of one shard by column, in the order of the digest. Immutable by convention.
+    """The changes of one shard as columns, in the order of the digest.
 
-    Make it with ``of_records`` or ``page_columns.columns_of_pages``.
+    ``of_records`` or ``columns_of_pages`` makes such an object. Callers must not modify it.
     """
 
     count: int
     key: tuple[str, ...]
-    """Names of the key columns of the first record, in key order."""
+    """The names of the key columns, in the order in which the first record has them."""
     operations: Array
     sequences: tuple[Array, Array, Array]
-    """Epochs, timestamps in microseconds, row indexes."""
+    """The records' sequences, as three columns: epochs, timestamps in microseconds, and row indexes."""
     values: Mapping[Column, Cells]
     versions: Mapping[str, Cells]
     deleted: Mapping[str, Array]
-    """For each column name, the indexes of the records that delete all versions of that column."""
+    """The indexes of the records that delete all versions of a column, by the column's name."""
     lists: Mapping[tuple[str, str], Sequence[Cell]]
-    """All other cells, by their kind (``older``, ``original`` or ``deleted version``) and column name; in ascending
-    order."""
+    """All other cells in ascending order, by kind (``older``, ``original`` or ``deleted version``) and column name."""
     originals: Array
-    """Indexes of the records that carry previous values, an empty list of values included."""
+    """The places of the records that have a list of previous values, even an empty list."""
 
     @classmethod
     def of_records(cls, records: Iterable[StreamRecord]) -> ChangeColumns:
-        """Make the columns of records, which may come in any order."""
+        """Sort ``records``, and convert them to columns."""
         ordered = in_order(list(records))
         collector = Collector()
         for place, record in enumerate(ordered):
@@ -84,18 +83,18 @@ class ChangeColumns:
 
     @cached_property
     def everywhere(self) -> Array:
-        """The indexes of all records, in ascending order."""
+        """The places of all records: 0, 1, and so on below ``count``."""
         return counted(self.count)
 
     def spread(self, cells: Cells) -> Array:
-        """Return the values as a whole column: null for records without a value."""
+        """Return an array for all records, with the values of ``cells`` at their places, and null elsewhere."""
         if len(cells.places) == self.count:
             return cells.values
         return cells.values.take(compute().index_in(self.everywhere, value_set=cells.places))
 
 
 def as_columns(changes: Iterable[StreamRecord] | ChangeColumns) -> ChangeColumns:
-    """Return the columns of records. If columns are given, return them unchanged."""
+    """Convert ``changes`` to columns, unless they are columns already."""
     return changes if isinstance(changes, ChangeColumns) else ChangeColumns.of_records(changes)
 
 
@@ -103,7 +102,7 @@ def as_columns(changes: Iterable[StreamRecord] | ChangeColumns) -> ChangeColumns
 
 
 def in_order(records: Sequence[StreamRecord]) -> list[StreamRecord]:
-    """Return the records in the order in which the digest takes them."""
+    """Return the records in the order of the digest: sorted by sequence, and for equal sequences by key."""
     infos = [record.sequence_info for record in records]
     numbers = [(info.epoch, info.timestamp_micros, info.row_index) for info in infos]
     if all(first < second for first, second in pairwise(numbers)):
@@ -115,12 +114,15 @@ def in_order(records: Sequence[StreamRecord]) -> list[StreamRecord]:
 
 
 def key_order(key: PrimaryKey) -> tuple[tuple[str, str, str], ...]:
-    """Return the sort key for records with equal sequence."""
+    """Return a sort key for the primary key of a record, by which records with equal sequences are sorted."""
     return tuple((name, type_of(value).value, text_of(value)) for name, value in key)
 
 
 def split_cells(columns: Iterable[RecordColumn]) -> tuple[dict[str, RecordColumn], list[RecordColumn]]:
-    """Split the put cells of one record: each column's value, and the older cells in the order of name and version."""
+    """Split the cells that a record puts: for each column the cell with the value, and a list of the other cells.
+
+    The cell with the value is the greatest by ``cell_order``. The list is sorted by column name and ``cell_order``.
+    """
     values: dict[str, RecordColumn] = {}
     older: list[RecordColumn] = []
     for cell in columns:
@@ -138,17 +140,17 @@ def split_cells(columns: Iterable[RecordColumn]) -> tuple[dict[str, RecordColumn
 
 
 def cell_order(cell: RecordColumn) -> tuple[int, str]:
-    """Return the sort key for the cells of one column in one record."""
+    """Return a sort key for several cells of one column in one record. The greatest cell has the column's value."""
     return version_number(cell.timestamp_millis), typed_text(cell.value)
 
 
 def version_number(version: int | None) -> int:
-    """Return a version as a number. An absent version has a number, too."""
+    """Return ``version``, or ``NO_VERSION`` for ``None``."""
     return NO_VERSION if version is None else version
 
 
 def typed_text(value: ColumnValue | None) -> str:
-    """Return a value's type and its text as one string; an empty string for no value."""
+    """Return a value's type and text as one string, such as ``INTEGER:5``; an empty string for ``None``."""
     return "" if value is None else f"{type_of(value).value}:{text_of(value)}"
 
 
@@ -156,25 +158,25 @@ def typed_text(value: ColumnValue | None) -> str:
 
 
 def integers(values: Iterable[int]) -> Array:
-    """Return an array of 64-bit numbers without nulls."""
+    """Make an Arrow array of 64-bit integers from ``values``."""
     numbers = values if isinstance(values, array) else array("q", values)
     pa = pyarrow()
     return pa.Array.from_buffers(pa.int64(), len(numbers), [None, pa.py_buffer(numbers)])
 
 
 def counted(count: int) -> Array:
-    """Return the numbers from 0 up to, but not including, ``count``."""
+    """Make an Arrow array of the numbers from 0 to ``count`` - 1."""
     pa = pyarrow()
     return compute().cumulative_sum(pa.repeat(pa.scalar(1, pa.int64()), count), start=-1)
 
 
 def arrow_type(column: ColumnType) -> DataType:
-    """Return the Arrow type for values of a column type."""
+    """Return the Arrow type in which values of the Tablestore type ``column`` are stored."""
     return _arrow_types()[column]
 
 
 def column_type(kind: DataType) -> ColumnType | None:
-    """Return the column type for an Arrow type; ``None`` if it is not one of the five."""
+    """Return the Tablestore type whose values are stored in the Arrow type ``kind``, or ``None``."""
     return next((column for column, own in _arrow_types().items() if own == kind), None)
 
 
@@ -192,7 +194,10 @@ def _arrow_types() -> dict[ColumnType, DataType]:
 
 @define
 class Collector:
-    """Collects cells: single cells, and parts of a column whose places ascend."""
+    """A collector of the cells of changes, singly or as parts of columns, which makes ``ChangeColumns`` of them.
+
+    For each method, the places must ascend from call to call.
+    """
 
     _parts: dict[Column, list[Cells]] = field(factory=dict)
     _version_parts: dict[str, list[Cells]] = field(factory=dict)
@@ -203,7 +208,7 @@ class Collector:
     _originals: list[int] = field(factory=list)
 
     def add(self, place: int, record: StreamRecord) -> None:
-        """Add all cells of a record. The calls of this and of all other methods must come with ascending places."""
+        """Add all cells of the record at ``place``."""
         for name, value in record.primary_key:
             self._value("key", name, place, value)
         self.cells(place, record.columns)
@@ -211,7 +216,7 @@ class Collector:
             self.original(place, record.original_columns)
 
     def cells(self, place: int, columns: Sequence[RecordColumn]) -> None:
-        """Add cells of one record. For each column of these cells, the call includes all cells that the record has."""
+        """Add cells of the record at ``place``. Pass all cells of a record in one column in the same call."""
         values, older = split_cells(columns)
         for name, cell in values.items():
             if cell.value is not None:
@@ -231,17 +236,17 @@ class Collector:
                 self._list("deleted version", place, (cell,))
 
     def original(self, place: int, cells: Iterable[RecordColumn]) -> None:
-        """Add the previous cells of one record; ``cells`` may be empty."""
+        """Add the previous cells of the record at ``place``; ``cells`` may be empty."""
         self._originals.append(place)
         self._list("original", place, cells)
 
     def part(self, column: Column, cells: Cells) -> None:
-        """Add a part of a column, without nulls."""
+        """Add several ``cells`` of ``column`` together. Their values must not be null."""
         if len(cells.places):
             self._parts.setdefault(column, []).append(cells)
 
     def version_part(self, name: str, cells: Cells) -> None:
-        """Add the versions of a part of a column."""
+        """Add the versions of several cells of the column ``name`` together; ``cells.values`` are the versions."""
         if len(cells.places):
             self._version_parts.setdefault(name, []).append(cells)
 
@@ -265,9 +270,10 @@ class Collector:
         sequences: tuple[Array, Array, Array],
         ranks: Array | None = None,
     ) -> ChangeColumns:
-        """Return the columns of ``count`` records.
+        """Make the columns of ``count`` records from all cells that were added.
 
-        ``ranks[place]`` is the rank, in the order of the digest, of the record whose cells were added under ``place``.
+        If the records were not added in the order of the digest, ``ranks`` has their indexes in this order:
+        ``ranks[place]`` is the index of the record whose cells were added under ``place``.
         """
         for (kind, name), (places, values) in self._values.items():
             for value_type, cells in _by_type(places, values):
@@ -304,7 +310,7 @@ def _by_type(places: array[int], values: list[ColumnValue]) -> Iterator[tuple[Co
 
 
 def _joined(parts: Sequence[Cells], ranks: Array | None) -> Cells:
-    """Join parts into one, with ascending places."""
+    """Join ``parts`` of one column, so that the places ascend; ``ranks`` are as in ``Collector.finish``."""
     if len(parts) == 1 and ranks is None:
         return parts[0]
     pa = pyarrow()

@@ -1,9 +1,9 @@
-"""Column names in tables that do not distinguish ``Name`` from ``name``. Pure.
+"""The names under which columns are stored in tables that do not distinguish ``Name`` from ``name``.
 
-Tablestore distinguishes such names; Delta Lake, Spark and Iceberg by default do not. A name is stored unchanged, unless
-it is the name of an added column or differs from a stored name only in case. In these two cases it gets a suffix of two
-underscores and eight letters of its SHA-256. So every writer derives the same name, and every reader can recover the
-original name.
+Tablestore distinguishes such names, but by default Delta Lake, Spark and Iceberg do not. Usually a column's name is
+stored unchanged. If it is the name of an added column, or differs from another stored name only in case, the stored
+name has a suffix: two underscores and eight hexadecimal digits of the name's SHA-256. So every writer derives the same
+stored name, and every reader can recover the original name.
 """
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ from hashlib import sha256
 
 _SEPARATOR = "__"
 _DIGEST_LETTERS = 8
-"""32 bits, enough to distinguish the few spellings of one name."""
+"""The number of hexadecimal digits in a suffix. Their 32 bits suffice to distinguish the few spellings of one name."""
 
 
 def stored_names(names: Iterable[str], present: Collection[str], reserved: Collection[str] = ()) -> dict[str, str]:
-    """Return the stored name for each name, in a table that has the columns ``present``.
+    """Return the stored name of each of ``names`` in a table that already has the columns ``present``.
 
-    New names are assigned in alphabetical order, so that the order of records does not matter.
+    A stored name never equals one of ``reserved``. New names are handled in alphabetical order, so that the result does
+    not depend on the order of the records.
     """
     known = {original_name(stored): stored for stored in present if stored not in reserved}
     taken = {name.lower() for name in (*present, *reserved)}
@@ -35,12 +36,12 @@ def stored_names(names: Iterable[str], present: Collection[str], reserved: Colle
 
 
 def marked(name: str) -> str:
-    """Return the name with the mark that distinguishes it from its other spellings."""
+    """Return ``name`` with its suffix, by which it differs from other spellings of the name."""
     return f"{name}{_SEPARATOR}{_digest(name)}"
 
 
 def original_name(stored: str) -> str:
-    """Return the original name of a stored name."""
+    """Return the name in the source table of the column that is stored as ``stored``."""
     name, separator, digest = stored.rpartition(_SEPARATOR)
     return name if separator and digest == _digest(name) else stored
 

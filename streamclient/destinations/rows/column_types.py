@@ -1,13 +1,14 @@
-"""The policy for a value whose type is not that of its column. Pure; all code that stores rows uses it.
+"""The rules for storing a value whose type differs from the type of its column.
 
-A Tablestore column may hold an integer in one row and text in the next; a column of a table elsewhere has one type.
+A column in Tablestore may have an integer in one row and a text in the next row. In other systems, a column of a table
+has one type.
 
-* A column keeps its declared type, or else the type of its first value. No value changes it.
-* A value of that type is stored in its column.
-* Any other value is *unfit*. It is stored in a map next to the columns, under the column's name, as its type and a
-  text. From these an equal value can be read: bytes, text, 1, 1.0 and "1" stay distinct.
-* If a DOUBLE column can hold an unfit integer exactly, the column shows it as well, as queries expect. No other value
-  is converted: the column is null.
+* A column has its declared type, or otherwise the type of its first value. Later values do not change the type.
+* A value of the column's type is stored in the column.
+* A value of another type is *unfit*. It is stored in the map ``_unfit`` of its row, under the column's name, as its
+  type and a text. The type and the text give the exact value: 1, 1.0 and "1" stay distinct.
+* If a DOUBLE column can hold an unfit integer exactly, the integer is also stored in the column, as queries expect. For
+  all other unfit values the column is null.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from streamclient.errors import CodecError
 from streamclient.records import ColumnType, ColumnValue
 
 MAX_EXACT_INTEGER = 2**53
-"""The largest integer up to which a double can represent every integer exactly."""
+"""The largest integer up to which a double can represent all integers exactly."""
 
 _TYPES: dict[type, ColumnType] = {
     int: ColumnType.INTEGER,
@@ -37,20 +38,20 @@ _BOOLEANS = {"true": True, "false": False}
 
 
 def type_of(value: ColumnValue) -> ColumnType:
-    """Return the type of a stored value."""
+    """Return the Tablestore type of ``value``."""
     found = _TYPES.get(type(value))
     if found is None:
-        raise TypeError(f"a column holds int, float, bool, str or bytes, not {type(value).__name__}")
+        raise TypeError(f"a column must hold int, float, bool, str or bytes, not {type(value).__name__}")
     return found
 
 
 def fits(value: ColumnValue, column: ColumnType) -> bool:
-    """Return whether the column alone keeps the value and its type."""
+    """Return whether ``value`` has the type of its column. If not, it must be stored in the map ``_unfit``."""
     return type_of(value) is column
 
 
 def shown(value: ColumnValue, column: ColumnType) -> ColumnValue | None:
-    """Return the content of the column itself for a value: the value, an equal double, or ``None``."""
+    """Return the content of a column of type ``column`` for ``value``: the value, an equal double, or ``None``."""
     if fits(value, column):
         return value
     is_integer = isinstance(value, int) and not isinstance(value, bool)
@@ -60,7 +61,7 @@ def shown(value: ColumnValue, column: ColumnType) -> ColumnValue | None:
 
 
 def text_of(value: ColumnValue) -> str:
-    """Return a text that, together with the value's type, identifies the value exactly."""
+    """Convert ``value`` to a text. With the value's type, ``value_of`` converts the text back to the same value."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, bytes):
@@ -74,13 +75,18 @@ _QUIET_NAN = struct.pack("<Q", 0x7FF8000000000000)
 
 
 def encoded(values: Iterable[ColumnValue | None]) -> bytes:
-    """Return bytes for a digest.
+    """Convert values to bytes for a digest. Different values give different bytes.
 
-    The values could be read back from the bytes, so different values give different bytes. For each value a letter, its
-    length in decimal digits, a colon, and its bytes: ``N`` null, without bytes; ``I`` an integer, in decimal digits;
-    ``D`` a double, 8 bytes, the lowest first, every NaN the quiet one; ``T`` a truth value, ``0`` or ``1``; ``S`` a
-    text in UTF-8; ``B`` bytes. The bytes do not depend on the interpreter. The ``repr`` of a text does: a newer Python
-    knows more printable letters.
+    Each value becomes a letter for its type, its length in bytes as decimal digits, a colon, and its bytes:
+
+    - ``N``: null, without bytes
+    - ``I``: an integer, in decimal digits
+    - ``D``: a double, in 8 bytes, the lowest first; every NaN becomes the quiet NaN
+    - ``T``: a Boolean, ``0`` or ``1``
+    - ``S``: a text, in UTF-8
+    - ``B``: bytes, unchanged.
+
+    Unlike the result of ``repr``, these bytes do not depend on the version of Python.
     """
     return b"".join(map(_encoded, values))
 
@@ -105,10 +111,10 @@ def _encoded(value: Any) -> bytes:
 
 
 def value_of(type_name: str, text: str) -> ColumnValue:
-    """Read the text that ``text_of`` wrote for a value of the named ``ColumnType``.
+    """Convert ``text``, which ``text_of`` has made, to its value; ``type_name`` is the ``ColumnType``'s value.
 
     Raises:
-        CodecError: the text is not of that type.
+        CodecError: ``text`` is not a value of this type, or the type is unknown.
     """
     try:
         kind = ColumnType(type_name)

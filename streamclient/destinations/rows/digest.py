@@ -1,12 +1,12 @@
-r"""The digest of a commit's records: equal for equal records, on every machine and from every layout.
+r"""The digest of a commit's records, which is the same for equal records on every machine.
 
-The digest does not depend on how pages were cut, on the order of cells within a record, on the types of the columns
-that hold the values, or on columns that came later. So it can be computed from the records when they are read, and
-years later from the rows of the table.
+The digest depends only on the records. It does not depend on their division into pages, on the order of cells within a
+record, on the types of the destination's columns, or on columns that were added later. So a worker can compute it from
+the records that it reads, and a proof can compute it years later from the rows of the destination.
 
-Records are sorted by their sequence, and records with equal sequence by their keys. A record may put several cells into
-one column. The cell with the highest version is the *value*; the others are *older*. The digest covers a list of
-sections, each for one column and one type, so that it can be computed from whole columns of a table::
+Records are sorted by their sequence, and records with equal sequences by their keys. A record may put several cells
+into one column. The cell with the highest version has the *value*, and the other cells are *older*. The digest covers a
+list of sections, each for one column and one type, so that it can be computed from whole columns of a table::
 
     "streamclient-records-1\n", number of records, then each section by its name: length, name, length, body
 
@@ -20,12 +20,13 @@ sections, each for one column and one type, so that it can be computed from whol
     ["deleted version", column]  places, versions
     ["older", column]          places, versions, texts
     ["original", column]       places, versions, texts
-    ["originals"]              places of the records that have previous values at all, even none
+    ["originals"] places of the records that have a list of previous values, even an empty list
 
-Numbers have 8 bytes, the lowest first; a place is the record's index from 0; an absent version is the lowest number.
-INTEGER and DOUBLE values have 8 bytes (every NaN is the quiet one), BOOLEAN one. STRING and BINARY are lengths, then
-bytes. A text is the type, a colon, and the value as ``column_types.text_of`` writes it. Sections without a place are
-left out. Within a section places ascend, then versions, then texts.
+A number has 8 bytes, the lowest first. A place is the index of a record, from 0. A cell without a version has the
+lowest number. INTEGER and DOUBLE values have 8 bytes (every NaN is the quiet NaN), and a BOOLEAN value has one byte.
+STRING and BINARY values are the lengths of all values, followed by the bytes of all values. A text is the type, a
+colon, and the value by ``column_types.text_of``. A section without places is left out. Within a section, cells are
+sorted by place, then by version, then by text.
 """
 
 from __future__ import annotations
@@ -50,13 +51,13 @@ TITLE = b"streamclient-records-1\n"
 _QUIET_NAN = struct.pack("=Q", 0x7FF8000000000000)
 
 _Bytes = Any
-"""The input of a hash: bytes, or the memory of an array, which is not copied."""
+"""An input of the hash function: bytes, or the buffer of an Arrow array, which need not be copied."""
 
 
 def records_digest(changes: Iterable[StreamRecord] | ChangeColumns) -> str:
-    """Return the digest of one shard's records, in any order, as 64 hexadecimal letters.
+    """Return the digest of one shard's records, as 64 hexadecimal digits. The records may have any order.
 
-    Columns (``page_columns.columns_of_pages``) give the same digest as their records, at a small part of the cost.
+    Columns (``page_columns.columns_of_pages``) give the same digest as their records, with a fraction of the CPU time.
     """
     columns = as_columns(changes)
     digest = sha256(TITLE + struct.pack("<q", columns.count))
@@ -104,7 +105,7 @@ def _values(value_type: ColumnType, values: Array) -> Sequence[_Bytes]:
 
 
 def _numbers(values: Array) -> _Bytes:
-    """Return the memory of 8-byte numbers, the lowest byte first."""
+    """Return the bytes of an array of 8-byte numbers, with the lowest byte of each number first."""
     content = _fixed(values, 8)
     if sys.byteorder == "little":
         return content
@@ -119,7 +120,7 @@ def _fixed(values: Array, width: int) -> _Bytes:
 
 
 def _content(values: Array) -> _Bytes:
-    """Return the concatenated bytes of all texts."""
+    """Return the bytes of all texts or byte strings in ``values``, one after the other and without separators."""
     _, ends, content = values.buffers()
     if not len(values) or content is None:
         return b""

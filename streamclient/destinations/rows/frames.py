@@ -1,7 +1,7 @@
-"""The records of a batch as a flat table of Arrow, Polars or pandas: one row for each change.
+"""The records of a batch as a flat table of Arrow, Polars or pandas: one row for each record.
 
-The rows are the same as in ``streamclient.destinations.change_rows``: a column for each key column and each column that
-was put, then the added columns, among them ``_operation`` and ``_deleted_columns``.
+The rows are made by ``streamclient.destinations.change_rows``. They have a column for each key column, a column for
+each column that a record puts, and the added columns, for example ``_operation`` and ``_deleted_columns``.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 def to_arrow(records: Sequence[StreamRecord], *, shard: str = "") -> Table:
     """Return the rows of ``records`` as a ``pyarrow.Table``, in the order of their sequence.
 
-    ``shard`` is the shard of the records, for the column ``_shard_id``; the column ``_commit`` is 0. If ``records`` are
-    a page, or a part of a page, the call makes no record objects. Usable from any thread.
+    ``shard`` becomes the value of the column ``_shard_id``. The column ``_commit`` is 0. If ``records`` are a page of a
+    stream, or a part of a page, the function does not create record objects. Any thread may call it.
 
     Raises:
-        CodecError: the records are not of one table.
+        CodecError: the records belong to different tables.
         ConfigurationError: pyarrow is missing.
     """
     of_page: Callable[[], Any] | None = getattr(records, "arrow", None)
@@ -38,19 +38,19 @@ def to_polars(records: Sequence[StreamRecord], *, shard: str = "") -> Any:
     """Return the rows of ``to_arrow`` as a ``polars.DataFrame``.
 
     Raises:
-        CodecError: the records are not of one table.
+        CodecError: the records belong to different tables.
         ConfigurationError: polars or pyarrow is missing.
     """
     return _library("polars").from_arrow(to_arrow(records, shard=shard))
 
 
 def to_pandas(records: Sequence[StreamRecord], *, shard: str = "") -> Any:
-    """Return the rows of ``to_arrow`` as a ``pandas.DataFrame`` with the types of Arrow.
+    """Return the rows of ``to_arrow`` as a ``pandas.DataFrame`` with Arrow's types.
 
-    With these types a column of integers may lack values; with pandas' own types it would become a column of floats.
+    With Arrow's types, a column of integers may have nulls. With pandas' own types, such a column would become floats.
 
     Raises:
-        CodecError: the records are not of one table.
+        CodecError: the records belong to different tables.
         ConfigurationError: pandas or pyarrow is missing.
     """
     pandas = _library("pandas")

@@ -1,9 +1,9 @@
-"""The conversion of a stream's pages, which the codec lays out by column, into the columns of changes.
+"""The conversion of decoded pages of a stream, which have columns already, into ``ChangeColumns``.
 
-``streamclient.wire.columns`` describes the layout. A page shows one cell of a column for each record, and lists the
-record's other cells. The digest may choose another cell by its own rule. So if a record has a listed cell of a column,
-all its cells of that column are collected, and the rule of the digest chooses among them. All other cells are used
-unchanged.
+``streamclient.wire.columns`` describes the columns of a page. In each column, a page has one cell of each record. If a
+record has several cells in the column, the page has the other cells in a separate list. By the rule of the digest, the
+value may be in any of these cells. So this module collects the cells of such a record, and applies the rule. It uses
+all other cells unchanged.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ _SEQUENCE = ("epoch", "timestamp_micros", "row_index")
 
 
 def columns_of_pages(pages: Iterable[Any], *, keeps_order: bool = False) -> ChangeColumns:
-    """Return the changes of one shard from the ``DecodedPage.arrow()`` of its pages, with or without a schema.
+    """Convert pages of one shard to the columns of its changes. ``pages`` has ``DecodedPage.arrow()`` of each page.
 
-    The result equals ``ChangeColumns.of_records`` of the same records. With ``keeps_order`` the records stay in the
-    order of the pages. That serves the full data of a tunnel: all of its rows have the same sequence, and sorting them
-    by key is slow.
+    Pages may be decoded with or without a schema. The result equals ``ChangeColumns.of_records`` of the same records.
+    With ``keeps_order``, the records stay in the order of the pages. Use this for the full data of a tunnel: all its
+    rows have the same sequence, and sorting them by key would be slow.
 
     Raises:
-        CodecError: a page has another layout, or other key columns than the first page.
+        CodecError: a page lacks the expected fields, or has other key columns than the first page.
     """
     pa = pyarrow()
     batches = [batch for batch in map(pa.record_batch, pages) if _checked(batch).num_rows]
@@ -54,7 +54,7 @@ def columns_of_pages(pages: Iterable[Any], *, keeps_order: bool = False) -> Chan
     for batch in batches:
         names = tuple(field.name for field in batch.schema.field("primary_key").type)
         if names != key:
-            raise CodecError(f"a page has the key columns {names}, expected {key} as in the first: not of one table")
+            raise CodecError(f"a page has the key columns {names}, the first one {key}: they are not of one table")
         _add_page(collector, batch, everywhere.slice(first, batch.num_rows), first)
         first += batch.num_rows
     operations = pa.concat_arrays([batch.column("record_type").cast(pa.string()) for batch in batches])
@@ -70,7 +70,7 @@ def columns_of_pages(pages: Iterable[Any], *, keeps_order: bool = False) -> Chan
 
 def _checked(batch: RecordBatch) -> RecordBatch:
     if tuple(batch.schema.names) != _FIELDS:
-        raise CodecError(f"expected a page by column with the fields {_FIELDS}, got {tuple(batch.schema.names)}")
+        raise CodecError(f"expected a page in columns, with the fields {_FIELDS}, got {tuple(batch.schema.names)}")
     return batch
 
 
@@ -80,7 +80,7 @@ def _children(batch: RecordBatch, name: str) -> list[Array]:
 
 
 def _order(sequences: tuple[Array, ...], batches: Sequence[RecordBatch]) -> Array | None:
-    """Return the indices of the records in the order of the digest; ``None`` if they are in that order."""
+    """Return the indexes of the records in the order of the digest; ``None`` if they are sorted already."""
     pa, pc = pyarrow(), compute()
     epochs, stamps, rows = sequences
     if _ascend(epochs, stamps, rows):
@@ -95,7 +95,7 @@ def _order(sequences: tuple[Array, ...], batches: Sequence[RecordBatch]) -> Arra
 
 
 def _ascend(epochs: Array, stamps: Array, rows: Array) -> bool:
-    """Return whether each sequence is greater than the previous one."""
+    """Return whether each sequence (epoch, timestamp and row index) is greater than the previous one."""
     if not len(epochs):
         return True
     pc = compute()
@@ -108,7 +108,7 @@ def _ascend(epochs: Array, stamps: Array, rows: Array) -> bool:
 # --- cells ------------------------------------------------------------------------------------------------------------
 
 _Beside = dict[str, dict[int, list[RecordColumn]]]
-"""Cells that the page lists next to its columns, by column and by row of the page."""
+"""The cells that a page has in a separate list outside its columns, by column name and then by row index."""
 
 
 def _add_page(collector: Collector, batch: RecordBatch, places: Array, first: int) -> None:
@@ -121,7 +121,7 @@ def _add_page(collector: Collector, batch: RecordBatch, places: Array, first: in
         for cell in cells:
             beside.setdefault(cell.name, {}).setdefault(row, []).append(cell)
     single: dict[int, list[RecordColumn]] = {}
-    """The cells of a row of which the digest's rule chooses one."""
+    """The cells that ``collector`` must get one by one, by row index in the page. The rule of the digest demands it."""
     for field, column in zip(batch.schema.field("columns").type, _children(batch, "columns"), strict=True):
         listed = beside.get(field.name, {})
         for row, cell in _add_column(collector, field.name, column, places, listed):
@@ -138,7 +138,10 @@ def _add_page(collector: Collector, batch: RecordBatch, places: Array, first: in
 def _add_column(
     collector: Collector, name: str, column: Array, places: Array, listed: Mapping[int, Sequence[RecordColumn]]
 ) -> Iterator[tuple[int, RecordColumn]]:
-    """Add the put cells of a column to ``collector``; yield the cells that need a decision, by row."""
+    """Add the cells of a page's column that can be used unchanged to ``collector``; yield all others, with their rows.
+
+    A cell cannot be used unchanged if it is a deletion, or if its row has ``listed`` cells in this column, too.
+    """
     pa, pc = pyarrow(), compute()
     operations, values, versions = column.flatten()
     put = operations.dictionary.to_pylist().index(ColumnOperation.PUT.value)
@@ -165,14 +168,14 @@ def _take(collector: Collector, name: str, cells: Cells, versions: Array) -> Non
         versions = pc.fill_null(versions, pa.scalar(NO_VERSION, pa.int64()))
     collector.version_part(name, Cells(cells.places, versions))
     if pa.types.is_null(cells.values.type):
-        return  # the page has no value of this column
+        return  # no cell of this column in the page has a value
     if cells.values.null_count:
         cells = Cells(cells.places.filter(cells.values.is_valid()), cells.values.drop_null())
     collector.part(("value", name, _column_type(cells.values.type)), cells)
 
 
 def _is_listed_whole(cell: RecordColumn, listed: Collection[RecordColumn]) -> bool:
-    """Return whether the column shows only that a value of another type exists, and the page lists all such values."""
+    """Return whether ``cell`` has no value because its value, of another type than the column, is in ``listed``."""
     return (
         cell.operation is ColumnOperation.PUT
         and cell.value is None
@@ -191,7 +194,7 @@ def _shown(name: str, cells: Array) -> Iterator[RecordColumn]:
 
 
 def _listed(lists: Array, some: Array) -> Iterator[tuple[int, list[RecordColumn]]]:
-    """Yield the listed cells of some rows."""
+    """Yield each row for which ``some`` is true, with its cells in ``lists``."""
     rows = compute().indices_nonzero(some)
     for row, cells in zip(rows.to_pylist(), lists.take(rows).to_pylist(), strict=True):
         yield row, [_plain(cell) for cell in cells]

@@ -1,4 +1,4 @@
-"""The records of one shard as tasks of an event loop, and the stored position before which every record is done."""
+"""A processor that runs a task of an event loop for each record, and stores the position before which all are done."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _log = logs.logger(__name__)
 class AsyncKeyedCode(AsyncUserCode):
     """The counterpart of ``KeyedProcessor`` for an event loop.
 
-    Order, retries and treatment of failing records are the same. If a record keeps failing, a new processor is
-    requested. Until the shard is past that record, each batch is finished before the next batch is taken. So the
-    failure policy applies to exactly the batch with that record.
+    Order, retries and the treatment of failing records are the same as in that class. If a record keeps failing, the
+    object asks the worker for a new processor. Until the shard is past that record, the new processor finishes each
+    batch before it takes the next batch. So the failure policy applies to exactly the batch with that record.
     """
 
     def __init__(self, crew: LaneCrew) -> None:
@@ -38,7 +38,7 @@ class AsyncKeyedCode(AsyncUserCode):
         self._answered: list[Waiter] = []
 
     async def initialize(self, given: InitializationInput) -> None:
-        """Keep ``given`` for later calls, and count this shard in the crew of all shards."""
+        """Keep ``given`` for later calls, and add the lanes of this shard to the crew that all shards share."""
         if not isinstance(given.checkpointer, RecordProcessorCheckpointer):
             raise TypeError(f"{given.checkpointer!r} cannot begin a checkpoint")
         self._shard, self._marker, self._checkpointer = given.shard_info, given.shutdown_marker, given.checkpointer
@@ -46,7 +46,9 @@ class AsyncKeyedCode(AsyncUserCode):
         self._crew.enter(self._lanes)
 
     async def handle(self, batch: AsyncBatch) -> None:
-        """Queue the batch and wait only for room. After a failure, wait until the batch is done.
+        """Queue the records of the batch, and wait only while the memory limit is reached.
+
+        After a failure, wait until the batch is done.
 
         Raises:
             ApplicationException: a record of this batch was given up; the whole batch will come again.
@@ -58,7 +60,7 @@ class AsyncKeyedCode(AsyncUserCode):
             return  # a new processor was requested; that processor starts at the checkpoint
         keyed = [(self._crew.settings.key(record), record) for record in batch]
         if keyed:
-            checks.done("key", keyed[0][0])  # one record is enough: a function that defers does so for all
+            checks.done("key", keyed[0][0])  # one result shows whether ``key`` is async
         if failed_at is None:
             await self._lanes.take_in(keyed, batch.position)
             self._store_if_due()
@@ -70,18 +72,18 @@ class AsyncKeyedCode(AsyncUserCode):
     def last_work(
         self, reason: ShutdownReason, end: tuple[AsyncBatch, Settlement], commit: Callable[[], Awaitable[None]]
     ) -> MakeCoroutine | None:
-        """Return the function that waits for records in work and stores the position.
+        """Return the function that waits for the records being processed and then stores the position.
 
-        The result is ``None`` before the shard has begun.
+        The result is ``None`` before ``initialize``.
         """
         return partial(self._close, reason) if self._has_begun else None
 
     def stores_at(self, reason: ShutdownReason, *, has_stored_all: bool, has_unstored: bool) -> bool:
-        """Return ``False``: ``last_work`` stores the position."""
+        """Return ``False``, because ``last_work`` stores the position."""
         return False
 
     async def _handle_carefully(self, keyed: Sequence[tuple[Hashable, StreamRecord]], position: str) -> None:
-        """Finish this batch before the next one is taken. No other batch is pending."""
+        """Process this batch to its end before the next batch is taken. No other batch may be pending."""
         self._is_careful = True
         batch = await self._lanes.take_in(keyed, position)
         await self._lanes.finish()
@@ -92,11 +94,11 @@ class AsyncKeyedCode(AsyncUserCode):
             raise failure.as_error()
 
     async def _close(self, reason: ShutdownReason) -> None:
-        """Wait for the records in work, then store the position reached. At the shard's end, wait for all records."""
+        """Wait for the records being processed, then store the position. At the shard's end, wait for all records."""
         lanes, order = self._lanes, self._lanes.order
         try:
             if reason is ShutdownReason.ZOMBIE:
-                lanes.cancel()  # no position could be stored
+                lanes.cancel()  # the lease is lost, so no position can be stored any more
             elif reason is not ShutdownReason.TERMINATE:
                 lanes.drop()
             await lanes.finish()
@@ -120,11 +122,10 @@ class AsyncKeyedCode(AsyncUserCode):
         if reason is ShutdownReason.TERMINATE and order.failure is not None:
             raise order.failure.as_error()
 
-    # --- after each record, and regularly
-    # --------------------------------------------------------------------------------
+    # --- after each record, and regularly -----------------------------------------------------------------------------
 
     def _give_up(self, failure: LaneFailure) -> None:
-        """Request a new processor, which meets the failure in the batch that holds the record."""
+        """Ask the worker for a new processor, which begins at the checkpoint and meets the failing record again."""
         if not self._is_careful:
             shard_id, text = self._shard.shard_id, "shard %s: %s; starting again at the checkpoint"
             _log.error(text, shard_id, failure.as_error(), extra=logs.of_shard(shard_id))
@@ -132,7 +133,10 @@ class AsyncKeyedCode(AsyncUserCode):
             self._marker.mark_for_process_restart()
 
     def _store_if_due(self) -> None:
-        """Store the watermark if that is due; otherwise check again later, as long as any work is left."""
+        """Store the position before which all records are done, if a checkpoint is due.
+
+        Otherwise check later, as long as work is left.
+        """
         settings, order = self._crew.settings, self._lanes.order
         is_stored = order.position in (None, self._stored)
         if self._is_storing or self._is_closed or (is_stored and order.is_idle):
@@ -150,7 +154,10 @@ class AsyncKeyedCode(AsyncUserCode):
             self._crew.bridge.call_later(seconds, self._look_around)
 
     def _look_around(self) -> None:
-        """Do the work that no record's end causes, because the shard may be idle or wait for its only record."""
+        """Warn of slow records, and store a due position.
+
+        A timer calls this method, because it may take long until a record ends.
+        """
         self._has_timer = False
         for slow in self._lanes.slow():
             name, shard_id = named(slow.record), self._shard.shard_id

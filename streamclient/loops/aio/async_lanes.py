@@ -1,6 +1,6 @@
-"""Records of one shard as tasks of an event loop: in order within a key, keys at the same time.
+"""Tasks of an event loop for records: one after the other within a key, and different keys at the same time.
 
-The order is the same as in ``KeyedProcessorFactory``, which waits in threads; these lanes await.
+``KeyedProcessorFactory`` does the same with threads.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from streamclient.worker.keyed.lane_pool import FailedShards
 from streamclient.worker.keyed.pending_records import record_bytes
 
 RecordHandler = Callable[[StreamRecord], Awaitable[object]]
-"""Does the work for one record."""
+"""A coroutine function that does the work for one record."""
 
 
 class LaneCrew(FailedShards):
-    """The handler, tasks and bytes that the lanes of all shards of a run share. Used only inside the event loop."""
+    """The handler, the tasks and the memory limit that all shards of a run share. Only for use in the event loop."""
 
     def __init__(
         self,
@@ -49,20 +49,20 @@ class LaneCrew(FailedShards):
         self._room: list[Waiter] = []
 
     def enter(self, lanes: AsyncLanes) -> None:
-        """Count one more shard that works here."""
+        """Add the lanes of a shard that begins."""
         self._members.add(lanes)
 
     def leave(self, lanes: AsyncLanes) -> None:
-        """Remove a shard that has no work left."""
+        """Remove the lanes of a shard that has no work left."""
         self._members.discard(lanes)
 
     def cancel(self) -> None:
-        """Cancel all records in work, and begin no further record."""
+        """Cancel the tasks of all records that are being processed, and begin no further record."""
         for lanes in list(self._members):
             lanes.cancel()
 
     async def add_bytes(self, size_bytes: int, may_enter: Callable[[], bool]) -> None:
-        """Add the bytes of a record once they have room, or once ``may_enter`` allows the record without waiting."""
+        """Count the bytes of a record once they fit below the memory limit, or once ``may_enter`` returns ``True``."""
         while self._used_bytes + size_bytes > self.settings.most_pending_bytes and not may_enter():
             waiter = self.bridge.waiter()
             self._room.append(waiter)
@@ -70,14 +70,14 @@ class LaneCrew(FailedShards):
         self._used_bytes += size_bytes
 
     def remove_bytes(self, size_bytes: int) -> None:
-        """Subtract the bytes of records that are done or dropped."""
+        """Subtract the bytes of records that are done or dropped from the counted bytes."""
         self._used_bytes -= size_bytes
         rung, self._room = self._room, []
         for waiter in rung:
             waiter.ring()
 
     def step(self, lanes: AsyncLanes, lane: Lane) -> None:
-        """Process the first record of a lane when its turn comes."""
+        """Process the first record of ``lane`` as soon as fewer than ``most_tasks`` tasks run."""
         self._ready.append((lanes, lane))
         self._begin()
 
@@ -91,7 +91,7 @@ class LaneCrew(FailedShards):
                 lanes.tasks[lane] = self._tasks.start(self.bridge, self._attempts(lanes, item.record), ended)
 
     async def _attempts(self, lanes: AsyncLanes, record: StreamRecord) -> None:
-        """Process a record, and repeat after an error as often as the settings allow; then raise the error."""
+        """Process a record. After an error, try again as often as the settings allow, and finally raise the error."""
         for attempt in itertools.count(1):
             try:
                 checks.done("the handler", await self._handler(record))
@@ -107,13 +107,13 @@ class LaneCrew(FailedShards):
 
 
 class AsyncLanes:
-    """The lanes of one shard: queues of records, one for each key. Used only inside the event loop."""
+    """The lanes of one shard: queues of records, one for each key. Only for use in the event loop."""
 
     def __init__(self, crew: LaneCrew, failed: Callable[[LaneFailure], None], moved: Callable[[], None]) -> None:
-        """Make lanes. ``failed`` is called for a record that is given up; ``moved`` is called after each record."""
+        """Make the lanes of a shard. They call ``failed`` if a record is given up, and ``moved`` after each record."""
         self.order: LaneOrder = LaneOrder(crew.settings.slow_record_warning_millis / 1_000)
         self.tasks: dict[Lane, Task] = {}
-        """The tasks of the records in work."""
+        """The task of each record that is being processed, by the record's lane."""
         self._crew = crew
         self._failed = failed
         self._moved = moved
@@ -124,8 +124,8 @@ class AsyncLanes:
     async def take_in(self, records: Sequence[tuple[Hashable, StreamRecord]], position: str) -> int:
         """Queue the records of a batch that ends at ``position``, with their keys; return the batch's number.
 
-        The call waits for room. If the lanes halt meanwhile, the call ends early: records are left out, and the batch
-        stays unfinished.
+        The call waits while the memory limit is reached. If the lanes halt meanwhile, the call leaves out the other
+        records, and the batch stays unfinished.
         """
         batch = self.order.begin_batch(position, len(records))
         for key, record in records:
@@ -147,7 +147,10 @@ class AsyncLanes:
         self._ring_if_finished()
 
     def cancel(self) -> None:
-        """Begin no further record, and cancel the records in work once. They are then neither done nor failed."""
+        """Begin no further record, and cancel the tasks of the records that are being processed.
+
+        Cancelled records count as neither done nor failed.
+        """
         self.drop()
         under_way = [] if self._is_cancelled else list(self.tasks.values())
         self._is_cancelled = True
@@ -155,14 +158,14 @@ class AsyncLanes:
             task.cancel()
 
     async def finish(self) -> None:
-        """Wait until no record waits or is in work."""
+        """Wait until no record waits or is being processed."""
         while not self.order.is_idle:
             waiter = self._crew.bridge.waiter()
             self._finished.append(waiter)
             await waiter
 
     async def halts_within(self, seconds: float) -> bool:
-        """Wait at most ``seconds``; return early, with ``True``, if the lanes stop beginning records."""
+        """Wait for ``seconds``; return ``True`` early if ``drop`` or a failure halts the lanes meanwhile."""
         waiter = self._crew.bridge.waiter()
         if not self.order.is_halted:
             self._pausing.append(waiter)
@@ -175,11 +178,14 @@ class AsyncLanes:
         return self.order.is_halted
 
     def slow(self) -> list[SlowRecord]:
-        """Return the records in work that need a warning now. A record returns each time its duration has doubled."""
+        """Return the records that are being processed and need a warning now.
+
+        A record needs another warning each time its duration has doubled.
+        """
         return self.order.slow(self._crew.settings.monotonic())
 
     def step_ended(self, lane: Lane, item: LaneItem, error: BaseException | None) -> None:
-        """Record the end of the first record of a lane: it is done, was given up, or was cancelled."""
+        """Note that the work on the first record of a lane has ended: it is done, was given up, or was cancelled."""
         self.tasks.pop(lane, None)
         if error is not None and not self._is_cancelled and not self.order.is_halted:
             is_cancellation = isinstance(error, asyncio.CancelledError)

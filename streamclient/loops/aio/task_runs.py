@@ -1,4 +1,4 @@
-"""Runs coroutines for batches or records inside the caller's ``await``. No task is left when that returns."""
+"""Functions that await a coroutine for each batch or record. When a call returns, none of its tasks is left."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ async def run_tasks(
         consumption: the consumption to run, not used or closed yet.
         handler: an ``async def`` function that takes one batch, or a class or function that makes an
             ``AsyncRecordProcessor``.
-        concurrency: the largest number of tasks at the same time; ``None`` for no limit but the number of shards.
-        bridge: the event loop, replaceable for tests.
+        concurrency: the largest number of tasks at the same time; with ``None``, each shard may have one.
+        bridge: the bridge to the event loop, by default to the caller's event loop; tests give another bridge.
 
     Raises:
         ConfigurationError: an argument is invalid; no worker was started.
@@ -61,10 +61,10 @@ async def run_each(
     Args:
         consumption: the consumption to run, not used or closed yet.
         handler: an ``async def`` function that takes one record.
-        concurrency: the largest number of records in work at the same time, over all shards.
+        concurrency: the largest number of records that are processed at the same time, over all shards.
         key: returns the key within which records stay in order; by default the primary key.
-        bridge: the event loop, replaceable for tests.
-        monotonic: the clock of retries and checkpoints, replaceable for tests.
+        bridge: the bridge to the event loop, by default to the caller's event loop; tests give another bridge.
+        monotonic: the clock that times retries and checkpoints; tests give another clock.
 
     Raises:
         ConfigurationError: an argument is invalid; no worker was started.
@@ -81,24 +81,24 @@ async def run_each(
 
 
 class _TaskRun:
-    """One run: a worker in threads of its own, and its tasks in the caller's event loop and context."""
+    """One call of ``run_tasks`` or ``run_each``, with its worker and with its tasks in the caller's event loop."""
 
     def __init__(self, consumption: Consumption, bridge: TimedLoopBridge, concurrency: int | None) -> None:
         self.bridge = bridge
         self.tasks = TaskSet(copy_context(), self._ring)
         self.cancel_records: Callable[[], object] = lambda: None
-        """Cancels the tasks of records in work, which the line of batches does not know."""
+        """A function that cancels the tasks that process records. The line of batches does not know these tasks."""
         self._consumption = consumption
         self._line = TaskLine(lambda: bridge, concurrency, self.tasks)
         self._has_worker = True
-        """Whether the worker still runs, as far as this run has seen."""
+        """Whether the worker still runs; set to ``False`` when this run has noticed the worker's end."""
         self._waiter: Waiter | None = None
 
     async def until_over(self, make_code: Callable[[], AsyncUserCode]) -> None:
-        """Run until the worker has ended and no task is left; then raise a cancellation that came meanwhile.
+        """Run until the worker has ended and no task is left. Then raise the cancellation that came meanwhile, if any.
 
-        The first cancellation cancels the tasks and waits until the leases are handed over. A second one waits for the
-        tasks alone.
+        When the caller is cancelled for the first time, cancel the tasks and wait until the leases are handed over.
+        After a second cancellation, wait only for the tasks.
         """
         consumption = self._consumption
         consumption.begin(
@@ -154,7 +154,10 @@ class _TaskRun:
             self._waiter.ring()
 
     def _is_alive(self, thread: threading.Thread) -> bool:
-        """Return whether the event loop can still run tasks; if not, leave all calls. Called in the worker's thread."""
+        """Return whether the event loop can still run tasks.
+
+        If the event loop cannot run tasks, abandon all calls. The thread of the consumption calls this method.
+        """
         is_alive = thread.is_alive() and not self.bridge.is_closed
         if not is_alive:
             self._line.abandon()
@@ -176,7 +179,7 @@ def _code_maker(handler: object, commit: Commit) -> Callable[[], AsyncUserCode]:
 
 
 def _may_make_async(handler: object) -> bool:
-    """Return whether ``handler`` may make async processors. Factories and classes of other processors do not."""
+    """Return whether ``handler`` may make async processors. Classes of other processors, and factories, do not."""
     made = handler
     while isinstance(made, partial):
         made = made.func

@@ -1,7 +1,7 @@
-"""The operations: one module for each, found automatically.
+"""The operations of the server, one module for each. The package finds its modules automatically.
 
-A module here defines its operation as ``OPERATION``, or several as ``OPERATIONS``; modules whose names begin with an
-underscore are shared helpers. A new operation is one new module, and its messages in ``wire``.
+A module defines its operation as ``OPERATION``, or several operations as ``OPERATIONS``. Modules whose names begin with
+an underscore are shared helpers. A new operation needs one new module, and its messages in ``wire``.
 """
 
 from __future__ import annotations

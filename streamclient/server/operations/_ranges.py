@@ -1,4 +1,4 @@
-"""Shared code of GetRange and BulkExport: a range of rows, read page by page."""
+"""The read of a range of rows, page by page: shared code of GetRange and BulkExport."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ from streamclient.wire.schema import Direction
 
 @frozen
 class RangeRead:
-    """A validated read. The bounds are checked later, against the schema and against each other."""
+    """A validated request for a range of rows. Its bounds are not yet checked against the table and each other."""
 
     table_name: str
     direction: Direction
     start: Key
-    """The key at which the read starts, inclusive."""
+    """The key at which the read starts. The row with this key belongs to the range."""
     end: Key
-    """The key at which the read ends, exclusive."""
+    """The key at which the read ends. The row with this key does not belong to the range."""
     limit: int | None
     selection: Selection
     transaction_id: str | None
     as_matrix: bool
     entire_keys: bool
-    """Whether a matrix has all key columns, or only the requested key columns."""
+    """Whether a matrix has all key columns. If not, it has only the requested key columns."""
 
 
 @frozen
 class RangePage:
-    """The rows that one call reads."""
+    """The page of rows that one call of ``read_range`` returns."""
 
     rows: list[StoredRow]
     """The selected parts of the returned rows."""
@@ -49,13 +49,14 @@ class RangePage:
 
 
 def read_range(state: ServerState, table: Table, request: RangeRead) -> RangePage:
-    """Read rows in key order, up to the end of the range, the request's limit, or a call's limit of rows or of work.
+    """Return one page of a range, in key order.
 
-    Rows that the filter leaves out count as scanned, but not towards the request's limit. If the filter of a row needs
-    more work than is left, the page ends before that row, and the next page begins with it.
+    The page ends at the end of the range, at the request's limit, or at the server's limits on scanned rows, scanned
+    bytes or work. A row that the filter rejects counts as scanned, but not towards the request's limit. If a row
+    needs more work than the request has left, the page ends before this row, and the next page begins with it.
 
     Raises:
-        ServiceError: the bounds do not fit, or the first row already needs more work than one request may do.
+        ServiceError: the bounds do not fit the table or each other, or the first row needs too much work.
     """
     start, end = _bounds(table, request)
     seen = state.rows_seen(table, request.transaction_id, request.start, request.end)
@@ -93,7 +94,7 @@ def read_range(state: ServerState, table: Table, request: RangeRead) -> RangePag
 
 
 def encode_page(table: Table, request: RangeRead, page: RangePage) -> bytes:
-    """Encode the rows of a page in the requested form."""
+    """Return the rows of a page in the requested encoding: as a matrix, or as PlainBuffer."""
     if request.as_matrix:
         return _matrix(table, request, page.rows)
     return puts.rows_of([row.form(table.key_names) for row in page.rows]) if page.rows else b""
@@ -107,7 +108,7 @@ def _matrix(table: Table, request: RangeRead, rows: list[StoredRow]) -> bytes:
 
 
 def key_frame(table: Table, row: StoredRow) -> bytes:
-    """Return the position of the next page: the key of a row that was not returned yet."""
+    """Return the key of the row with which the next page begins, as a PlainBuffer row."""
     return encode_row(Row(tuple(zip(table.key_names, row.key, strict=True))))
 
 

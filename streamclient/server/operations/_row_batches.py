@@ -1,4 +1,4 @@
-"""Shared code of BatchWriteRow and BulkImport: many rows of one table, each with its own result."""
+"""The writes of many rows of one table, each with its own result: shared code of BatchWriteRow and BulkImport."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ RowResult = WriteResult | ServiceError
 
 @frozen
 class TableWrites:
-    """The writes for one table, in the request's order."""
+    """The writes of a batch request to one table, in the request's order."""
 
     table_name: str
     writes: tuple[AnyWrite, ...]
 
 
 def operation_type(message: Any) -> OperationType:
-    """Return the kind of write of a row in a batch."""
+    """Return the kind of a write in a batch request: put, update or delete."""
     try:
         return OperationType(message.type)
     except ValueError as error:
@@ -35,7 +35,10 @@ def operation_type(message: Any) -> OperationType:
 
 
 def execute_each(state: ServerState, writes: TableWrites, transaction: Transaction | None) -> Sequence[RowResult]:
-    """Execute row by row; each row succeeds or fails on its own. All rows fail if the table does not exist."""
+    """Execute the writes one after another; return the result of each. One failed write does not affect other writes.
+
+    If the table does not exist, all writes fail.
+    """
     try:
         batch = WriteBatch(state, state.table(writes.table_name), transaction)
     except ServiceError as error:

@@ -1,4 +1,4 @@
-"""Shared code of PutRow, UpdateRow and DeleteRow: one row of one table."""
+"""The write of one row: shared code of PutRow, UpdateRow and DeleteRow."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from streamclient.wire.schema import OperationType
 
 @frozen
 class SingleWrite:
-    """A validated request."""
+    """A validated request of PutRow, UpdateRow or DeleteRow."""
 
     table_name: str
     write: AnyWrite
@@ -31,7 +31,7 @@ class SingleWrite:
 
 
 def single_row_write(name: str, kind: OperationType, row_field: str) -> ServedOperation:
-    """Return an operation that writes the row in field ``row_field`` of the request, if its condition holds."""
+    """Return the operation ``name``, which writes the row in the request's field ``row_field``."""
     messages = schema.OPERATIONS[name]
 
     def validate(request: Any, limits: Limits) -> SingleWrite:

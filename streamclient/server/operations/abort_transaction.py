@@ -1,4 +1,4 @@
-"""AbortTransaction."""
+"""The operation AbortTransaction, which discards the writes of a local transaction."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def _validate(request: Any, limits: Limits) -> str:
 
 
 def _act(state: ServerState, transaction_id: str) -> Any:
-    """Discard all writes of the transaction and free its partition key."""
+    """Discard all writes of the transaction, and release its partition key."""
     state.transactions.end(state.transactions.find(transaction_id, state.clock.now_micros()))
     return schema.AbortTransactionResponse()
 

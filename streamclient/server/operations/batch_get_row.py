@@ -1,4 +1,4 @@
-"""BatchGetRow."""
+"""The operation BatchGetRow, which reads rows of one or several tables by their keys."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from streamclient.wire import schema
 
 @frozen
 class TableKeys:
-    """The keys to read of one table."""
+    """The keys of the rows that a request reads from one table, and the selected part of each row."""
 
     table_name: str
     keys: tuple[Key, ...]
@@ -30,7 +30,7 @@ class TableKeys:
 
 
 def _validate(request: Any, limits: Limits) -> tuple[TableKeys, ...]:
-    """Return the keys to read, in the request's order. Each table may occur once."""
+    """Return the keys to read, table by table in the request's order. A table must not occur twice."""
     if not request.tables:
         raise refusals.BATCH_GET_EMPTY()
     names = set()
@@ -51,9 +51,9 @@ def _table(table: Any, limits: Limits) -> TableKeys:
 
 
 def _act(state: ServerState, request: tuple[TableKeys, ...]) -> Any:
-    """Read row by row in the request's order; each row succeeds or fails on its own.
+    """Read the rows in the request's order. Each row succeeds or fails on its own.
 
-    Once the rows read so far are too large together, the remaining rows fail, and the client requests them again.
+    A row fails if it would make the total size of the rows too large. The client must request this row again.
     """
     response = schema.BatchGetRowResponse()
     reading = _Reading(state)
@@ -65,7 +65,7 @@ def _act(state: ServerState, request: tuple[TableKeys, ...]) -> Any:
 
 
 class _Reading:
-    """The state of one request: the answer, and the bytes of the rows read so far."""
+    """The execution of one request, with the total size of the rows read so far."""
 
     def __init__(self, state: ServerState) -> None:
         self._state = state
@@ -73,7 +73,7 @@ class _Reading:
         self._looked_at_bytes = 0
 
     def read(self, keys: TableKeys, key: Key, message: Any) -> None:
-        """Answer one key."""
+        """Read the row with one key, and write the result into ``message``."""
         try:
             row, units = self._read(keys, key)
         except ServiceError as error:
@@ -93,7 +93,11 @@ class _Reading:
         return read_found(table, found, keys.selection)
 
     def _look_at(self, size_bytes: int) -> None:
-        """Count the bytes of a whole row, because all of it is read. A filter or a selection may leave little of it."""
+        """Count the size of a row that is read. The whole row counts, even if the selection returns little of it.
+
+        Raises:
+            ServiceError: the rows would be too large together.
+        """
         limit = self._state.limits.batch_get_bytes
         if self._looked_at_bytes and self._looked_at_bytes + size_bytes > limit:
             raise refusals.BATCH_GET_SIZE(limit=limit, size=self._looked_at_bytes + size_bytes)

@@ -1,4 +1,4 @@
-"""BatchWriteRow."""
+"""The operation BatchWriteRow, which writes rows of one or several tables."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from streamclient.wire.schema import RowExistenceExpectation
 
 @frozen
 class BatchWriteRow:
-    """A validated request."""
+    """A validated request of BatchWriteRow."""
 
     tables: tuple[TableWrites, ...]
     is_atomic: bool
@@ -36,7 +36,7 @@ class BatchWriteRow:
 
 
 def _validate(request: Any, limits: Limits) -> BatchWriteRow:
-    """Return the writes, table by table in the request's order. Each table may occur once."""
+    """Return the writes, table by table in the request's order. A table must not occur twice."""
     if not request.tables:
         raise refusals.BATCH_WRITE_EMPTY()
     _check_tables(request.tables, limits)
@@ -73,7 +73,7 @@ def _write(row: Any, limits: Limits) -> AnyWrite:
 
 
 def _check_repeated(writes: tuple[AnyWrite, ...]) -> None:
-    """Refuse a row that is written twice, unless no write of the row depends on the present row."""
+    """Raise ``ServiceError`` if the batch writes a row twice and one of these writes has a condition."""
     keyed = [(write.encoded_key, write) for write in writes if not write.generates_key]
     counts = Counter(key for key, _ in keyed)
     for key, write in keyed:
@@ -86,7 +86,7 @@ def _check_repeated(writes: tuple[AnyWrite, ...]) -> None:
 
 
 def _act(state: ServerState, request: BatchWriteRow) -> Any:
-    """Execute row by row in the request's order; each row succeeds or fails on its own, unless the batch is atomic."""
+    """Execute the writes in the request's order. Each write succeeds or fails on its own, except in an atomic batch."""
     transaction = state.transaction(request.transaction_id)
     execute = _atomic if request.is_atomic else execute_each
     response = schema.BatchWriteRowResponse()
@@ -109,12 +109,12 @@ def _answer(result: RowResult) -> Any:
 
 @lru_cache(maxsize=64)
 def _success(read_units: int, write_units: int) -> Any:
-    """Return the answer for nearly every row. It is copied into each answer."""
+    """Return the usual result of a row: success without a returned row. The message is shared, so never change it."""
     return schema.RowInBatchWriteRowResponse(is_ok=True, consumed=consumed(read=read_units, write=write_units))
 
 
 def _atomic(state: ServerState, writes: TableWrites, transaction: Transaction | None) -> Sequence[RowResult]:
-    """Execute all rows or none. If the batch is refused, every row reports the first refusal."""
+    """Execute all writes, or none of them. If one write is refused, every row has this refusal as its result."""
     try:
         _check_one_partition_key(writes.writes)
         return WriteBatch(state, state.table(writes.table_name), transaction).execute_all(writes.writes)

@@ -1,6 +1,6 @@
-"""BulkExport: a range read forward.
+"""The operation BulkExport, which reads a range of rows forward.
 
-The answer has the newest version of each named column, as one block or as PlainBuffer.
+The answer has the newest version of each requested column. The rows are a matrix or PlainBuffer.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ def _validate(request: Any, limits: Limits) -> RangeRead:
 
 
 def _act(state: ServerState, request: RangeRead) -> Any:
-    """Read like GetRange. The charge covers the bytes of all scanned rows."""
+    """Read one page of the range. The charge is not in capacity units, but in bytes of the scanned rows."""
     table = state.table(request.table_name)
     page = read_range(state, table, request)
-    # The answer is never without rows: the Java SDK reads a block in every answer.
+    # An answer without rows still has an empty block, because the Java SDK decodes a block in every answer.
     response = schema.BulkExportResponse(consumed=consumed(), rows=encode_page(table, request, page) or HEADER)
     response.consumed.capacity_data_size.read_size = page.charged_bytes
     response.consumed.capacity_data_size.write_size = 0

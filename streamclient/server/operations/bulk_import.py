@@ -1,4 +1,4 @@
-"""BulkImport: BatchWriteRow for one table, without conditions and without returned rows."""
+"""The operation BulkImport, which writes rows of one table without conditions and without returned rows."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from streamclient.wire import schema
 
 
 def _validate(request: Any, limits: Limits) -> TableWrites:
-    """Return the writes, in the request's order."""
+    """Return the writes of the request, in its order."""
     name = check_table_name(request.table_name, limits)
     if not request.rows:
         raise refusals.BATCH_TABLE_EMPTY(name=name)
@@ -38,7 +38,7 @@ def _write(message: Any, limits: Limits) -> RowWrite:
 
 
 def _act(state: ServerState, request: TableWrites) -> Any:
-    """Execute row by row in the request's order; each row succeeds or fails on its own."""
+    """Execute the writes in the request's order. Each write succeeds or fails on its own."""
     response = schema.BulkImportResponse(table_name=request.table_name)
     for write, result in zip(request.writes, execute_each(state, request, None), strict=True):
         _answer(response.rows.add(), write, result)
@@ -51,7 +51,7 @@ def _answer(message: Any, write: AnyWrite, result: RowResult) -> None:
         message.error.code, message.error.message = result.code, result.message
         return
     message.is_ok = True
-    # Charged by bytes, not by units.
+    # BulkImport charges bytes, not capacity units.
     message.consumed.CopyFrom(consumed())
     message.consumed.capacity_data_size.read_size = 0
     message.consumed.capacity_data_size.write_size = write.size_bytes

@@ -1,4 +1,4 @@
-"""CommitTransaction."""
+"""The operation CommitTransaction, which applies the writes of a local transaction."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def _validate(request: Any, limits: Limits) -> str:
 
 
 def _act(state: ServerState, transaction_id: str) -> Any:
-    """Apply all writes of the transaction as one batch, in their order, and free its partition key."""
+    """Apply all writes of the transaction as one batch, in their order, and release its partition key."""
     transaction = state.transactions.find(transaction_id, state.clock.now_micros())
     state.transactions.end(transaction)
     WriteBatch(state, transaction.table).apply(transaction.draft.plans)

@@ -1,4 +1,4 @@
-"""ComputeSplitPointsBySize."""
+"""The operation ComputeSplitPointsBySize, which divides a table into parts of about equal size."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _DEFAULT_UNIT_BYTES = 100 * MEGABYTE
 
 @frozen
 class ComputeSplitPoints:
-    """A validated request."""
+    """A validated request of ComputeSplitPointsBySize."""
 
     table_name: str
     split_bytes: int
@@ -30,7 +30,7 @@ class ComputeSplitPoints:
 
 
 def _validate(request: Any, limits: Limits) -> ComputeSplitPoints:
-    """Return the table to cut, and the size of the pieces."""
+    """Return the table to divide, the size of the parts, and the largest number of split points."""
     table_name = check_table_name(request.table_name, limits)
     unit = request.split_size_unit_in_byte if request.HasField("split_size_unit_in_byte") else _DEFAULT_UNIT_BYTES
     if request.split_size <= 0:
@@ -44,17 +44,17 @@ def _validate(request: Any, limits: Limits) -> ComputeSplitPoints:
 
 
 def _act(state: ServerState, request: ComputeSplitPoints) -> Any:
-    """Cut the table into pieces of about the requested size.
+    """Return the keys that divide the table into parts of about the requested size.
 
-    A cut falls between partition keys if possible; it then names only the partition key.
+    A split point falls between two partition keys if possible. Such a point consists of the partition key alone.
     """
     table = state.table(request.table_name)
     state.forget_expired_rows(table)
     points = split_points(table, request.split_bytes, request.point_limit)
-    # There is one location for all pieces. Java requires that the repeats add up to the number of pieces.
+    # All parts have one location. The Java SDK requires that the repeats add up to the number of parts.
     location = hashlib.md5(request.table_name.encode(), usedforsecurity=False).hexdigest()
     return schema.ComputeSplitPointsBySizeResponse(
-        # The charge that was observed at the service: 1 for a table in one piece, 4 for a table in three pieces.
+        # The service was seen to charge 1 unit for a table in one part, and 4 units for a table in three parts.
         consumed=consumed(read=len(points) + 2 if points else 1),
         schema=key_schema(table.definition.key),
         split_points=[key_prefix_frame(table.definition, point) for point in points],

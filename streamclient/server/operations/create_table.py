@@ -1,4 +1,4 @@
-"""CreateTable."""
+"""The operation CreateTable, which creates a table, with a stream if the request asks for a stream."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from streamclient.wire.schema import DefinedColumnType, PrimaryKeyOption, Primar
 
 @frozen
 class CreateTable:
-    """A validated request."""
+    """A validated request of CreateTable."""
 
     table_name: str
     key: tuple[KeyColumn, ...]
@@ -48,13 +48,13 @@ class CreateTable:
     write_capacity: int
     encryption: Encryption
     boundaries: tuple[bytes, ...]
-    """The encoded keys at which partitions begin, ascending, without the first partition's."""
+    """The encoded first keys of all partitions except the first, ascending."""
     stream: StreamSwitch
     local_transactions: bool
 
 
 def _validate(request: Any, limits: Limits) -> CreateTable:
-    """Return the table to create, with its stream and its initial partitions."""
+    """Return the definition of the table to create, with its stream and its first partitions."""
     meta = request.table_meta
     table_name = check_table_name(meta.table_name, limits)
     key = _read_key_columns(table_name, meta.primary_key, limits)
@@ -82,7 +82,7 @@ def _validate(request: Any, limits: Limits) -> CreateTable:
 
 
 def _options(message: Any) -> TableOptions:
-    """Return the options of a new table. As at the service, time to live and versions have no defaults."""
+    """Return the options of a new table. The request must give time to live and max versions."""
     if not message.HasField("time_to_live"):
         raise refusals.TIME_TO_LIVE_MISSING()
     if not message.HasField("max_versions"):
@@ -91,7 +91,10 @@ def _options(message: Any) -> TableOptions:
 
 
 def _local_transactions(request: Any, key: tuple[KeyColumn, ...]) -> bool:
-    """Return whether the table has local transactions. By default it has them if its key allows them."""
+    """Return whether the request allows local transactions in the table; by default, it does.
+
+    Even so, a table with an AUTO_INCREMENT column never has transactions; see ``ServedTable.allows_transactions``.
+    """
     if not request.HasField("enable_local_txn"):
         return True
     if request.enable_local_txn and any(column.auto_increment for column in key):
@@ -114,7 +117,7 @@ def _read_key_columns(table_name: str, messages: Any, limits: Limits) -> tuple[K
 
 
 _KEY_TYPES_ELSEWHERE = {4: "DOUBLE", 5: "BOOLEAN"}
-"""Type numbers that some SDKs can send and that no table can have."""
+"""The numbers and names of types that some SDKs can send for a key column, but that no key column can have."""
 
 
 def _key_type(message: Any) -> PrimaryKeyType:
@@ -188,9 +191,11 @@ def _check_bound_value(value: KeyValue) -> None:
 
 
 def _boundaries(partitions: Any, column: KeyColumn, limits: Limits) -> tuple[bytes, ...]:
-    """Return the first keys of the partitions.
+    """Return the encoded first keys of all requested partitions except the first.
 
-    The ranges must cover all keys, from INF_MIN to INF_MAX, and each range must begin where the previous range ends.
+    Raises:
+        ServiceError: a range is invalid, a range does not begin where the range before it ends, or the ranges do not
+            reach from INF_MIN to INF_MAX.
     """
     if len(partitions) > limits.partitions:
         raise refusals.PARTITIONS(limit=limits.partitions)
@@ -206,7 +211,7 @@ def _boundaries(partitions: Any, column: KeyColumn, limits: Limits) -> tuple[byt
 
 
 def _act(state: ServerState, request: CreateTable) -> Any:
-    """Create the table, which is ready immediately, and its stream if requested."""
+    """Create the table, and its stream if requested. The table is ready immediately."""
     if request.table_name in state.tables:
         raise refusals.TABLE_EXISTS()
     if len(state.tables) >= state.limits.tables:

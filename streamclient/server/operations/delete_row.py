@@ -1,4 +1,4 @@
-"""DeleteRow: Delete a row, if its condition holds."""
+"""The operation DeleteRow, which deletes a row if the condition of the request holds."""
 
 from __future__ import annotations
 

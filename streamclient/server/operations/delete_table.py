@@ -1,4 +1,4 @@
-"""DeleteTable."""
+"""The operation DeleteTable, which deletes a table with its rows, stream and tunnels."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def _validate(request: Any, limits: Limits) -> str:
 
 
 def _act(state: ServerState, table_name: str) -> Any:
-    """Delete the table with its rows and its stream. The deletion is complete when the call returns."""
+    """Delete the table with its rows, its stream and its tunnels. The deletion is complete when the call returns."""
     state.drop_table(state.table(table_name))
     return schema.DeleteTableResponse()
 

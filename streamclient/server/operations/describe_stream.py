@@ -1,4 +1,4 @@
-"""DescribeStream."""
+"""The operation DescribeStream, which lists the shards of a stream."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from streamclient.wire.schema import StreamStatusNumber
 
 @frozen
 class DescribeStream:
-    """A validated request."""
+    """A validated request of DescribeStream."""
 
     stream_id: str
     start_shard_id: str | None
@@ -26,7 +26,7 @@ class DescribeStream:
 
 
 def _validate(request: Any, limits: Limits) -> DescribeStream:
-    """Return the stream to describe and the requested page of its shards."""
+    """Return the stream to describe, and which page of its shards to return."""
     if not request.stream_id:
         raise refusals.STREAM_ID()
     shard_limit = request.shard_limit if request.HasField("shard_limit") else limits.stream_page_shards

@@ -1,4 +1,4 @@
-"""DescribeTable."""
+"""The operation DescribeTable, which returns the key, options, stream and partitions of a table."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _validate(request: Any, limits: Limits) -> str:
 
 
 def _act(state: ServerState, table_name: str) -> Any:
-    """Return the description of the table."""
+    """Return the table's definition, its stream, and the boundaries of its partitions."""
     table = state.table(table_name)
     definition = table.definition
     return schema.DescribeTableResponse(

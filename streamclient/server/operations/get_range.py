@@ -1,4 +1,4 @@
-"""GetRange."""
+"""The operation GetRange, which reads the rows of a key range, page by page."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from streamclient.wire.schema import DataBlockType, Direction
 
 
 def _validate(request: Any, limits: Limits) -> RangeRead:
-    """Return the range to read and the selection of its rows."""
+    """Return the range to read, with the selection of its rows and the requested encoding."""
     table_name = check_table_name(request.table_name, limits)
     try:
         direction = Direction(request.direction)
@@ -38,14 +38,14 @@ def _validate(request: Any, limits: Limits) -> RangeRead:
         limit=request.limit if request.HasField("limit") else None,
         selection=selection,
         transaction_id=read_transaction_id(request),
-        # A matrix has named columns, and one version of each.
+        # A matrix needs named columns with one version each; otherwise the rows are PlainBuffer.
         as_matrix=request.data_block_type_hint == DataBlockType.SIMPLE_ROW_MATRIX and selection.fits_matrix,
         entire_keys=not request.HasField("return_entire_primary_keys") or request.return_entire_primary_keys,
     )
 
 
 def _act(state: ServerState, request: RangeRead) -> Any:
-    """Read one page of the range."""
+    """Read one page of the range; return the page and the key at which the next page begins."""
     table = state.table(request.table_name)
     page = read_range(state, table, request)
     cost = Units(read=units(page.charged_bytes), write=0)

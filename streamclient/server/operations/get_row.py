@@ -1,4 +1,4 @@
-"""GetRow."""
+"""The operation GetRow, which reads one row by its key."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from streamclient.wire import schema
 
 @frozen
 class GetRow:
-    """A validated request."""
+    """A validated request of GetRow."""
 
     table_name: str
     key: Key
@@ -30,14 +30,14 @@ class GetRow:
 
 
 def _validate(request: Any, limits: Limits) -> GetRow:
-    """Return the key to read and the selection of its row."""
+    """Return the key of the row to read, and the selection of its columns and versions."""
     table_name = check_table_name(request.table_name, limits)
     key = read_key(request.primary_key, limits)
     return GetRow(table_name, key, read_selection(request, limits), read_transaction_id(request))
 
 
 def _act(state: ServerState, request: GetRow) -> Any:
-    """Read one row. The answer's row is empty if the row does not exist."""
+    """Read one row. The row in the answer is empty if the row does not exist or the selection omits it."""
     table = state.table(request.table_name)
     check_key(table.definition, request.key)
     rows = state.rows_seen(table, request.transaction_id, request.key)

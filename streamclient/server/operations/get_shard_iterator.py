@@ -1,4 +1,4 @@
-"""GetShardIterator."""
+"""The operation GetShardIterator, which returns an iterator, the position from which to read a shard."""
 
 from __future__ import annotations
 
@@ -16,19 +16,18 @@ from streamclient.wire import schema
 
 @frozen
 class GetShardIterator:
-    """A validated request."""
+    """A validated request of GetShardIterator."""
 
     stream_id: str
     shard_id: str
     timestamp_micros: int | None
-    """The time of the first record to read, in microseconds; ``None`` for the oldest retained record."""
+    """The requested start time, in microseconds; ``None`` to start at the oldest retained record."""
 
 
 def _validate(request: Any, limits: Limits) -> GetShardIterator:
     """Return the shard and the requested position.
 
-    A request with a token is refused as invalid: this server never issues tokens, because it always answers
-    immediately.
+    The server refuses every token as invalid. It never issues tokens, because it always answers with an iterator.
     """
     if not request.stream_id:
         raise refusals.STREAM_ID()
@@ -43,9 +42,9 @@ def _validate(request: Any, limits: Limits) -> GetShardIterator:
 
 
 def _act(state: ServerState, request: GetShardIterator) -> Any:
-    """Return an iterator of the oldest retained record, or of the first record at or after a time.
+    """Return an iterator at the oldest retained record, or at the first record at or after the requested time.
 
-    A time after the newest record gives the position of the next record to come.
+    If the time is after the newest record, the iterator is at the position of the next record to be written.
     """
     stream = state.stream(request.stream_id)
     shard = stream.shards.get(request.shard_id)

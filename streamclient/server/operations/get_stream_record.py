@@ -1,4 +1,4 @@
-"""GetStreamRecord."""
+"""The operation GetStreamRecord, which reads the records of a shard, page by page."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from streamclient.wire import schema
 
 @frozen
 class GetStreamRecord:
-    """A validated request."""
+    """A validated request of GetStreamRecord."""
 
     iterator_text: str
     iterator: ShardIterator
@@ -25,7 +25,7 @@ class GetStreamRecord:
 
 
 def _validate(request: Any, limits: Limits) -> GetStreamRecord:
-    """Return the iterator and the limits. The request's table name, which serves table groups, is not needed."""
+    """Return the decoded iterator and the limit. The request's table name is only for table groups, so ignore it."""
     limit = request.limit if request.HasField("limit") else limits.stream_page_records
     if limit <= 0:
         raise refusals.LIMIT()
@@ -36,9 +36,9 @@ def _validate(request: Any, limits: Limits) -> GetStreamRecord:
 def _act(state: ServerState, request: GetStreamRecord) -> Counted:
     """Return records from the iterator on, oldest first, and the next iterator.
 
-    - For an open shard without new records, the answer has the given iterator, which ends the loops of the Go SDK.
+    - For an open shard without new records, the next iterator is the given iterator. The Go SDK then ends its loop.
     - For a closed shard that was read to its end, the answer has no next iterator.
-    - If the next record of the iterator is past retention, the answer is ``OTSTrimmedDataAccess``.
+    - If the record at the iterator is past retention, the answer is ``OTSTrimmedDataAccess``.
     """
     iterator = request.iterator
     stream = state.stream(iterator.stream_id)
@@ -58,7 +58,7 @@ def _act(state: ServerState, request: GetStreamRecord) -> Counted:
         rest.next_shard_iterator = request.iterator_text
     elif shard.is_open or position < shard.next_position:
         rest.next_shard_iterator = encode_iterator(evolve(iterator, position=position))
-    # Each record was encoded once, as an element of this message, when it was written.
+    # The server encoded each record as an element of this message when the record was written.
     return Counted(b"".join([*page.elements, rest.SerializeToString()]), found, cost)
 
 

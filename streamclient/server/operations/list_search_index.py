@@ -1,4 +1,4 @@
-"""ListSearchIndex: always empty, because search indexes are not served.
+"""The operation ListSearchIndex. Its answer is always empty, because this server has no search indexes.
 
 Clean-up scripts call this operation before they delete a table.
 """

@@ -1,4 +1,4 @@
-"""ListStream."""
+"""The operation ListStream, which lists the streams of one table or of all tables."""
 
 from __future__ import annotations
 
@@ -12,12 +12,15 @@ from streamclient.wire import schema
 
 
 def _validate(request: Any, limits: Limits) -> str | None:
-    """Return the table whose stream to list, or ``None`` for all."""
+    """Return the name of the table whose stream is requested; ``None`` for the streams of all tables."""
     return check_table_name(request.table_name, limits) if request.table_name else None
 
 
 def _act(state: ServerState, table_name: str | None) -> Any:
-    """Return the streams of one table, or of all tables. A table that is unknown or has no stream gives none."""
+    """Return the stream of one table, or the streams of all tables.
+
+    The answer is empty if the table does not exist or has no stream.
+    """
     streams = sorted(state.streams.values(), key=lambda stream: stream.stream_id)
     return schema.ListStreamResponse(
         streams=[

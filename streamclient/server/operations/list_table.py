@@ -1,4 +1,4 @@
-"""ListTable."""
+"""The operation ListTable, which lists the names of all tables."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from streamclient.wire import schema
 
 
 def _validate(request: Any, limits: Limits) -> None:
-    """Return nothing: the request is empty."""
+    """Accept every request, because a request of ListTable has no fields."""
 
 
 def _act(state: ServerState, _: None) -> Any:

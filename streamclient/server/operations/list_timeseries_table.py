@@ -1,6 +1,6 @@
-"""ListTimeseriesTable: always empty, as time series are not served.
+"""The operation ListTimeseriesTable. Its answer is always empty, because this server has no time series.
 
-Clean-up scripts call it before they delete tables.
+Clean-up scripts call this operation before they delete tables.
 """
 
 from __future__ import annotations

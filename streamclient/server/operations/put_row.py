@@ -1,4 +1,4 @@
-"""PutRow: Replace a row, if its condition holds."""
+"""The operation PutRow, which stores or replaces a row if the condition of the request holds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""StartLocalTransaction."""
+"""The operation StartLocalTransaction, which starts a transaction on one partition key."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from streamclient.wire import schema
 
 @frozen
 class StartLocalTransaction:
-    """A validated request."""
+    """A validated request of StartLocalTransaction."""
 
     table_name: str
     partition_key: Key
-    """The column that is the partition key, with its value."""
+    """The partition key: the name and value of the first key column."""
 
 
 def _validate(request: Any, limits: Limits) -> StartLocalTransaction:
@@ -35,7 +35,11 @@ def _validate(request: Any, limits: Limits) -> StartLocalTransaction:
 
 
 def _act(state: ServerState, request: StartLocalTransaction) -> Any:
-    """Lock the partition key for a transaction, if the table allows that and no other transaction holds the key."""
+    """Start a transaction that holds the partition key.
+
+    Raises:
+        ServiceError: the table does not allow transactions, or another transaction holds the partition key.
+    """
     table = state.table(request.table_name)
     if not table.definition.allows_transactions:
         raise refusals.TRANSACTIONS_OFF()

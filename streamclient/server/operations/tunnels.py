@@ -1,4 +1,4 @@
-"""The operations of the Tunnel Service; see ``streamclient.server.tunnels.tunnel_actions``."""
+"""The operations of the Tunnel Service. The module ``streamclient.server.tunnels.tunnel_actions`` implements them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""UpdateRow: Change columns of a row, if its condition holds."""
+"""The operation UpdateRow, which changes columns of a row if the condition of the request holds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""UpdateTable."""
+"""The operation UpdateTable, which changes the throughput, the options or the stream of a table."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ from streamclient.wire import schema
 
 @frozen
 class UpdateTable:
-    """A validated request. Parts that are ``None`` stay unchanged."""
+    """A validated request of UpdateTable. A part of the table whose field is ``None`` stays unchanged."""
 
     table_name: str
     read_capacity: int | None
     write_capacity: int | None
     options_message: Any | None
-    """The options as they were sent. Omitted options keep the table's values."""
+    """The message with the options as the client sent them. Options that the message omits stay unchanged."""
     stream: StreamSwitch | None
 
 
 def _validate(request: Any, limits: Limits) -> UpdateTable:
-    """Return the changes."""
+    """Return the requested changes of the table."""
     table_name = check_table_name(request.table_name, limits)
     has_options, has_stream = request.HasField("table_options"), request.HasField("stream_spec")
     if not (has_options or has_stream or request.HasField("reserved_throughput")):
@@ -58,7 +58,7 @@ def _validate(request: Any, limits: Limits) -> UpdateTable:
 
 
 def _act(state: ServerState, request: UpdateTable) -> Any:
-    """Change throughput, options and stream: all of them, or none."""
+    """Change throughput, options and stream as requested. If one change is refused, change nothing."""
     table = state.table(request.table_name)
     if request.stream is not None:
         _check_switch(state, table, request.stream)
@@ -87,10 +87,7 @@ def _changed(definition: ServedTable, request: UpdateTable, now_seconds: int) ->
 
 
 def _check_switch(state: ServerState, table: Table, switch: StreamSwitch) -> None:
-    """Refuse changes of a running stream.
-
-    Its retention and origin columns are fixed until the stream is switched off.
-    """
+    """Raise ``ServiceError`` if a request changes the retention or the origin columns of an existing stream."""
     stream = state.stream_of(table)
     if stream is None or not switch.enable:
         return

@@ -1,1 +1,1 @@
-"""The Tunnel Service: tunnels, their channels, the clients that share them, and their reads."""
+"""The Tunnel Service of the local Tablestore: tunnels, channels, clients that share the channels, and reads."""

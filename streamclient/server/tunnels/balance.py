@@ -1,8 +1,9 @@
-"""The distribution of channels over clients.
+"""The distribution of a tunnel's channels over its clients.
 
-The service documents only the aim: spread the channels evenly over the live clients, during heartbeats. The rest is the
-choice of this server. Shares differ by at most one, and as few channels move as possible. A channel is not moved by
-force: its holder is asked to release it, and a client with too few channels gets it with its own next heartbeat.
+The service documents only the aim: spread the channels evenly over the live clients, during heartbeats. The following
+rules are this server's own. The numbers of channels of two clients differ by at most one, and as few channels move as
+possible. The server asks the holder of a surplus channel to release it. A client with too few channels gets the
+released channel with its own next heartbeat.
 """
 
 from __future__ import annotations
@@ -13,10 +14,10 @@ from streamclient.server.tunnels.tunnel_channels import Status, Tunnel, TunnelCh
 
 
 def quotas(held: Mapping[str, int], total: int) -> dict[str, int]:
-    """Return the number of the ``total`` channels that each client gets.
+    """Return how many of the ``total`` channels each client should have; ``held`` is how many each client has now.
 
-    Clients that hold the most now get the odd channels. Worked example: client a holds 3 channels, and client b, just
-    arrived, holds 0; then a keeps 2 and b gets 1.
+    If the shares cannot be equal, the clients that hold the most channels get one more. Example: client a holds 3
+    channels, and the new client b holds none. Then a keeps 2 channels, and b gets 1.
     """
     if not held:
         return {}
@@ -26,7 +27,7 @@ def quotas(held: Mapping[str, int], total: int) -> dict[str, int]:
 
 
 def ask_for_surplus(tunnel: Tunnel) -> None:
-    """Ask clients above their quota to release channels, but only as many as other clients lack."""
+    """Mark the channels of each client beyond its quota as CLOSING, which asks the client to release them."""
     kept = _kept(tunnel)
     wanted = quotas({client: len(channels) for client, channels in kept.items()}, _total(tunnel.live.values()))
     for client, channels in kept.items():
@@ -35,7 +36,7 @@ def ask_for_surplus(tunnel: Tunnel) -> None:
 
 
 def lease_free(tunnel: Tunnel, client_id: str) -> None:
-    """Give a client the free channels up to its quota."""
+    """Lease free channels to a client, until the client has its quota."""
     kept = _kept(tunnel)
     wanted = quotas({client: len(channels) for client, channels in kept.items()}, _total(tunnel.live.values()))
     missing = wanted[client_id] - len(kept[client_id])
@@ -45,7 +46,7 @@ def lease_free(tunnel: Tunnel, client_id: str) -> None:
 
 
 def _kept(tunnel: Tunnel) -> dict[str, list[TunnelChannel]]:
-    """Return, for each client, the channels that it was not asked to release."""
+    """Return, by client, the channels that the client holds and was not asked to release."""
     kept: dict[str, list[TunnelChannel]] = {client: [] for client in tunnel.clients}
     for channel in tunnel.live.values():
         if channel.client_id in kept and channel.status is Status.OPEN:

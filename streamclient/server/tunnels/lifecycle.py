@@ -1,6 +1,7 @@
-"""Changes of a tunnel that no request makes: channels appear, sessions run out, the stream disappears.
+"""The changes of a tunnel that no client asks for: new channels, sessions that time out, the loss of the stream.
 
-``ServerState`` reports new shards and lost records of the stream when they happen.
+The server makes these changes when the next request about the tunnel arrives. Only one change is immediate: a tunnel
+expires when ``ServerState`` deletes records that the tunnel still needs.
 """
 
 from __future__ import annotations
@@ -15,7 +16,10 @@ from streamclient.server.tunnels.tunnel_positions import follow
 
 
 def refresh(state: ServerState, tunnel: Tunnel) -> None:
-    """Bring a tunnel up to date. Called before every request that concerns it."""
+    """Bring a tunnel up to date: end silent sessions, add channels, notice the loss of the stream.
+
+    Call this before every request about the tunnel.
+    """
     now_micros = state.clock.now_micros()
     for client in list(tunnel.clients.values()):
         if client.is_over(now_micros):
@@ -24,7 +28,7 @@ def refresh(state: ServerState, tunnel: Tunnel) -> None:
     if stream is not None:
         state.forget_expired(stream)
     elif tunnel.definition.has_stream:
-        tunnel.is_expired = True  # The tunnel expires together with its stream.
+        tunnel.is_expired = True  # a tunnel expires together with its stream
     if tunnel.is_expired:
         return
     if tunnel.stage is Stage.INIT:
@@ -47,7 +51,11 @@ def _initialize(state: ServerState, tunnel: Tunnel) -> None:
 
 
 def base_ranges(state: ServerState, table: Table) -> list[ChannelRange]:
-    """Cut the table at its partitions, and cut large partitions into pieces of about the size of one channel."""
+    """Return the key ranges for the channels of full data.
+
+    Each range is a whole partition of the table, or a piece of a large partition. The pieces have about the size
+    ``tunnel_base_channel_bytes`` of ``Limits``.
+    """
     state.forget_expired_rows(table)
     sizes = split_points(table, state.limits.tunnel_base_channel_bytes, state.limits.splits_per_request)
     cuts = sorted({*table.definition.boundaries, *sizes})

@@ -1,7 +1,7 @@
-"""The operations of the Tunnel Service: one function per request, each under the engine's lock.
+"""The operations of the Tunnel Service: one function for each kind of request, called under the engine's lock.
 
-The rules are the protocol's, as observed in the Java and Go SDKs. Where the service's behaviour is unknown, the
-decision page ``tunnels`` states what this server does.
+The functions follow the protocol as the Java and Go SDKs use it. Where the service's behaviour is unknown, the decision
+page ``tunnels`` states the behaviour of this server.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ from streamclient.wire.page_parts import FINISHED
 from streamclient.wire.schema import ChannelStatusNumber, StartOffsetFlag, TunnelTypeNumber
 
 DEFAULT_TIMEOUT_SECONDS = 300
-"""The time-out, in seconds, of a session whose client does not name a time-out: the default of the official clients."""
+"""The time-out, in seconds, of a session if the client gives no time-out. It is the default of the official clients."""
 
 MAX_TIMEOUT_SECONDS = SECONDS_PER_DAY
-"""The longest time-out of a session, in seconds. After the time-out, a session loses its channels, even if it was not
-ended."""
+"""The longest time-out of a session, in seconds. A session without heartbeats for longer than its time-out ends and
+loses its channels."""
 
 START_MARGIN_MICROS = 5 * 60 * MICROS_PER_SECOND
-"""The number of microseconds by which a start time must at least be newer than the oldest log. So reading can begin
-before the log of that time is lost."""
+"""The smallest distance, in microseconds, from the beginning of the retained records to the start time of a tunnel.
+Without this margin, the first records could pass retention before a client reads them."""
 
 
 # --- tunnels -------------------------------------------------------------------------------------------------------
 
 
 def create(state: ServerState, request: Any) -> Any:
-    """Make a tunnel. If the tunnel has incremental data and the table's stream is off, switch the stream on."""
+    """Create a tunnel. If the tunnel has incremental data and the table has no stream, switch the stream on."""
     wanted = request.tunnel
     table = _table(state, wanted.table_name)
     check_tunnel_name(wanted.tunnel_name, state.limits)
@@ -80,14 +80,14 @@ def create(state: ServerState, request: Any) -> Any:
         has_config=kind is not TunnelTypeNumber.BASE_DATA,
     )
     if start_micros is None:
-        # All existing records are older than this, including records that a batch has dated ahead of the clock.
+        # All existing records are older than this start, even records whose timestamps are ahead of the clock.
         start_micros = created if stream is None else stream.next_timestamp(created)
     state.add_tunnel(Tunnel(definition, start_micros, init_calls_left=state.tunnel_init_calls))
     return schema.CreateTunnelResponse(tunnel_id=definition.tunnel_id)
 
 
 def _start_micros(state: ServerState, config: Any, hours: int) -> int | None:
-    """Return the start of the incremental data in microseconds; ``None`` for the present time."""
+    """Return the requested start of the incremental data in microseconds; ``None`` for the present time."""
     if config.flag not in tuple(StartOffsetFlag):
         raise refusals.START_FLAG(given=config.flag)
     if config.end_offset and config.end_offset <= config.start_offset:
@@ -103,7 +103,7 @@ def _start_micros(state: ServerState, config: Any, hours: int) -> int | None:
 
 
 def delete(state: ServerState, request: Any) -> Any:
-    """Remove a tunnel. Its clients' next heartbeats are refused."""
+    """Delete a tunnel. From then on, the server refuses the heartbeats of the tunnel's clients."""
     _table(state, request.table_name)
     tunnel = _find(state, request.table_name, request.tunnel_name)
     if tunnel is None or (request.tunnel_id and request.tunnel_id != tunnel.definition.tunnel_id):
@@ -113,7 +113,7 @@ def delete(state: ServerState, request: Any) -> Any:
 
 
 def list_tunnels(state: ServerState, request: Any) -> Any:
-    """Return the tunnels of one table or of all."""
+    """Return the tunnels of one table, or of all tables if the request names no table."""
     if request.table_name:
         _table(state, request.table_name)
     response = schema.ListTunnelResponse()
@@ -125,7 +125,7 @@ def list_tunnels(state: ServerState, request: Any) -> Any:
 
 
 def describe(state: ServerState, request: Any) -> bytes:
-    """Return a tunnel with its channels, of which finished channels come first, and its consume point."""
+    """Return a tunnel with its consume point and its channels. Finished channels come first."""
     _table(state, request.table_name)
     tunnel = _find(state, request.table_name, request.tunnel_name)
     if tunnel is None or (request.tunnel_id and request.tunnel_id != tunnel.definition.tunnel_id):
@@ -137,7 +137,7 @@ def describe(state: ServerState, request: Any) -> bytes:
 
 
 def get_rpo(state: ServerState, request: Any) -> Any:
-    """Return the consume points as JSON: of each channel, and of the tunnel."""
+    """Return the consume point of each channel and of the tunnel, as JSON."""
     tunnel = _by_id(state, request.tunnel_id)
     live = [channel.point() for channel in tunnel.live.values()]
     channels = b", ".join((*tunnel.past_points.values(), *live))
@@ -150,7 +150,7 @@ def get_rpo(state: ServerState, request: Any) -> Any:
 
 
 def schedule(state: ServerState, request: Any) -> Any:
-    """Suspend, resume or end channels on request: all named channels, or none."""
+    """Suspend, resume or end the channels that an operator names. If one change is refused, change no channel."""
     tunnel = _by_id(state, request.tunnel_id)
     ended = set()
     for wanted in request.channels:
@@ -175,7 +175,7 @@ def schedule(state: ServerState, request: Any) -> Any:
 
 
 def connect(state: ServerState, request: Any) -> Any:
-    """Begin a session."""
+    """Begin a session of a client; return the new client id."""
     tunnel = _usable(state, request.tunnel_id)
     config = request.client_config
     timeout_seconds = config.timeout or DEFAULT_TIMEOUT_SECONDS
@@ -191,7 +191,10 @@ def connect(state: ServerState, request: Any) -> Any:
 
 
 def heartbeat(state: ServerState, request: Any) -> Any:
-    """Take the client's reports, then answer with its channels. The client must drop all channels not in the answer."""
+    """Apply a client's reports about its channels; return the channels that the client now holds.
+
+    The client must drop all channels that are not in the answer.
+    """
     tunnel = _usable(state, request.tunnel_id)
     client = tunnel.clients.get(request.client_id)
     if client is None:
@@ -213,7 +216,7 @@ def heartbeat(state: ServerState, request: Any) -> Any:
 
 
 def _take_report(tunnel: Tunnel, client_id: str, report: Any) -> None:
-    """Accept the newer parts of a report, for channels that this client holds."""
+    """Apply the report about one channel, if the client holds the channel and the report has a newer version."""
     channel = tunnel.live.get(report.channel_id)
     if channel is None or channel.client_id != client_id or report.version <= channel.version:
         return
@@ -224,7 +227,7 @@ def _take_report(tunnel: Tunnel, client_id: str, report: Any) -> None:
 
 
 def shutdown(state: ServerState, request: Any) -> Any:
-    """End a session. If the session is unknown, it has ended already."""
+    """End a client's session. An unknown session counts as ended already."""
     tunnel = _by_id(state, request.tunnel_id)
     tunnel.end_session(request.client_id)
     return schema.ShutdownResponse()
@@ -234,7 +237,10 @@ def shutdown(state: ServerState, request: Any) -> Any:
 
 
 def get_checkpoint(state: ServerState, request: Any) -> Any:
-    """Return the next position of a channel, and the number of its last checkpoint. No session is needed."""
+    """Return the token and the sequence number of a channel's last checkpoint.
+
+    Before the first checkpoint, the token is the token at which the channel begins. The caller needs no session.
+    """
     tunnel = _usable(state, request.tunnel_id)
     channel = _channel(tunnel, request.channel_id)
     text = channel.checkpoint or first_token(channel, _stream_of(state, tunnel))
@@ -242,16 +248,19 @@ def get_checkpoint(state: ServerState, request: Any) -> Any:
 
 
 def read_records(state: ServerState, request: Any) -> bytes:
-    """Return a page of records. No session is needed. An expired tunnel still delivers its remaining changes."""
+    """Return a page of records of a channel. The caller needs no session.
+
+    An expired tunnel still delivers the records that its stream still has.
+    """
     tunnel = _by_id(state, request.tunnel_id)
     return tunnel_reads.read(state, tunnel, _channel(tunnel, request.channel_id), request.token).answer()
 
 
 def checkpoint(state: ServerState, request: Any) -> Any:
-    """Store the checkpoint of a channel; ``finished`` ends the channel.
+    """Store the checkpoint of a channel. The checkpoint ``finished`` ends the channel.
 
-    The checkpoint is refused if a later checkpoint is stored, if another session holds the channel by now, or if the
-    channel is over.
+    The server refuses the checkpoint if a later checkpoint is stored, if another session holds the channel now, or if
+    the channel has ended.
     """
     tunnel = _usable(state, request.tunnel_id)
     channel = _channel(tunnel, request.channel_id)
@@ -314,10 +323,10 @@ def _stream_of(state: ServerState, tunnel: Tunnel) -> Stream | None:
 
 
 def _consume_point(tunnel: Tunnel) -> int:
-    """Return the tunnel's consume point in nanoseconds.
+    """Return the tunnel's consume point: the time in nanoseconds up to which clients have consumed the stream.
 
-    It is the consume point of the slowest unfinished stream channel, or 0 while such a channel has no consume point. If
-    all stream channels have ended, it is the latest of their consume points.
+    This is the lowest consume point of the unfinished stream channels; a channel without a checkpoint counts as 0. If
+    all stream channels have ended, it is the highest of their consume points.
     """
     unfinished = [channel.consumed_micros for channel in tunnel.live.values() if not channel.is_base]
     return min(unfinished, default=tunnel.finished_micros) * NANOS_PER_MICRO

@@ -1,14 +1,14 @@
-"""Channels and tunnels as values, and the ways in which they change. No table, stream or clock is involved.
+"""The state of tunnels, channels and sessions, and its changes. This module knows no table, stream or clock.
 
 Laws:
 
-- Whether a channel can be read (``status``) and its holder (``client_id``) are independent: consumers without a session
-  read open channels that no client holds.
-- Every change of a channel's state raises the channel's version; clients compare only versions.
-- TERMINATED is final.
-- attrs notes in the journal each assignment to a stored field of a tunnel, a channel or a session. So no change is
-  forgotten, and only changed parts are written.
-- Requests examine only channels that are not over. Finished channels are kept for good, in the form that answers need.
+- A channel's ``status`` and its holder (``client_id``) are independent, because consumers without a session read open
+  channels that no client holds.
+- A change that the channel's client must notice raises the channel's version. Clients compare only versions.
+- The status TERMINATED is final.
+- A hook of attrs notes each assignment to a stored field in the journal. So the storage gets all changed parts, and no
+  other part.
+- Requests examine only channels that have not ended. Ended channels are kept in the encoded form that answers need.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ from streamclient.wire.schema import ChannelStatusNumber, StartOffsetFlag, Tunne
 
 
 class Status(Enum):
-    """The state of a channel, in the spelling of DescribeTunnel; Java knows exactly these states."""
+    """The status of a channel, in the spelling of DescribeTunnel. The Java SDK knows exactly these values."""
 
     WAIT = "WAIT"
     OPEN = "OPEN"
     CLOSING = "CLOSING"
     CLOSE = "CLOSE"
-    """No client holds the channel at present. It can be leased again."""
+    """No client holds the channel any more. The server can lease it to a client again."""
     TERMINATED = "TERMINATED"
 
     @property
     def number(self) -> ChannelStatusNumber:
-        """The number on the wire, in heartbeats. WAIT is never sent."""
+        """The number of the status in heartbeat messages, which never contain WAIT."""
         return ChannelStatusNumber[self.name]
 
 
 class Stage(Enum):
-    """The progress of a tunnel, in the spelling of DescribeTunnel."""
+    """The stage of a tunnel, in the spelling of DescribeTunnel: initial stage, full data, incremental data."""
 
     INIT = "InitBaseDataAndStreamShard"
     BASE = "ProcessBaseData"
@@ -66,53 +66,56 @@ TYPE_NAMES = {
 
 @frozen
 class ChannelRange:
-    """The half-open range of encoded keys of one channel of full data; ``None`` stands for no bound."""
+    """The range of encoded keys of one channel of full data: begin <= key < end, or begin <= key without ``end``."""
 
     begin: bytes
     end: bytes | None
 
 
 def point_of(status: str, record_count: int, nanos: int) -> dict[str, str | int]:
-    """Return the consume point of a channel or a tunnel as an object with the keys that the Go SDK reads."""
+    """Return how far a channel or tunnel was consumed, as a JSON object with the names that the Go SDK reads."""
     return {"Status": status, "TotalCount": record_count, "AccessTime": nanos, "RpoTime": nanos}
 
 
 @define(on_setattr=noted)
 class TunnelChannel:
-    """One channel. ``key_range`` is set for full data; the id of a stream channel is the id of its shard."""
+    """One channel of a tunnel.
+
+    Only a channel of full data has a ``key_range``. A stream channel has the id of its shard.
+    """
 
     channel_id: str
     status: Status
     number: int = 0
-    """The index of the channel, in the order in which the tunnel's channels appeared."""
+    """A number that orders the tunnel's channels and sessions by creation."""
     key_range: ChannelRange | None = None
     parent_ids: tuple[str, ...] = ()
-    """The ids of the channels of this tunnel that must end first."""
+    """The ids of the channels of this tunnel that must end before this channel opens."""
     start_position: int = 0
-    """For a stream channel: the position from which the channel is read without a checkpoint."""
+    """The position in the shard at which the channel begins; only for stream channels."""
     version: int = 0
     client_id: str = ""
     is_suspended: bool = False
-    """Whether an operator has taken the channel from its holder. No client gets it until it is resumed."""
+    """Whether an operator has suspended the channel. No client gets it until an operator resumes it."""
     checkpoint: str = ""
-    """The last stored token; empty before the first checkpoint, when reading starts at the beginning."""
+    """The token of the last checkpoint; empty before the first checkpoint."""
     sequence_number: int = 0
     position: int = 0
-    """For a stream channel: the position of the first record after the checkpoint."""
+    """The position in the shard of the first record after the checkpoint; only for stream channels."""
     record_count: int = 0
     consumed_micros: int = 0
-    """The time in the log that the checkpoint has reached, in microseconds; 0 before the first checkpoint, and for full
-    data."""
+    """The time in the stream that the checkpoint has reached, in microseconds; 0 before the first checkpoint, and for
+    full data."""
     final_count: int | None = None
-    """The number of all records; known once the last page was delivered. It is kept here because ``finished`` contains
-    no number."""
+    """The number of all records of the channel; ``None`` until a client has read the last page. The checkpoint
+    ``finished`` does not contain this number."""
     final_micros: int = 0
-    """The time of the end of that last page in the log, in microseconds."""
+    """The time in the stream that the last page reached, in microseconds."""
     journal: ChangedParts | None = field(default=None, eq=False, repr=False, on_setattr=NO_OP)
 
     @property
     def part(self) -> Part:
-        """The stored part of the tunnel that holds this channel."""
+        """The name under which the storage keeps this channel."""
         return PartKind.CHANNEL, self.channel_id
 
     @property
@@ -122,37 +125,37 @@ class TunnelChannel:
 
     @property
     def kind(self) -> str:
-        """The kind, in the spelling of answers."""
+        """The kind of the channel, full data or stream, in the spelling of answers."""
         return BASE_CHANNEL if self.is_base else STREAM_CHANNEL
 
     @property
     def is_over(self) -> bool:
-        """Whether all records of the channel were consumed."""
+        """Whether the channel has ended."""
         return self.status is Status.TERMINATED
 
     @property
     def can_be_leased(self) -> bool:
-        """Whether a client may get the channel now."""
+        """Whether the server may lease the channel to a client now."""
         return self.status in (Status.OPEN, Status.CLOSE) and not self.client_id and not self.is_suspended
 
     @property
     def counts_as_load(self) -> bool:
-        """Whether balancing spreads the channel over the clients."""
+        """Whether the channel counts when the server balances the clients."""
         return self.status in (Status.OPEN, Status.CLOSING, Status.CLOSE) and not self.is_suspended
 
     def change(self, status: Status) -> None:
-        """Set the status and raise the version."""
+        """Set the channel's status and raise its version."""
         self.status = status
         self.version += 1
 
     def lease(self, client_id: str) -> None:
-        """Give the channel to a client. A new channel keeps its version, because no client has seen it yet."""
+        """Lease the channel to a client. A channel that no client held before keeps its version."""
         if self.status is Status.CLOSE:
             self.change(Status.OPEN)
         self.client_id = client_id
 
     def release(self, version: int | None = None) -> None:
-        """Take the channel from its client. ``version`` is the new version, if the client has set a version."""
+        """Take the channel from its client. ``version`` is the new version, if the client reported one."""
         self.client_id = ""
         if self.is_over:
             return
@@ -161,7 +164,7 @@ class TunnelChannel:
             self.version = version
 
     def finish(self, version: int | None = None, *, is_consumed: bool = True) -> None:
-        """End the channel. Its last page counts as consumed, unless an operator ended the channel."""
+        """End the channel. With ``is_consumed``, its last page counts as consumed. See ``release`` for ``version``."""
         if not self.is_over:
             self.change(Status.TERMINATED)
             if is_consumed and self.final_count is not None:
@@ -172,24 +175,24 @@ class TunnelChannel:
         self.client_id = ""
 
     def element(self) -> bytes:
-        """Return the channel as an element of DescribeTunnel's answer."""
+        """Return the channel, serialized as an element of DescribeTunnel's answer."""
         info = schema.ChannelInfo(channel_id=self.channel_id, channel_type=self.kind, channel_status=self.status.value)
         info.client_id, info.channel_count = self.client_id, self.record_count
         info.channel_rpo = self.consumed_micros * NANOS_PER_MICRO
         return bytes(schema.DescribeTunnelResponse(channels=[info]).SerializePartialToString())
 
     def point(self) -> bytes:
-        """Return the channel as a member of the JSON object in GetRpo's answer."""
+        """Return how far the channel was consumed, as a member of the JSON object in GetRpo's answer."""
         point = point_of(self.status.value, self.record_count, self.consumed_micros * NANOS_PER_MICRO)
         return json.dumps({self.channel_id: {self.client_id: {"ChannelTyp": self.kind, **point}}})[1:-1].encode()
 
     def to_json(self) -> str:
-        """Return the form that the storage keeps."""
+        """Return the channel as the JSON text that the storage keeps."""
         return _to_json(self)
 
     @classmethod
     def from_json(cls, text: str) -> TunnelChannel:
-        """Return the channel that ``to_json`` wrote."""
+        """Return the channel from the text that ``to_json`` wrote."""
         document = json.loads(text)
         document["status"] = Status(document["status"])
         document["parent_ids"] = tuple(document["parent_ids"])
@@ -204,34 +207,34 @@ class TunnelChannel:
 
 @define(on_setattr=noted)
 class Client:
-    """A session of a client."""
+    """A client's session with a tunnel."""
 
     client_id: str
     timeout_seconds: int
     seen_micros: int = field(default=0, on_setattr=NO_OP)
-    """The time when the client was last heard, in microseconds. It is not stored: during a restart the server was away,
-    not the client."""
+    """The time of the client's last heartbeat, in microseconds. It is not stored, so that a client does not time out
+    because of a restart of the server."""
     number: int = 0
-    """The index of the session, in the order in which the tunnel's sessions began."""
+    """A number that orders the tunnel's channels and sessions by creation."""
     has_ended: bool = False
     journal: ChangedParts | None = field(default=None, eq=False, repr=False, on_setattr=NO_OP)
 
     @property
     def part(self) -> Part:
-        """The stored part of the tunnel that holds this session."""
+        """The name under which the storage keeps this session."""
         return PartKind.SESSION, self.client_id
 
     def is_over(self, now_micros: int) -> bool:
-        """Return whether the client's heartbeats have stopped for longer than its time-out."""
+        """Return whether the client has sent no heartbeat for longer than its time-out."""
         return now_micros - self.seen_micros > self.timeout_seconds * MICROS_PER_SECOND
 
     def to_json(self) -> str:
-        """Return the form that the storage keeps."""
+        """Return the session as the JSON text that the storage keeps."""
         return _to_json(self)
 
     @classmethod
     def from_json(cls, text: str, now_micros: int) -> Client:
-        """Read the session that ``to_json`` wrote. The client counts as heard at this moment."""
+        """Return the session from the text of ``to_json``; ``now_micros`` counts as the time of the last heartbeat."""
         return cls(**{**json.loads(text), "seen_micros": now_micros})
 
 
@@ -245,13 +248,13 @@ class Definition:
     table_name: str
     table_number: int
     stream_id: str
-    """The stream's id; empty for a tunnel of full data only."""
+    """The id of the table's stream; empty if the tunnel has only full data."""
     created_micros: int
     flag: StartOffsetFlag = StartOffsetFlag.LATEST
     start_nanos: int = 0
-    """The start of the incremental data in nanoseconds; 0 if the flag states the start."""
+    """The requested start of the incremental data in nanoseconds; 0 if ``flag`` states the start."""
     end_nanos: int = 0
-    """The end of the incremental data in nanoseconds; 0 for no end."""
+    """The requested end of the incremental data in nanoseconds; 0 for no end."""
     has_config: bool = False
 
     @property
@@ -266,80 +269,80 @@ class Definition:
 
 
 FORMER_SESSIONS = 1_000
-"""The largest number of ended sessions that are remembered for late checkpoints. No fleet restarts as often within a
-time-out."""
+"""The largest number of ended sessions that a tunnel remembers, to recognize their late checkpoints. No fleet starts
+more sessions within one time-out."""
 
 
 @define(on_setattr=noted)
 class Tunnel:
-    """A tunnel with its channels, in order of creation, and its sessions, in order of arrival."""
+    """A tunnel with its channels and its sessions, each in order of creation."""
 
     definition: Definition
     start_micros: int
-    """The start of the tunnel, in microseconds: earlier records are not part of it."""
+    """The start of the tunnel's incremental data, in microseconds. The tunnel delivers no earlier records."""
     stage: Stage = Stage.INIT
     is_expired: bool = False
     newest_shard: int = 0
-    """The number of the last shard for which a channel was considered."""
+    """The number of the newest shard for which the tunnel has decided whether the shard needs a channel."""
     finished_micros: int = 0
-    """The furthest time, in microseconds, up to which finished stream channels were consumed."""
+    """The latest time in the stream, in microseconds, up to which an ended stream channel was consumed."""
     forgotten_count: int = 0
-    """The number of records of finished channels, after these channels were dropped."""
+    """The number of consumed records of channels that the tunnel has forgotten."""
     channels: dict[str, TunnelChannel] = field(factory=dict, on_setattr=NO_OP)
     live: dict[str, TunnelChannel] = field(factory=dict, on_setattr=NO_OP)
-    """The channels that are not over."""
+    """The channels that have not ended, by id."""
     past_elements: dict[str, bytes] = field(factory=dict, on_setattr=NO_OP)
-    """The finished channels as elements of DescribeTunnel's answer, so that an answer only has to join them."""
+    """The ended channels by id, serialized as elements of DescribeTunnel's answer."""
     past_points: dict[str, bytes] = field(factory=dict, on_setattr=NO_OP)
-    """The finished channels as members of GetRpo's answer."""
+    """The consume points of ended channels by id, serialized as members of GetRpo's answer."""
     clients: dict[str, Client] = field(factory=dict, on_setattr=NO_OP)
     former_clients: dict[str, Client] = field(factory=dict, on_setattr=NO_OP)
-    """Sessions that ended lately. They distinguish late checkpoints of a session from those of consumers without a
-    session."""
+    """Sessions that ended recently, by client id. With them, the server distinguishes a late checkpoint of an
+    ended session from a checkpoint of a consumer without a session."""
     init_calls_left: int = field(default=0, on_setattr=NO_OP)
-    """The number of further calls that find the tunnel in its first stage, without channels."""
+    """The number of calls that will still find the tunnel in its first stage, without channels."""
     journal: ChangedParts | None = field(default=None, eq=False, repr=False, on_setattr=NO_OP)
     _past_count: int = field(default=0, on_setattr=NO_OP)
-    """The number of records of finished channels, while these channels are still kept."""
+    """The number of consumed records of ended channels that the tunnel still knows."""
     _live_base: int = field(default=0, on_setattr=NO_OP)
     _children: dict[str, list[TunnelChannel]] = field(factory=dict, on_setattr=NO_OP)
-    """The channels that wait, by the parents that must end first."""
+    """The waiting channels, by the id of a parent that must end first."""
     _last_number: int = field(default=0, on_setattr=NO_OP)
     _held: dict[str, dict[str, TunnelChannel]] = field(factory=dict, on_setattr=NO_OP)
-    """The channels that clients hold, by client, then by channel id."""
+    """The channels that clients hold, by client id and channel id."""
 
     @property
     def part(self) -> Part:
-        """The stored part that holds the tunnel, without its channels and sessions."""
+        """The name under which the storage keeps the tunnel's own fields, without its channels and sessions."""
         return PartKind.TUNNEL, ""
 
     def keep_journal(self, journal: ChangedParts) -> None:
-        """Record every change in ``journal`` from now on."""
+        """Note every change of the tunnel, its channels and its sessions in ``journal`` from now on."""
         self.journal = journal
         parts: list[TunnelChannel | Client] = [*self.channels.values(), *self.clients.values()]
         for part in (*parts, *self.former_clients.values()):
             part.journal = journal
 
     def held_by(self, client_id: str) -> list[TunnelChannel]:
-        """Return the channels leased to a client, in the order in which it got them."""
+        """Return the channels that a client holds, in the order in which it got them."""
         return list(self._held.get(client_id, {}).values())
 
     @property
     def record_count(self) -> int:
-        """The number of records of all present and past channels."""
+        """The number of records that clients consumed through all present and forgotten channels."""
         return self.forgotten_count + self._past_count + sum(channel.record_count for channel in self.live.values())
 
     # Channels
 
     def add(self, channel: TunnelChannel) -> None:
-        """Add a new channel. Open it if it does not wait for another channel."""
+        """Add a new channel. Open it unless it must wait for full data or for a parent channel."""
         channel.number = self._next_number()
         self.adopt(channel)
         self._noted(channel)
         self._open_if_ready(channel)
 
     def adopt(self, channel: TunnelChannel) -> None:
-        """Add a restored channel, unchanged."""
+        """Add a channel that was restored from the storage, without changing it."""
         channel.journal = self.journal
         self._last_number = max(self._last_number, channel.number)
         self.channels[channel.channel_id] = channel
@@ -355,12 +358,12 @@ class Tunnel:
                 self._children.setdefault(parent, []).append(channel)
 
     def lease(self, channel: TunnelChannel, client_id: str) -> None:
-        """Give a free channel to a client."""
+        """Lease a free channel to a client."""
         channel.lease(client_id)
         self._hold(channel)
 
     def release(self, channel: TunnelChannel, version: int | None = None) -> None:
-        """Take a channel from its client. ``version`` is the channel's new version, if the client has set a version."""
+        """Take a channel from its client. ``version`` is the new version, if the client reported one."""
         self._let_go(channel)
         channel.release(version)
 
@@ -374,7 +377,7 @@ class Tunnel:
             self._held.pop(channel.client_id, None)
 
     def finish(self, channel: TunnelChannel, version: int | None = None, *, is_consumed: bool = True) -> None:
-        """End a channel, and open channels that waited for it: its children, or after full data all of the stream."""
+        """End a channel as ``TunnelChannel.finish`` does, and open the channels that waited for its end."""
         self._let_go(channel)
         channel.finish(version, is_consumed=is_consumed)
         if self.live.pop(channel.channel_id, None) is None:
@@ -394,7 +397,7 @@ class Tunnel:
         self._past_count += channel.record_count
 
     def forget(self, channel: TunnelChannel) -> None:
-        """Forget a channel that is over."""
+        """Forget a channel that has ended, but still count its records in ``record_count``."""
         for past in (self.channels, self.past_elements, self.past_points):
             del past[channel.channel_id]
         self._past_count -= channel.record_count
@@ -402,7 +405,7 @@ class Tunnel:
         self._noted(channel)
 
     def enter(self, stage: Stage) -> None:
-        """Begin a stage."""
+        """Set the stage of the tunnel. In the stage ``STREAM``, open the stream channels without a live parent."""
         self.stage = stage
         for channel in self.live.values() if stage is Stage.STREAM else ():
             self._open_if_ready(channel)
@@ -415,19 +418,19 @@ class Tunnel:
     # Sessions
 
     def begin_session(self, client: Client) -> None:
-        """Add a new session."""
+        """Add a new session to the tunnel."""
         client.number = self._next_number()
         self.adopt_session(client)
         self._noted(client)
 
     def adopt_session(self, client: Client) -> None:
-        """Add a restored session, unchanged."""
+        """Add a session that was restored from the storage, without changing it."""
         client.journal = self.journal
         self._last_number = max(self._last_number, client.number)
         (self.former_clients if client.has_ended else self.clients)[client.client_id] = client
 
     def end_session(self, client_id: str) -> None:
-        """End a client's session, free its channels, and remember it for a while. It may have ended already."""
+        """End a client's session and release its channels; remember the session in ``former_clients``."""
         client = self.clients.pop(client_id, None)
         if client is None:
             return
@@ -438,7 +441,7 @@ class Tunnel:
         while len(self.former_clients) > FORMER_SESSIONS:
             self._noted(self.former_clients.pop(next(iter(self.former_clients))))
 
-    # Writing down
+    # Parts for the storage
 
     def _next_number(self) -> int:
         self._last_number += 1
@@ -449,7 +452,7 @@ class Tunnel:
             self.journal.note(*part.part)
 
     def part_json(self, part: Part) -> str | None:
-        """Return the stored form of a part; ``None`` if the part no longer exists."""
+        """Return a part of the tunnel as the JSON text to store; ``None`` if the part no longer exists."""
         kind, part_id = part
         if kind is PartKind.TUNNEL:
             return _to_json(self)
@@ -461,7 +464,7 @@ class Tunnel:
 
     @classmethod
     def from_json(cls, text: str, channels: Iterable[TunnelChannel], sessions: Iterable[Client]) -> Tunnel:
-        """Return the tunnel whose parts were stored."""
+        """Return a tunnel from its stored parts; ``text`` has the tunnel's own fields."""
         document = json.loads(text)
         definition = document.pop("definition")
         definition["type"] = TunnelTypeNumber(definition["type"])
@@ -480,7 +483,7 @@ _NOT_KEPT = {each.name for kept in _STORED for each in attrs.fields(kept) if eac
 
 
 def _is_kept(attribute: Attribute[object], value: object) -> bool:
-    """Return whether an attribute is stored: all are, except those declared with ``on_setattr=NO_OP``."""
+    """Return whether the storage keeps an attribute. It keeps all except those declared with ``on_setattr=NO_OP``."""
     return attribute.name not in _NOT_KEPT
 
 

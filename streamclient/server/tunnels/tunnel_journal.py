@@ -1,4 +1,4 @@
-"""The changed parts of a tunnel, for the storage. attrs notes them at each assignment."""
+"""The journal of a tunnel's changed parts, so that the storage gets them. A hook of attrs notes each assignment."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from attrs import Attribute
 
 
 class PartKind(Enum):
-    """The kinds of a tunnel's stored parts, as the storage spells them."""
+    """The kinds of a tunnel's stored parts. The values are the names in the storage."""
 
     TUNNEL = "tunnel"
     CHANNEL = "channel"
@@ -17,11 +17,11 @@ class PartKind(Enum):
 
 
 Part = tuple[PartKind, str]
-"""A part of a tunnel: its kind, and the id of the channel or session."""
+"""The name of a stored part of a tunnel: its kind, and the id of the channel or session. The tunnel has an empty id."""
 
 
 class ChangedParts:
-    """The parts of one tunnel that changed since they were last stored."""
+    """The parts of one tunnel that changed after they were last stored."""
 
     def __init__(self, tunnel_id: str, changed_tunnels: set[str]) -> None:
         self._tunnel_id = tunnel_id
@@ -29,18 +29,18 @@ class ChangedParts:
         self._parts: set[Part] = set()
 
     def note(self, kind: PartKind, part_id: str = "") -> None:
-        """Record that a part is new, changed or deleted."""
+        """Note that a part of the tunnel is new, changed or deleted."""
         self._parts.add((kind, part_id))
         self._changed_tunnels.add(self._tunnel_id)
 
     def take(self) -> set[Part]:
-        """Return the changed parts to store, and forget them."""
+        """Return the changed parts, and forget them, because the caller stores them."""
         parts, self._parts = self._parts, set()
         return parts
 
 
 def noted(instance: Any, attribute: Attribute[object], value: object) -> object:
-    """Record an assignment to a stored attribute. attrs calls this function."""
+    """Note in the instance's journal that a stored attribute changes. attrs calls this before each assignment."""
     journal = instance.journal
     if journal is not None and value != getattr(instance, attribute.name):
         journal.note(*instance.part)

@@ -1,4 +1,4 @@
-"""Conversions between tokens and positions, and the effects that changes of a shard have on its channel."""
+"""Conversions between a channel's tokens and positions in its shard, and the effects of a shard on its channel."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from streamclient.wire.tunnel import Token, decode_token
 
 
 def read_token(text: str) -> Token:
-    """Read a token that a client sent.
+    """Decode a token that a client sent.
 
     Raises:
         ServiceError: the text is not a token.
@@ -26,13 +26,13 @@ def read_token(text: str) -> Token:
 
 
 def stream_place(stream: Stream, shard: ShardLog, token: Token, now_micros: int) -> ShardIterator:
-    """Return the position in a shard that a token names. The position may be past retention.
+    """Return the position in a shard that a token contains. The position may be past retention.
 
-    This server made every number in a valid token. Other numbers come from a damaged token, another service or another
-    unit of time. They would falsify the state of the tunnel for all of its readers.
+    Check the other numbers of the token, too. If the token is damaged or comes from another service, its numbers would
+    falsify the state of the tunnel for all readers.
 
     Raises:
-        ServiceError: the token names no position of this shard, or its numbers contradict that position.
+        ServiceError: the token has no position of this shard, or its other numbers contradict the position.
     """
     place = decode_iterator(token.iterator) if token.is_stream else None
     if (
@@ -51,25 +51,25 @@ def stream_place(stream: Stream, shard: ShardLog, token: Token, now_micros: int)
 
 
 def first_token(channel: TunnelChannel, stream: Stream | None) -> str:
-    """Return the first token of a channel, for a channel without a checkpoint."""
+    """Return the token at which reading a channel begins if the channel has no checkpoint."""
     if channel.is_base or stream is None:
         return Token().encode()
     return stream_token(Token(), stream, channel.channel_id, channel.start_position).encode()
 
 
 def stream_token(token: Token, stream: Stream, shard_id: str, position: int) -> Token:
-    """Return the token for a position of a shard, with the other fields of ``token``."""
+    """Return a copy of ``token`` with a position in a shard."""
     iterator = ShardIterator(stream.stream_id, shard_id, stream.definition.generation, position)
     return evolve(token, iterator=encode_iterator(iterator))
 
 
 def next_position(channel: TunnelChannel, shard: ShardLog) -> int:
-    """Return the position after the checkpoint, or the first position."""
+    """Return the position of the next record that a stream channel must deliver."""
     return shard.next_position if channel.checkpoint == FINISHED else channel.position
 
 
 def follow(tunnel: Tunnel, stream: Stream) -> None:
-    """Add a channel for each new shard that may have records for this tunnel. Parents come before children."""
+    """Add a channel for each new shard that may have records for the tunnel, parents before children."""
     for shard in stream.created_since(tunnel.newest_shard):
         tunnel.newest_shard = shard.definition.number
         if shard.closed_micros is not None and shard.closed_micros < tunnel.start_micros:
@@ -83,14 +83,17 @@ def follow(tunnel: Tunnel, stream: Stream) -> None:
 
 
 def records_forgotten(tunnel: Tunnel, shard: ShardLog, before_position: int) -> None:
-    """Check records that are about to be deleted. The next record of an unfinished channel must not be among them."""
+    """Mark the tunnel as expired if it still needs records of ``shard`` before ``before_position``.
+
+    The server is about to delete these records.
+    """
     channel = tunnel.live.get(shard.shard_id)
     if channel is not None and channel.position < min(before_position, shard.next_position):
         tunnel.is_expired = True
 
 
 def shard_forgotten(tunnel: Tunnel, shard: ShardLog) -> None:
-    """Forget the channel of a deleted shard. All records of the shard were read or lost."""
+    """End and forget the channel of a deleted shard. No records of the shard are left."""
     channel = tunnel.channels.get(shard.shard_id)
     if channel is not None:
         tunnel.finish(channel)
@@ -98,15 +101,17 @@ def shard_forgotten(tunnel: Tunnel, shard: ShardLog) -> None:
 
 
 def require_number(name: str, value: int, known: int) -> None:
-    """Refuse a number far above ``known``. Clients count up by one, and a huge number would leave no numbers for them.
+    """Check a number that clients raise by one for each use. A huge number would leave no numbers for later requests.
+
+    ``name`` is the name of the number for the refusal, and ``known`` is the last known number.
 
     Raises:
-        ServiceError: the number is negative or far above ``known``.
+        ServiceError: the number is negative, or far above ``known``.
     """
     if not 0 <= value <= known + _FURTHEST_STEP:
         raise refusals.COUNT(name=name, given=value, limit=known + _FURTHEST_STEP)
 
 
 _FURTHEST_STEP = 2**32
-"""The largest step between two numbers. No client counts as far without telling the server, and 2**31 such steps fit
-into 64 bits."""
+"""The largest increase of a client's number between two requests. Clients count up by one, so they stay far below this
+limit. 2**31 increases of this size fit into 64 bits."""

@@ -1,7 +1,7 @@
-"""ReadRecords: the next page of a channel.
+"""The operation ReadRecords, which returns the next page of a channel, and the checkpoints of channels.
 
-Full data is read from the present rows, in key order. So a row that is written meanwhile may be delivered as full data
-and again in the stream. Incremental data comes in the order of the log.
+Full data are the present rows, in key order. If a client writes a row while full data are read, the tunnel may deliver
+the row twice: as full data and as a record of the stream. Incremental data have the order of the stream.
 """
 
 from __future__ import annotations
@@ -31,31 +31,31 @@ _HIGHEST = encode_key((KeyBound.INF_MAX,))
 _NANOS_PER_MICRO = 1_000
 _PUT_ROW = int(ActionType.PUT_ROW)
 _MOST_ROWS = 2**40
-"""The largest number of rows in a token. It is far more than a table of this server has, and sums over all channels fit
-into 64 bits."""
+"""The largest number of delivered rows that a token of full data may state. No table of this server has more rows, and
+the sum over all channels fits into 64 bits."""
 
 
 @frozen
 class Page:
-    """The result of one call of ReadRecords."""
+    """The page of records that one call of ReadRecords returns."""
 
     body: bytes
-    """The records, each as an element of the answer."""
+    """The records of the page, each serialized as an element of the answer."""
     next_token: str
     may_more_record: bool
     total_count: int = 0
-    """The number of the channel's records up to the end of this page."""
+    """The number of all records of the channel, if this page is its last page; otherwise 0."""
     reached_micros: int = 0
-    """The time of this page's end in the log, in microseconds."""
+    """The time in the stream, in microseconds, that the last page of a stream channel reaches; 0 for other pages."""
 
     def answer(self) -> bytes:
-        """Return the serialized answer."""
+        """Return the serialized answer of ReadRecords."""
         rest = schema.ReadRecordsResponse(next_token=self.next_token, may_more_record=self.may_more_record)
         return self.body + bytes(rest.SerializePartialToString())
 
 
 def read(state: ServerState, tunnel: Tunnel, channel: TunnelChannel, text: str) -> Page:
-    """Read the page at a token.
+    """Return the page of a channel that begins at the token ``text``.
 
     Raises:
         ServiceError: the token is not a token of this channel, its records are past retention, or the tunnel has
@@ -79,7 +79,7 @@ def read(state: ServerState, tunnel: Tunnel, channel: TunnelChannel, text: str) 
 
 
 def checkpoint(state: ServerState, tunnel: Tunnel, channel: TunnelChannel, text: str) -> None:
-    """Store the checkpoint of a channel, given by a token that is not ``finished``.
+    """Store the checkpoint of a channel; ``text`` is its token, which is not ``finished``.
 
     Raises:
         ServiceError: the token is not a token of this channel, or its next records are past retention. Nothing was
@@ -107,7 +107,7 @@ def _read_base(state: ServerState, table: Table, start: bytes, key_range: Channe
     rows = table.rows.ascending(start, _HIGHEST if key_range.end is None else key_range.end)
     expired_before = table.expired_before_millis(state.clock.now_micros())
     names, most_rows, most_bytes = table.key_names, state.limits.range_rows, state.limits.range_bytes
-    answer = schema.ReadRecordsResponse()  # shared by all rows: a message for each would double their cost
+    answer = schema.ReadRecordsResponse()  # a separate message for each row would double the cost
     add = answer.records.add
     count = size = 0
     for _, row in rows:
@@ -123,7 +123,7 @@ def _read_base(state: ServerState, table: Table, start: bytes, key_range: Channe
 
 
 def base_start(table: Table, channel: TunnelChannel, key_range: ChannelRange, token: Token) -> bytes:
-    """Return the encoded key at which a channel of full data is read next.
+    """Return the encoded key of the next row to read, which a token of full data names.
 
     Raises:
         ServiceError: the token is not a token of this channel.
@@ -168,7 +168,7 @@ def _read_stream(state: ServerState, tunnel: Tunnel, stream: Stream, shard: Shar
     position = place.position + kept
     is_past_end = end_micros is not None and (kept < found or now_micros > end_micros)
     is_at_tail = position == shard.next_position
-    # Encoded as elements of GetStreamRecord's answer, whose fields have the same numbers as those of ReadRecords.
+    # The records are encoded for GetStreamRecord. ReadRecords has the same field numbers, so the same bytes are valid.
     records = b"".join(page.before(kept))
     if kept < found or (is_at_tail and (not shard.is_open or is_past_end)):
         reached_micros = page.timestamps[kept - 1] if kept else token.timestamp

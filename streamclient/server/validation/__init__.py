@@ -1,5 +1,5 @@
-"""Rules that several operations share, independent of stored data: names, rows, keys, reads, table options.
+"""Checks of requests that several operations share: names, rows, keys, reads, table options.
 
-The functions raise ``ServiceError`` with the service's text. Rules that need a table's schema or rows are in the
-operations themselves.
+The checks do not depend on stored data. They raise ``ServiceError`` with the service's text. Checks that need a table's
+schema or rows are in the operations themselves.
 """

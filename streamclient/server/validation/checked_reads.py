@@ -1,4 +1,4 @@
-"""Rules that GetRow, GetRange and the tables of BatchGetRow share."""
+"""Checks of reads that GetRow, GetRange and BatchGetRow share."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from streamclient.server.validation.table_names import check_requested_columns
 def read_selection(
     message: Any, limits: Limits, no_version_condition: ServiceRefusal = refusals.VERSIONS_MISSING
 ) -> Selection:
-    """Return the columns, versions and rows that a request reads.
+    """Check the selection in a read request, and return it.
 
-    ``no_version_condition`` is the refusal of a request without a version condition.
+    ``no_version_condition`` is the refusal of a request that has neither a number of versions nor a time range.
     """
     columns_to_get = check_requested_columns(message.columns_to_get, limits)
     row_filter, pagination = read_row_filter(message, limits)
@@ -39,13 +39,13 @@ def read_selection(
 
 
 def read_row_filter(message: Any, limits: Limits) -> tuple[RowFilter | None, ColumnPagination | None]:
-    """Return the row filter of a read, or the window of columns that the read names in place of a filter."""
+    """Return the row filter and the column pagination of a read. A request has at most one of them."""
     parsed = parse_filter(message.filter, limits) if message.HasField("filter") else None
     return (None, parsed) if isinstance(parsed, ColumnPagination) else (parsed, None)
 
 
 def _time_range(message: Any, has_max_versions: bool) -> TimeRange | None:
-    """Return the range of version times; ``None`` if the message does not name a range."""
+    """Return the range of version timestamps that a read names; ``None`` if the message has no range."""
     has_start, has_end = message.HasField("start_time"), message.HasField("end_time")
     if message.HasField("specific_time"):
         _check_alone(has_start or has_end, has_max_versions)
@@ -56,10 +56,7 @@ def _time_range(message: Any, has_max_versions: bool) -> TimeRange | None:
 
 
 def _check_alone(has_range: bool, has_max_versions: bool) -> None:
-    """Refuse a specific time together with another version condition.
-
-    The texts, with their spelling, are the service's.
-    """
+    """Raise ``ServiceError`` if a read names a specific time together with a time range or a number of versions."""
     if has_range and has_max_versions:
         raise refusals.TIME_AND_ALL()
     if has_range:

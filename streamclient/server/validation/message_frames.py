@@ -1,4 +1,4 @@
-"""Rows inside requests: decoding with the service's refusals, and rules for their values."""
+"""The rows inside requests: decoding with the service's refusals, and checks of keys and cells."""
 
 from __future__ import annotations
 
@@ -16,7 +16,11 @@ from streamclient.wire.plainbuffer import HEADER, Cell, KeyBound, Row, decode_ro
 
 
 def read_frame(data: bytes) -> Row:
-    """Read the one row of a request."""
+    """Decode a row of a request, and charge its cells to the request's budget of work.
+
+    Raises:
+        ServiceError: the row is malformed, or has too many cells for the budget.
+    """
     if len(data) > _UNCOUNTED_BYTES:
         pay_for_cells(_count_cells(data))
     try:
@@ -32,19 +36,19 @@ def read_frame(data: bytes) -> Row:
 
 
 _UNCOUNTED_BYTES = 256 * 1024
-"""The size up to which a row is read without counting its cells first. A cell takes at least eleven bytes, so such a
-row has at most 24,000 cells, which take a tenth of a second to read."""
+"""The largest size, in bytes, of a row that ``read_frame`` decodes before it counts the cells. A cell takes at least
+eleven bytes. So such a row has at most 24,000 cells, which take a tenth of a second to decode."""
 
 
 def pay_for_cells(count: int) -> None:
-    """Charge the cells of one row to the request's purse."""
+    """Charge ``count`` cells of one row to the request's budget of work, or raise ``TooMuchWorkError``."""
     work.pay(work.CELL_WORK * count, "The rows have too many cells, this one has %d or more", count)
 
 
 def _count_cells(data: bytes) -> int:
-    """Count the cells of a frame, up to the first cell that no purse can pay for.
+    """Count the cells of an encoded row; stop counting after more cells than the budget of a request allows.
 
-    The reader reports malformed frames.
+    For a malformed row, the number may be wrong, but then ``decode_row`` raises an error.
     """
     most = work.WORK_PER_REQUEST // work.CELL_WORK + 1
     count, offset, end = 0, len(HEADER) + 1, len(data)
@@ -65,11 +69,11 @@ def _count_cells(data: bytes) -> int:
 
 
 def _read_padded_frame(data: bytes) -> Row | None:
-    """Read a row with zero bytes after its end; return ``None`` if the frame has another fault.
+    """Decode a row with zero bytes after its end; return ``None`` if the row is malformed in another way.
 
-    The Node SDK reserves more bytes than it writes for range bounds, deleted versions and key placeholders, and sends
-    the rest as zeros. The last byte of a row is its checksum and may be zero, too. So the function tries both readings,
-    and the checksum decides.
+    For range bounds, deleted versions and key placeholders, the Node SDK reserves more bytes than it writes, and sends
+    the remaining bytes as zeros. The last byte of a row is its checksum, which may be zero, too. So the function tries
+    both possible ends, and the checksum decides.
     """
     stripped = data.rstrip(b"\0")
     for candidate in (stripped, stripped + b"\0"):
@@ -86,7 +90,11 @@ def _check_key_count(key: Key, limits: Limits) -> None:
 
 
 def check_write_key(key: Key, limits: Limits) -> Key:
-    """Check the key of one row: the number of columns, no range bounds, no name twice, values short enough."""
+    """Return the key of one row, after a check of its columns.
+
+    Raises:
+        ServiceError: the number of columns is wrong, a name occurs twice, or a value is too long or a range bound.
+    """
     _check_key_count(key, limits)
     seen = set()
     for name, value in key:
@@ -100,13 +108,13 @@ def check_write_key(key: Key, limits: Limits) -> Key:
 
 
 def read_key(data: bytes, limits: Limits) -> Key:
-    """Read the key of a row to be read."""
+    """Decode and check the key of a row that a request reads."""
     row = _read_only_key(data)
     return check_write_key(row.primary_key, limits)
 
 
 def read_bound(data: bytes, limits: Limits) -> Key:
-    """Read one end of a range. Its columns may be INF_MIN or INF_MAX."""
+    """Decode and check one end of a range. Its values may be INF_MIN or INF_MAX."""
     row = _read_only_key(data)
     _check_key_count(row.primary_key, limits)
     check_key_values(row.primary_key, limits)
@@ -125,7 +133,7 @@ def _read_only_key(data: bytes) -> Row:
 
 
 def check_cells(cells: tuple[Cell, ...], key: Key, limits: Limits) -> None:
-    """Check the names, number, values and timestamps of a write's cells."""
+    """Raise ``ServiceError`` if a name, a value, a timestamp or the number of a write's cells is invalid."""
     key_names = {name for name, _ in key}
     names = set()
     for cell in cells:
@@ -154,7 +162,7 @@ def _check_value(name: str, value: Any, limits: Limits) -> None:
 
 
 def check_value_length(name: str, value: Any, limits: Limits) -> None:
-    """Raise unless the value of an attribute column, or of a filter on it, is short enough."""
+    """Raise ``ServiceError`` if the value of an attribute column, or of a filter on such a column, is too long."""
     size = value_size(value) if isinstance(value, (str, bytes)) else 0
     if size > limits.attribute_value_bytes:
         raise refusals.ATTRIBUTE_LENGTH(name=name, limit=limits.attribute_value_bytes, size=size)

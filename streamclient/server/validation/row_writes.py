@@ -1,4 +1,4 @@
-"""Rules that PutRow, UpdateRow, DeleteRow and the rows of BatchWriteRow share."""
+"""Checks of writes that PutRow, UpdateRow, DeleteRow, BatchWriteRow and BulkImport share."""
 
 from __future__ import annotations
 
@@ -25,9 +25,10 @@ def parse_write(
     limits: Limits,
     empty_update: ServiceRefusal = refusals.UPDATE_EMPTY_ROW,
 ) -> AnyWrite:
-    """Read one row change with its condition and return type; ``message`` has the fields ``condition`` and so on.
+    """Decode and check the write of one row, with its condition and return type.
 
-    ``empty_update`` is the refusal of an update without cells; the service words it differently in a batch.
+    ``message`` has the fields ``condition`` and ``return_content``, and ``data`` is the row. ``empty_update`` is the
+    refusal of an update without cells. Its text differs in a batch.
     """
     return (_plain_put(message, data, limits) if kind is OperationType.PUT else None) or _parsed(
         kind, message, data, limits, empty_update
@@ -35,7 +36,7 @@ def parse_write(
 
 
 def _plain_put(message: Any, data: bytes, limits: Limits) -> PlainPut | None:
-    """Read a plain put, as nearly all writes are. Return ``None`` for all other writes, including writes to refuse."""
+    """Return a put of the usual form, checked but not decoded; ``None`` for all other writes, even invalid writes."""
     condition = message.condition
     expected = _EXPECTATIONS.get(condition.row_existence)
     if expected is None or message.HasField("return_content") or condition.column_condition:
@@ -58,13 +59,16 @@ def _parsed(kind: OperationType, message: Any, data: bytes, limits: Limits, empt
 
 
 _EXPECTATIONS = {int(expectation): Condition(expectation) for expectation in RowExistenceExpectation}
-"""The conditions on the row as a whole, by the number that requests use."""
+"""The conditions that concern only the existence of the row, by the number of the expectation in requests."""
 
 
 def read_change(
     kind: OperationType, data: bytes, limits: Limits, empty_update: ServiceRefusal = refusals.UPDATE_EMPTY_BATCH_ROW
 ) -> Row:
-    """Read the row of a write and check its cells; ``empty_update`` is the refusal of an update without cells."""
+    """Decode the row of a write, and check its key and cells.
+
+    ``empty_update`` is the refusal of an update without cells.
+    """
     row = read_frame(data)
     if kind is OperationType.UPDATE and not (row.cells or row.delete_marker):
         raise empty_update()
@@ -75,7 +79,7 @@ def read_change(
 
 
 def read_condition(message: Any, limits: Limits) -> Condition:
-    """Read the condition of a write."""
+    """Decode the conditions of a write, on the existence of the row and on its columns."""
     try:
         expectation = RowExistenceExpectation(message.row_existence)
     except ValueError as error:
@@ -112,9 +116,9 @@ _CHECKS: Mapping[OperationType, Callable[[Row], None]] = MappingProxyType(
 
 
 def _check_cell(cell: Cell) -> None:
-    """Check the parts of a cell: each operation requires some and forbids others."""
+    """Raise ``ServiceError`` if an update's cell does not have exactly the parts that its operation needs."""
     if cell.operation is CellOperation.PUT:
-        return  # The reader accepts no such cell without a value.
+        return  # decode_row has checked that the cell has a value
     if cell.operation is CellOperation.INCREMENT:
         if isinstance(cell.value, bool) or not isinstance(cell.value, int):
             raise refusals.INCREMENT_VALUE(name=cell.name)
@@ -134,7 +138,10 @@ def _check_deletion(cell: Cell) -> None:
 
 
 def _return_content(message: Any, row: Row) -> tuple[ReturnType, tuple[str, ...]]:
-    """Return the content that the answer shall have. After the change, only incremented columns can be returned."""
+    """Return the kind of row that the answer must contain, and the names of its columns.
+
+    For AFTER_MODIFY, the names must be incremented columns of the request.
+    """
     try:
         return_type = ReturnType(message.return_type)
     except ValueError as error:

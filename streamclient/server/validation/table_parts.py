@@ -1,4 +1,4 @@
-"""Rules that CreateTable and UpdateTable share: options, throughput, stream specification."""
+"""Checks of tables that CreateTable and UpdateTable share: options, throughput, stream specification."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from streamclient.server.validation.table_names import check_attribute_name
 
 @frozen
 class StreamSwitch:
-    """A request's settings of the table's stream."""
+    """The stream settings in a request of CreateTable or UpdateTable."""
 
     enable: bool
     expiration_hours: int | None = None
-    """The retention in hours; ``None`` if the request does not name it."""
+    """The retention of records in hours; ``None`` if the request does not give it."""
     origin_columns: tuple[str, ...] = ()
 
 
 def read_options(message: Any, present: TableOptions) -> TableOptions:
-    """Return the present options with the message's changes."""
+    """Return the options ``present`` with the changes in the message, or raise ``ServiceError``."""
     options = present
     if message.HasField("time_to_live"):
         options = evolve(options, time_to_live_seconds=_time_to_live(message.time_to_live))
@@ -52,7 +52,7 @@ def _time_to_live(seconds: int) -> int:
 
 
 def read_throughput(message: Any, limits: Limits) -> tuple[int | None, int | None]:
-    """Return the reserved read and write capacity units; ``None`` for a missing number."""
+    """Return the reserved read and write capacity units; ``None`` for a number that the request does not give."""
     unit = message.capacity_unit
     values = []
     for name in ("read", "write"):
@@ -64,9 +64,9 @@ def read_throughput(message: Any, limits: Limits) -> tuple[int | None, int | Non
 
 
 def read_stream_specification(message: Any, limits: Limits) -> StreamSwitch:
-    """Return the settings of the stream.
+    """Return the settings of the stream, or raise ``ServiceError``.
 
-    When a request switches the stream off, its expiration time is ignored, because the Go SDK always sends that time.
+    If the request switches the stream off, ignore its retention, because the Go SDK always sends a retention.
     """
     if not message.enable_stream:
         return StreamSwitch(enable=False)

@@ -1,4 +1,4 @@
-"""The transaction to which a request belongs."""
+"""The check of the transaction id in a request."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from streamclient.server.local_transactions import table_of_transaction
 
 
 def read_transaction_id(request: Any) -> str | None:
-    """Return the id in a request's field ``transaction_id``, if it is set.
+    """Return the transaction id in a request; ``None`` if the request has none.
+
+    This function does not check that the transaction is open.
 
     Raises:
-        ServiceError: the text is not an id. Whether that transaction is open is checked later.
+        ServiceError: the text is not a transaction id.
     """
     if not request.HasField("transaction_id"):
         return None

@@ -1,1 +1,1 @@
-"""The record processor that turns batches of changes into frames, and stores each batch once."""
+"""The record processor that stores batches of changes exactly once, with Spark frames for transforms and sinks."""

@@ -1,8 +1,7 @@
-"""Changes as one Arrow table, and conversion between Arrow tables and DataFrames.
+"""Changes of several shards as one Arrow table, and conversion between Arrow tables and Spark's DataFrames.
 
-Rows never become tuples on the way: columns reach Spark through Arrow about four times as fast. The layout, and the
-treatment of a value whose type is not its column's, are the same for every destination: see ``rows.change_rows`` and
-``rows.column_types``.
+The conversion passes whole columns through Arrow. This is about four times as fast as passing tuples of rows. The
+module ``destinations.rows.change_rows`` describes the columns of a table of changes.
 """
 
 from __future__ import annotations
@@ -27,8 +26,8 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 _PARTITION_ROWS = 10_000
-"""The fewest rows of a partition. With fewer rows a second partition costs more than it saves (about 15 % of a small
-write)."""
+"""The smallest number of rows in each partition of a frame with several partitions. Smaller partitions would cost more
+time than they save: about 15 % of a small write."""
 
 _SPARK_NAMES = {
     "bigint": ColumnType.INTEGER,
@@ -42,10 +41,10 @@ _SPARK_NAMES = {
 def build_rows(
     parts: Sequence[tuple[Commit, ChangeColumns]], columns: Schema | None, declared: Mapping[str, ColumnType]
 ) -> Table:
-    """Return one table of all shards' changes: the columns of the source, then the added ones.
+    """Return the changes of all ``parts`` as rows of one Arrow table.
 
-    ``columns`` keep their types and spellings, as in ``change_rows``. A new column takes the type of its first value,
-    in the order of the parts.
+    The columns of the source table come first, and then the columns that ``change_rows`` adds. A column in ``columns``
+    keeps its name and type. A new column has the type in ``declared``, or otherwise the type of its first value.
     """
     pa = pyarrow()
     tables = []
@@ -59,7 +58,7 @@ def build_rows(
 
 
 def grown(columns: Schema | None, more: Schema) -> Schema:
-    """Return ``columns``, followed by the columns that only ``more`` has."""
+    """Return the schema ``columns``, extended by those columns of ``more`` that it lacks."""
     pa = pyarrow()
     known = [] if columns is None else list(columns)
     names = {column.name for column in known}
@@ -67,7 +66,7 @@ def grown(columns: Schema | None, more: Schema) -> Schema:
 
 
 def frame_columns(schema: Schema, key: Sequence[str]) -> tuple[FrameColumn, ...]:
-    """Return the columns of a table that come from the source: keys first and in key order."""
+    """Return the columns of ``schema`` that the source table has. The key columns come first, in key order."""
     columns = [
         FrameColumn(column.name, kind, is_key=original_name(column.name) in key)
         for column in schema
@@ -78,19 +77,18 @@ def frame_columns(schema: Schema, key: Sequence[str]) -> tuple[FrameColumn, ...]
 
 
 def to_frame(session: SparkSession, table: Table) -> DataFrame:
-    """Make a DataFrame over an Arrow table, with a number of partitions that suits the rows.
+    """Make a Spark DataFrame of an Arrow table, with as many partitions as suit the number of rows.
 
-    Two settings decide the route to Spark: a threshold of one byte keeps the rows out of the query plan, and the rows
-    per Arrow batch give the number of partitions. They are set in ``session``, a copy (``jobs``) to which the frame is
-    bound. The user's own session is left alone and stays active for all other code. Spark Connect chooses the route by
-    itself.
+    The function changes two settings of ``session``, which must be a private copy of the user's session. A threshold of
+    one byte keeps the rows out of the query plan. The number of rows per Arrow batch decides the number of partitions.
+    With Spark Connect, the function changes no setting.
     """
     if is_connect(session):
         return session.createDataFrame(table)
     partitions = max(1, min(session.sparkContext.defaultParallelism, table.num_rows // _PARTITION_ROWS))
     session.conf.set("spark.sql.execution.arrow.localRelationThreshold", "1b")
     session.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(max(1, -(-table.num_rows // partitions))))
-    # SparkSession's own method would make this copy the active session of the whole process, and then do the same.
+    # ``SparkSession.createDataFrame`` would also make ``session`` the active session of the process.
     frame: DataFrame = super(spark_sql().SparkSession, session).createDataFrame(table)
     return frame
 
@@ -98,9 +96,10 @@ def to_frame(session: SparkSession, table: Table) -> DataFrame:
 def map_in_arrow(
     frame: DataFrame, work: Callable[[Iterator[RecordBatch]], Iterator[RecordBatch]], schema: StructType
 ) -> DataFrame:
-    """Do the work of ``frame.mapInArrow`` without pandas, which that method requires and does not use.
+    """Return the result of ``frame.mapInArrow(work, schema)``, even if pandas is not installed.
 
-    Once pandas is installed, pyarrow imports pandas in each process that makes an array.
+    Spark's own method requires pandas, but does not use it. An installed pandas costs time, because pyarrow imports it
+    in each process that makes an array.
     """
     if is_connect(frame.sparkSession):
         return frame.mapInArrow(work, schema)
@@ -112,15 +111,15 @@ def map_in_arrow(
 
 
 def quoted(name: str) -> str:
-    """Quote a name of any letters for Spark."""
+    """Return ``name`` as a quoted identifier for Spark SQL."""
     return f"`{name.replace('`', '``')}`"
 
 
 def to_table(frame: object) -> Table:
-    """Return the rows of a transform's result, in types that destinations take.
+    """Return ``frame``, the result of a user's transform, as an Arrow table with types that destinations accept.
 
     Raises:
-        ConfigurationError: the result is not a DataFrame, or has no columns.
+        ConfigurationError: ``frame`` is not a DataFrame, or has no columns.
     """
     if not hasattr(frame, "toArrow"):
         raise ConfigurationError(f"transform must return the DataFrame to store, not {checks.shown(frame)}")
@@ -132,7 +131,11 @@ def to_table(frame: object) -> Table:
 
 
 def _plain(kind: DataType) -> DataType:
-    """Return the type that tables keep for the same values. Spark's type may name a time zone, or use large offsets."""
+    """Return the type in which destinations accept values of ``kind``.
+
+    A timestamp with a time zone becomes microseconds in UTC. Arrow's ``large_`` types become the types without
+    ``large_``. The parts of a nested type are converted likewise. All other types stay unchanged.
+    """
     pa = pyarrow()
     types = pa.types
     if types.is_timestamp(kind) and kind.tz is not None:
@@ -151,7 +154,9 @@ def _plain(kind: DataType) -> DataType:
 
 
 def schema_types(schema: Any) -> dict[str, ColumnType]:
-    """Return the columns of a user's schema: a mapping of name to ``ColumnType``, or a ``pyspark`` ``StructType``.
+    """Return the type of each column in a user's schema, by the name of the column.
+
+    ``schema`` is a mapping of name to ``ColumnType``, or a ``StructType`` of pyspark.
 
     Raises:
         ConfigurationError: a type is not one of the five that Tablestore stores.
@@ -176,6 +181,6 @@ def _spark_type(name: str, given: str) -> ColumnType:
         known = ", ".join(_SPARK_NAMES)
         raise ConfigurationError(
             f"schema column {name!r} has type {given}; Tablestore stores {known}: "
-            "name one of these, and cast in the transform or the sink"
+            "name one of these types, and cast the column in the transform or the sink"
         )
     return kind

@@ -1,18 +1,18 @@
-"""One commit: from the cuts of some shards to their checkpoints.
+"""The steps that commit one batch, from the records in the shards' buffers to the shards' stored checkpoints.
 
-The order of the steps makes a crash repeat records but never lose any:
+After a crash in any of these steps, records may be repeated, but none is lost:
 
-1. The committer cuts each due shard's waiting pages, from its stored checkpoint to the end of a read. If an earlier
-   owner prepared a batch that was never completed, it cuts where that owner did.
-2. The records of each shard become columns and a commit, with their start, end and digest.
-3. For a destination, each shard prepares its checkpoint with that commit. The owner of the shard after a crash can then
-   tell which batch it was, and finishes exactly that one (``outputs``).
-4. The columns of all shards become one Arrow table, and for a transform or a sink a DataFrame.
-5. The rows, or the transform's result, are stored with the commits of all shards in one step; or the sink writes them.
-   Until that returns, nothing is checkpointed. After an error the destination is asked for its last commits.
-6. Each shard stores its end position, unless it was refused or its lease was lost meanwhile. A shard whose answer
-   is missing or negative ends here: its next batch must start at the position that is really stored.
-7. The committer frees the room, and wakes the threads that wait for it.
+1. For each shard that is due, the committer removes waiting pages from the buffer, beginning at the stored checkpoint.
+   If an earlier owner prepared a batch and did not complete it, the batch ends at the prepared position.
+2. The records of each shard are turned into columns, and into a commit with start, end and digest.
+3. For a destination, the writer stores this commit in the status table, as the shard's prepared checkpoint. After a
+   crash, the shard's next owner finds the commit there, and completes exactly this batch (see ``outputs``).
+4. The columns of all shards are put into one Arrow table. For a transform or a sink, the table becomes a DataFrame.
+5. A destination stores the rows and the commits of all shards in one step. A sink writes the rows. No shard is
+   checkpointed before this step. After an error, the writer asks the destination for its last commits.
+6. The writer stores each shard's end position as its checkpoint, unless the shard was refused or its lease was lost. If
+   that fails, the shard's processor ends, because its next batch must start at the position that is really stored.
+7. The committer releases the memory of the batch, and wakes the threads that wait for memory.
 """
 
 from __future__ import annotations
@@ -40,30 +40,30 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 Sink = Callable[["DataFrame", BatchContext], None]
-"""A function that writes one batch completely before it returns. If it writes a range again, the repeat must add
-nothing."""
+"""A user's function that writes one batch completely before it returns. If it is called again for the same records,
+they must not be stored twice."""
 
 Transform = Callable[["DataFrame", BatchContext], "DataFrame"]
-"""A function that makes the rows to store from the changes of one batch."""
+"""A user's function that turns the changes of one batch into the rows to store."""
 
 Outcome = dict[ShardShare, StreamClientError | None]
-"""For each shard of the batch, the reason why the shard ends; ``None`` if its checkpoint is stored."""
+"""The result of a batch for each shard: the error with which the shard's processor ends, or ``None`` if the shard's
+checkpoint is stored."""
 
 _UNDECLARED = (
     " (a frame has the columns that changes had since this process began, and those that are declared: declare the "
     "columns that the transform or sink needs, by table= or schema=)"
 )
-"""The remedy for a column that is unknown to Spark. Spark's own text is long, and users should not have to read to its
-end."""
+"""The advice in the error message when Spark finds no column of a given name. The advice precedes Spark's own text,
+because that text is long."""
 
 _ANSWERS_MAX = 16
-"""The largest number of checkpoints that are stored at the same time. Each waits for the status table, which takes many
-at once."""
+"""The largest number of threads that store the checkpoints of a batch. Each thread waits for the status table."""
 
 
 @frozen
 class Piece:
-    """One shard's part of a batch."""
+    """The records of one shard in a batch, before they are turned into columns."""
 
     share: ShardShare
     cut: ShardBatch
@@ -71,7 +71,7 @@ class Piece:
 
 @frozen(eq=False)
 class Part:
-    """A shard's part of a batch, with the commit and the columns that are stored for it."""
+    """The records of one shard in a batch, as columns, and their commit."""
 
     piece: Piece
     changes: ChangeColumns
@@ -79,7 +79,7 @@ class Part:
 
     @property
     def range(self) -> ShardRange:
-        """The range of records that a sink receives as information."""
+        """The shard's range of records, as a sink or a transform sees it in its ``BatchContext``."""
         info, cut = self.piece.share.shard_info, self.piece.cut
         return ShardRange(
             shard_id=info.shard_id,
@@ -96,58 +96,64 @@ class Part:
 
 @frozen
 class Beginning:
-    """The start of a processor's first batch."""
+    """The position at which a processor's first batch starts, and facts about earlier batches of the shard."""
 
     position: str
     last: Commit | None
-    """The shard's last commit before the first batch."""
+    """The shard's last commit before this batch; ``None`` if the batch is the first of the shard's chain."""
     prepared: PendingCheckpoint | None = None
-    """The first batch, if an earlier owner prepared it."""
+    """The batch that an earlier owner prepared and did not complete, or ``None``. The first batch must equal it."""
     is_past_loss: bool = False
-    """Whether records after the position are lost, and the loss is accepted."""
+    """Whether records after ``position`` have left the stream unread, and a setting or an operator accepted this."""
 
 
 class Output(Protocol):
-    """The receiver of batches. The committing thread calls ``write``; any thread may call ``begin``."""
+    """A receiver of batches: a destination or a sink. One thread calls ``write``; any thread may call ``begin``."""
 
     @property
     def application(self) -> str:
-        """The name of the fleet in commits."""
+        """The name that ``Commit.application`` has in all commits of this output."""
 
     @property
     def is_two_phase(self) -> bool:
-        """Whether batches are prepared, so that a repeat is identical."""
+        """Whether checkpoints are prepared before ``write``, so that a repeated batch has the same records."""
 
     @property
     def needs_spark(self) -> bool:
-        """Whether the output needs Spark."""
+        """Whether a Spark session must exist before ``write``."""
 
     def open(self) -> None:
-        """Check that the output can be written; may be called more than once."""
+        """Check that the output can be written to. May be called more than once."""
 
     def begin(self, given: InitializationInput) -> Beginning:
-        """Return where the shard continues; complete a batch that an earlier owner stored and did not checkpoint."""
+        """Return where the shard's first batch starts.
+
+        If an earlier owner stored a batch but not its checkpoint, store that checkpoint first.
+        """
 
     def write(self, parts: Sequence[Part], jobs: CancellableJobs) -> Mapping[str, StreamClientError]:
         """Store a batch; return the errors of the shards that were refused.
 
         Raises:
-            FencedCommit: nothing was stored. Leave out the shards that it names, or all shards if it names none of
-                them.
+            FencedCommit: nothing was stored, because the shards that the error names have later owners. If it names no
+                shard of the batch, treat all shards as fenced.
         """
 
     def close(self) -> None:
-        """Release all resources."""
+        """Close the destination if this output has opened it."""
 
 
 @define
 class BatchWriter:
-    """Commits batches. Only the committing thread uses it."""
+    """Commits batches to one output. Only the committing thread uses it."""
 
     output: Output
 
     def commit(self, pieces: Sequence[Piece], jobs: CancellableJobs) -> Outcome:
-        """Commit a batch. Never raises: the result names each shard, with its error if its part is not stored."""
+        """Commit a batch; return the error of each shard, or ``None`` for a shard whose checkpoint is stored.
+
+        An error of the output or of the user's code is returned, and not raised.
+        """
         outcome: Outcome = {}
         parts: list[Part] = []
         for piece in sorted(pieces, key=lambda piece: piece.share.shard_info.shard_id):
@@ -181,17 +187,16 @@ class BatchWriter:
         return Part(piece, changes, commit)
 
     def _write(self, parts: Sequence[Part], jobs: CancellableJobs, outcome: Outcome) -> list[Part]:
-        """Store a batch; return the parts that are stored."""
+        """Write the parts whose leases are held; return the stored ones. Put errors of other parts into ``outcome``."""
         parts = _held(parts)
         try:
             refused = self.output.write(parts, jobs) if parts else {}
         except FencedCommit as error:
             fenced = [part for part in parts if part.commit.shard in error.shards] or parts
             _fail(fenced, error, outcome)
-            # Nothing of the batch was stored; the shards that this worker still owns may be sent again, without the
-            # others.
+            # The output has stored nothing. Write the other shards of the batch without the fenced shards.
             return self._write([part for part in parts if part not in fenced], jobs, outcome)
-        except BaseException as error:  # a user's SystemExit too: it would end the thread, and all shards would wait
+        except BaseException as error:  # catch SystemExit, too, which would end this thread and stop all shards
             _fail(parts, error, outcome)
             return []
         for part in parts:
@@ -205,7 +210,7 @@ def make_context(
     columns: tuple[FrameColumn, ...],
     refuse: Callable[[str, StreamClientError], None] | None = None,
 ) -> BatchContext:
-    """Return the context of a batch, for a transform or a sink."""
+    """Return the context that a transform or a sink gets with the frame of a batch."""
     ranges, commits = tuple(part.range for part in parts), tuple(part.commit for part in parts)
 
     def lost() -> frozenset[str]:
@@ -222,9 +227,9 @@ def _held(parts: Sequence[Part]) -> list[Part]:
 
 
 def _each(step: Callable[[Part], None], parts: Sequence[Part], outcome: Outcome) -> list[Part]:
-    """Run a step for each part; return the parts that succeeded.
+    """Call ``step`` for all parts, several at a time; return the parts without an error.
 
-    Several run at a time, because each waits for an answer.
+    Put the errors of the other parts into ``outcome``.
     """
 
     def safely(part: Part) -> StreamClientError | None:
@@ -263,7 +268,7 @@ def _fail(parts: Iterable[Part], error: BaseException, outcome: Outcome) -> None
 
 
 def _failure(piece: Piece, error: BaseException) -> StreamClientError:
-    """Return the error for the processor to raise. Errors of this package keep their class for the worker."""
+    """Return ``error`` if it is an error of this package; otherwise wrap it in one that names the shard."""
     if isinstance(error, StreamClientError):
         return error
     advice = _UNDECLARED if "[UNRESOLVED_COLUMN" in str(error) else ""

@@ -1,4 +1,4 @@
-"""Records of one shard that wait for their commit. Pure, without clock and lock; callers pass the time."""
+"""The buffer of one shard's records that wait to be committed. Its callers hold the lock of the committer."""
 
 from __future__ import annotations
 
@@ -17,79 +17,79 @@ if TYPE_CHECKING:
 
 @frozen(eq=False)
 class BufferedPage:
-    """The result of one read. It is the smallest unit of a batch, because only the end of a read is a position."""
+    """The records of one read. A batch consists of whole pages, because only the end of a page has a position."""
 
     columns: RecordBatch | None
-    """The records by column, at least one record; ``None`` for the mere end of a shard."""
+    """The records as Arrow columns, never empty; ``None`` for a page that only marks the end of the shard."""
     end_position: str
     arrived_at: float
 
     @property
     def record_count(self) -> int:
-        """Number of records."""
+        """The number of records in the page; 0 if it only marks the end of the shard."""
         return 0 if self.columns is None else self.columns.num_rows
 
     @property
     def size_bytes(self) -> int:
-        """The estimated memory of the records, in bytes."""
+        """The memory that the records take, in bytes."""
         return 0 if self.columns is None else self.columns.nbytes
 
     def sequence(self, index: int) -> SequenceInfo:
-        """Return the sequence of the record at ``index``."""
+        """Return the sequence of the record at ``index`` in this page; the first record has index 0."""
         assert self.columns is not None, "the end of a shard has no records"
         return SequenceInfo(**self.columns.column("sequence_info")[index].as_py())
 
 
 @frozen
 class ShardBatch:
-    """A batch of one shard, removed from its buffer."""
+    """The records of one shard in a batch, after they were removed from the buffer."""
 
     start_position: str
     pages: tuple[BufferedPage, ...]
 
     @property
     def end_position(self) -> str:
-        """The position at which the next batch starts."""
+        """The position after the last record, at which the shard's next batch starts."""
         return self.pages[-1].end_position
 
     @property
     def record_count(self) -> int:
-        """Number of records."""
+        """The number of records in all pages of the batch."""
         return sum(page.record_count for page in self.pages)
 
     @property
     def first(self) -> SequenceInfo | None:
-        """The sequence of the batch's first record; ``None`` for the mere end of a shard."""
+        """The sequence of the batch's first record; ``None`` if the batch has no records."""
         return next((page.sequence(0) for page in self.pages if page.record_count), None)
 
     @property
     def last(self) -> SequenceInfo | None:
-        """The sequence of the batch's last record; ``None`` for the mere end of a shard."""
+        """The sequence of the batch's last record; ``None`` if the batch has no records."""
         return next((page.sequence(page.record_count - 1) for page in reversed(self.pages) if page.record_count), None)
 
     @property
     def size_bytes(self) -> int:
-        """The bytes of memory that become free once the batch is settled."""
+        """The memory, in bytes, that the batch's records take until they are committed or the batch fails."""
         return sum(page.size_bytes for page in self.pages)
 
 
 @define
 class ShardBuffer:
-    """Pages in order of arrival, and the position before the first of them."""
+    """The waiting pages of one shard, in the order of their arrival."""
 
     start_position: str
     prepared: PendingCheckpoint | None = None
-    """The batch that an earlier processor cut and prepared. The next batch must be identical: a later owner must not
-    cut it differently, because the earlier owner may still be about to store it."""
+    """The batch that an earlier owner of the shard prepared, or ``None``. The next batch must have the same records,
+    because the earlier owner may still store the prepared batch."""
     pages: deque[BufferedPage] = field(factory=deque)
     record_count: int = 0
     size_bytes: int = 0
 
     _prepared_pages: int | None = None
-    """The number of pages that make up the prepared batch; ``None`` while more may belong to it."""
+    """The number of waiting pages that make up the prepared batch; ``None`` while further pages may belong to it."""
 
     def add(self, page: BufferedPage) -> None:
-        """Append a page."""
+        """Append ``page``, which follows all waiting pages of the shard."""
         self.pages.append(page)
         self.record_count += page.record_count
         self.size_bytes += page.size_bytes
@@ -97,11 +97,12 @@ class ShardBuffer:
             self._prepared_pages = self._count_prepared(self.prepared, page)
 
     def _count_prepared(self, prepared: PendingCheckpoint, page: BufferedPage) -> int | None:
-        """Return the number of pages in the prepared batch; ``None`` while more may belong to it.
+        """Return the number of pages in the prepared batch, where ``page`` is the newest page of the buffer.
 
-        If records were lost, because they left the stream, no page may end at the prepared position. The batch then
-        ends before the first page after that position, or, if the order is unknown, after as many records as were
-        prepared.
+        Return ``None`` while further pages may belong to the batch. Normally the batch ends with the page that ends at
+        the prepared position. If records have left the stream, such a page may be missing. The batch then ends before
+        the first page with later records. If the last prepared sequence is unknown, the batch ends after the prepared
+        number of records.
         """
         if page.end_position == prepared.value:
             return len(self.pages)
@@ -112,11 +113,11 @@ class ShardBuffer:
 
     @property
     def is_incomplete(self) -> bool:
-        """Whether the next batch was prepared, and has not arrived completely."""
+        """Whether a prepared batch comes next, and some of its pages have not arrived yet."""
         return self.prepared is not None and self._prepared_pages is None
 
     def due_at(self, config: SparkConfig) -> float | None:
-        """Return the time at which to commit the next batch; ``None`` if no complete batch waits."""
+        """Return the time from which the next batch may be committed; ``None`` if no complete batch waits."""
         if not self.pages or self.is_incomplete:
             return None
         arrived_at = self.pages[0].arrived_at
@@ -126,10 +127,10 @@ class ShardBuffer:
         return arrived_at + config.max_age_millis / 1000
 
     def cut(self, config: SparkConfig) -> ShardBatch:
-        """Remove the next batch: the prepared one, or else pages until a limit is reached, at least one."""
+        """Remove and return the next batch: the prepared batch, or pages until a limit of ``config`` is reached."""
         pages: list[BufferedPage] = []
         records = size = 0
-        # All records of the prepared batch may be lost: the next batch is then an ordinary one.
+        # If all records of the prepared batch are lost, ``wanted`` is 0, and the limits decide the size of the batch.
         wanted = self._prepared_pages
         while self.pages and (
             len(pages) < wanted if wanted else records < config.max_records and size < config.max_bytes
@@ -149,7 +150,7 @@ class ShardBuffer:
         return page
 
     def clear(self) -> int:
-        """Drop everything; return the bytes that this frees."""
+        """Drop all pages; return the bytes of memory that this releases."""
         freed, self.size_bytes, self.record_count = self.size_bytes, 0, 0
         self.pages.clear()
         return freed

@@ -1,7 +1,7 @@
-"""The thread that commits the batches of all shards of a worker, and the memory that these shards share.
+"""The thread that commits the batches of all shards of a worker, and the memory limit that these shards share.
 
-There is one thread, because one job with many small shards is much cheaper than many jobs, and because one thread keeps
-the batches of each shard in order. It runs while there are processors, and ends by itself after the last one.
+One Spark job for many small shards is much cheaper than one job for each shard, so a single thread commits all shards.
+It also keeps the batches of each shard in order. The thread starts with the first processor, and ends after the last.
 """
 
 from __future__ import annotations
@@ -25,22 +25,23 @@ from streamclient.spark.processor.spark_config import SparkConfig
 _log = logs.logger(__name__)
 
 _COMPANION_AGE = 0.5
-"""The share of ``max_age_millis`` after which a shard joins a job that runs anyway. The shard would be due during or
-soon after that job, and a file of half the size is cheaper than another job."""
+"""The share of ``max_age_millis`` that a shard's records must have waited to join the commit of a shard that is due.
+Their own commit would be due soon, and a further Spark job costs more than smaller files."""
 
 _PAGES_MAX = 4_000
-"""The largest number of reads of one shard that may wait, however small they are. Twice as many, waiting and in flight,
-stay well below the positions that a worker remembers as permitted checkpoints (10,000)."""
+"""The largest number of pages of one shard that may wait, however small they are. A batch that is being committed may
+have the same number of further pages. The sum stays below 10,000, the number of positions that a worker remembers as
+permitted checkpoints."""
 
 CLOSED = "the SparkRecordProcessorFactory was closed: stop its workers first, and make another one for other workers"
 
 _LOOK_SECONDS = 0.25
-"""The interval, in seconds, at which a waiting thread checks for lost leases, its own and those of the present commit.
-No other thread may notice for minutes, because all of the worker's threads for user code may be waiting here."""
+"""The interval, in seconds, at which a thread that waits here checks for lost leases: of its own shard, and of the
+shards in the running commit. All threads for user code may wait here for minutes, and no other thread checks."""
 
 
 class Committer:
-    """Collects the pages of many shards, and commits the batches that are due. Thread-safe."""
+    """Collects the pages of many shards, and commits their batches when these are due. Thread-safe."""
 
     def __init__(
         self,
@@ -49,7 +50,11 @@ class Committer:
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Make a committer. ``commit`` runs its jobs as ``CancellableJobs``, cancelled when all its shards are lost."""
+        """Make a committer that commits each batch by ``commit``.
+
+        ``commit`` must run its Spark jobs by the given ``CancellableJobs``. The committer cancels these jobs when the
+        leases of all shards of the batch are lost.
+        """
         self._config = config
         self._commit = commit
         self._clock = clock
@@ -58,25 +63,25 @@ class Committer:
         self._shares: list[ShardShare] = []
         self._thread: threading.Thread | None = None
         self._under_way: Sequence[ShardShare] = ()
-        """Shards of the batch that is being committed."""
+        """The shards of the batch that is being committed."""
         self._jobs = CancellableJobs()
-        """The Spark jobs of that batch."""
+        """The Spark jobs of the batch that is being committed."""
         self._buffered_bytes = 0
         self._waiting_for_room = 0
         self._is_closed = False
         self._suspects: dict[str, SequenceInfo] = {}
-        """The shards whose last batch failed, each with the end of that batch. Until that position is passed, each page
-        is committed within the call that brings it. So the call itself meets a failure, and the worker counts it; a
-        failure of a processor without records would not be counted."""
+        """The shards whose last batch failed, each with the sequence of the last record in that batch. Until a commit
+        reaches this sequence, ``process_records`` returns only when its records are committed. If they fail, that call
+        raises the error, and the worker counts the failure. It does not count the failure of a call without records."""
 
     @property
     def buffered_bytes(self) -> int:
-        """The bytes of memory of the records that wait or are being written."""
+        """The memory of all records that wait or are being written, in bytes."""
         with self._changed:
             return self._buffered_bytes
 
     def register(self, share: ShardShare) -> None:
-        """Add a shard; start the thread unless it runs."""
+        """Add the shard that ``share`` describes; start the committing thread unless it runs."""
         self._birthplace.require("the SparkRecordProcessorFactory")
         with self._changed:
             self._refuse_if_closed()
@@ -85,10 +90,10 @@ class Committer:
             self._shares.append(share)
 
     def offer(self, share: ShardShare, page: BufferedPage) -> None:
-        """Add a page, once there is memory for it; raise the shard's failure as soon as there is one.
+        """Add ``page`` to the shard's buffer once there is memory for it; raise the shard's error if it has failed.
 
-        After a failure of the shard, each call returns only when its page is committed, until the failed position is
-        passed.
+        If a batch of the shard's previous processor failed, wait until ``page`` is committed. This rule ends when all
+        records of the failed batch are committed.
         """
         with self._changed:
             self._wait_for_room(share, page)
@@ -104,9 +109,9 @@ class Committer:
                 share.raise_error()
 
     def flush(self, share: ShardShare) -> None:
-        """Commit all waiting records of the shard; return once they are committed, or raise the shard's failure.
+        """Wait until all waiting records of the shard are committed, or the commit has failed.
 
-        The call returns at once if the lease is lost meanwhile.
+        If the shard's lease is lost meanwhile, the call returns immediately.
         """
         with self._changed:
             try:
@@ -118,15 +123,15 @@ class Committer:
     def abandon(self, share: ShardShare) -> None:
         """Drop the waiting records of a shard whose lease is lost.
 
-        A batch that is being committed is cancelled, unless it has other shards whose leases are held. Then this
-        shard's part is not published, if the sink asks, and not checkpointed.
+        If a batch is being committed and the leases of all its shards are lost, the committer cancels the batch.
+        Otherwise the batch goes on, but this shard is not checkpointed, and ``BatchContext.lost_shards`` names it.
         """
         with self._changed:
             self._abandon(share)
         self._cancel_in_vain()
 
     def leave(self, share: ShardShare) -> None:
-        """Remove a shard."""
+        """Remove the shard that ``share`` describes, and drop its waiting records."""
         with self._changed:
             if share in self._shares:
                 self._shares.remove(share)
@@ -134,7 +139,10 @@ class Committer:
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Drop waiting records, let the present batch finish, and refuse all further calls."""
+        """Let the committing thread end, and wait until it has committed its current batch.
+
+        The thread drops all records that are not in this batch. Further calls raise an error.
+        """
         self._birthplace.require("the SparkRecordProcessorFactory")
         with self._changed:
             self._is_closed = True
@@ -159,19 +167,19 @@ class Committer:
 
     def _has_room(self, share: ShardShare, page: BufferedPage) -> bool:
         if share.buffer.is_incomplete:
-            return True  # nothing becomes free before the batch is complete; it had room before
+            return True  # a prepared batch must be complete before it can be committed and its memory released
         if len(share.buffer.pages) >= _PAGES_MAX:
             return False
-        # The waiting part of a prepared batch becomes free only after further calls, which may need all threads of an
-        # executor while these wait here.
+        # Leave out the memory of incomplete prepared batches. Their other pages come with further calls of
+        # ``process_records``, and all threads for such calls may wait here for memory.
         taken = self._buffered_bytes - sum(
             waiting.buffer.size_bytes for waiting in self._shares if waiting.buffer.is_incomplete
         )
-        # A page larger than all room goes alone; refusing it would stop the shard for good.
+        # Accept a page larger than the limit when no other page waits. Otherwise its shard would never go on.
         return taken == 0 or taken + page.size_bytes <= self._config.max_buffered_bytes
 
     def _wait_for_room(self, share: ShardShare, page: BufferedPage) -> None:
-        # While a thread waits, all buffered records are due: only a commit makes room.
+        # While a thread waits for room, all buffered records are due, because only a commit makes room.
         self._waiting_for_room += 1
         self._changed.notify_all()
         try:
@@ -201,14 +209,17 @@ class Committer:
         self._changed.notify_all()
 
     def _cancel_in_vain(self) -> None:
-        """Cancel a commit whose shards are all lost. Called without the lock, since it calls Spark."""
+        """Cancel the running commit if the leases of all its shards are lost.
+
+        Call this without holding the lock, because it calls Spark.
+        """
         with self._changed:
-            # The jobs of this batch: when they are cancelled, another batch may be under way.
+            # Take the jobs while the lock is held, because another batch may begin before they are cancelled below.
             jobs, is_in_vain = self._jobs, bool(self._under_way) and all(share.is_in_vain for share in self._under_way)
         if is_in_vain:
             jobs.cancel()
 
-    # The committing thread.
+    # The methods below run in the committing thread.
 
     def _run(self) -> None:
         while True:
@@ -225,7 +236,7 @@ class Committer:
                 for piece in pieces:
                     self._settle(piece, outcome)
                 self._changed.notify_all()
-            # Without the lock, since this calls the worker. A shard without new records would not learn it otherwise.
+            # Call the worker without the lock. By this call it learns of the error, even without further records.
             for share in (piece.share for piece in pieces if piece.share.error is not None):
                 share.marker.mark_for_process_restart()
 
@@ -267,7 +278,8 @@ class Committer:
         try:
             return self._commit(pieces, jobs)
         except Exception as error:
-            # Unexpected, as commit returns its failures. Without this, the thread and all shards would hang.
+            # An unexpected error, because `commit` returns its failures. Without this branch, the thread would end, and
+            # all shards would hang.
             _log.exception("committing a batch of %s failed", counted(len(pieces), "shard"))
             return {piece.share: StreamClientException(f"committing failed: {error!r}") for piece in pieces}
 
@@ -276,7 +288,7 @@ class Committer:
         share.in_flight = None
         self._buffered_bytes -= piece.cut.size_bytes
         if share.is_in_vain:
-            self._abandon(share)  # its outcome concerns the next owner only
+            self._abandon(share)  # the lease is lost, so only the shard's next owner needs the outcome
             return
         error, until = outcome.get(share), self._suspects.get(shard_id)
         last = piece.cut.last
@@ -286,8 +298,8 @@ class Committer:
             return
         share.error = error
         self._buffered_bytes -= share.buffer.clear()
-        # Its next batches go alone, so that a poison record of one shard does not stop the others repeatedly. A fenced
-        # shard has no next batch here.
+        # Commit the next batches of this shard alone, so that a poison record in them does not fail other shards. A
+        # fenced shard has no next batch on this worker.
         is_fenced = isinstance(error, FencedException)
         if last is not None and not is_fenced and (until is not None or len(self._suspects) < MOST_SHARDS):
             self._suspects[shard_id] = last if until is None else max(until, last)

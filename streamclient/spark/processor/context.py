@@ -1,4 +1,4 @@
-"""The description of a batch that a sink receives."""
+"""The description of a batch that a transform or a sink gets with its frame."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from streamclient.errors import ConfigurationError, StreamClientError
 from streamclient.records import ColumnType, SequenceInfo
 
 _KEY_CHARACTERS = 32
-"""The number of characters of a key. They hold 128 bits of SHA-256, so keys do not collide, and names of directories
-stay short."""
+"""The number of hexadecimal characters of an output key or a batch id. They hold 128 bits of a SHA-256: enough to avoid
+collisions, and short enough for the names of directories."""
 
 
 def _no_shards() -> frozenset[str]:
@@ -29,101 +29,102 @@ def _digest(*parts: str) -> str:
 
 
 def output_key(stream_id: str, shard_id: str, start_position: str) -> str:
-    """Return the key of a batch's output; see ``ShardRange.output_key``."""
+    """Return the ``ShardRange.output_key`` of a shard's range that starts at ``start_position``."""
     return _digest(stream_id, shard_id, start_position)
 
 
 @frozen
 class ShardRange:
-    """The records of one shard in a batch: everything after ``start_position`` up to ``end_position``."""
+    """The range of one shard's records in a batch, from ``start_position`` to ``end_position``."""
 
     shard_id: str
     stream_id: str
     lease_identifier: str
     start_position: str
-    """The stored checkpoint before this batch."""
+    """The shard's stored checkpoint when the batch began. The first record of the range comes after this position."""
     end_position: str
-    """The checkpoint that is stored once the sink has returned."""
+    """The position after the last record of the range. It becomes the checkpoint once the sink has returned."""
     record_count: int
-    """The number of the shard's records in the frame; 0 for the mere end of a shard."""
+    """The number of the shard's records in the frame; 0 if the range only marks the end of the shard."""
     first_sequence: SequenceInfo | None
     last_sequence: SequenceInfo | None
     epoch: int = 0
-    """The epoch of the lease's present owner, ``ShardInfo.epoch``: greater than the epoch of every earlier owner. A
-    sink that stores it with its output can refuse a writer that has lost the shard; see ``BatchContext.refuse``."""
+    """The epoch of this worker's lease, ``ShardInfo.epoch``. It is greater than the epoch of every earlier owner. A
+    sink that stores the epoch with its output can refuse a writer that has lost the shard; see
+    ``BatchContext.refuse``."""
 
     @property
     def output_key(self) -> str:
-        """The key under which a repeat of this batch must overwrite; it depends on the shard and the start only.
+        """The key under which a sink stores its output of this range. A sink must overwrite older output with this key.
 
-        After a crash the batch starts again at the same stored checkpoint, but may end elsewhere. So everything that
-        was written and not checkpointed has this key, and replacing all of that output neither loses nor repeats a
-        record.
+        The key depends only on the shard and ``start_position``. After a crash, the shard's next batch starts at the
+        same checkpoint, but may end at another position. Output that was written without a checkpoint has the same key,
+        so the next batch replaces it, and no record is lost or repeated.
         """
         return output_key(self.stream_id, self.shard_id, self.start_position)
 
 
 @frozen
 class FrameColumn:
-    """One column of the source table in the frame."""
+    """A column of a batch's frame that comes from the source table."""
 
     name: str
     type: ColumnType
-    """The type of its values. A value of another type goes to ``_unfit``."""
+    """The type of the column. A value of another type is in the map ``_unfit``."""
     is_key: bool = False
 
 
 @frozen
 class BatchContext:
-    """The changes that a frame holds, and keys to store them so that a repeat adds nothing."""
+    """A description of the batch in a frame, with keys by which a sink can store the changes without duplicates."""
 
     ranges: tuple[ShardRange, ...]
-    """One range per shard, sorted by shard id."""
+    """The batch's records as ranges, one for each shard, sorted by shard id."""
     columns: tuple[FrameColumn, ...]
-    """The table's columns in the frame: keys first, then attributes."""
+    """The frame's columns from the source table: first the key columns, then the attributes."""
     commits: tuple[Commit, ...] = ()
-    """One commit per shard, sorted by shard id, for a destination to store with the rows. In a destination, each commit
-    follows the shard's last one there; for a sink, the commits follow each other as long as this factory reads the
-    shard."""
+    """One commit for each shard of the batch, sorted by shard id. With a destination, each commit follows the shard's
+    last commit in the destination. With a sink, it follows the last commit that this factory made for the shard."""
     _lost_shards: Callable[[], frozenset[str]] = field(default=_no_shards, eq=False, repr=False)
     _refuse: Callable[[str, StreamClientError], None] = field(default=_raise, eq=False, repr=False)
 
     @property
     def batch_id(self) -> str:
-        """An id that is equal for the same shards, starts and ends.
+        """An id of the batch, for logs. It depends on the batch's shards and their starts and ends.
 
-        A repeat after a crash may be cut differently and then has another id: key output by
-        ``ShardRange.output_key``, and use this id for logs.
+        A batch that is repeated after a crash may end at another position, and then has another id. So do not use this
+        id as a key of output. Use ``ShardRange.output_key``.
         """
         parts = [part for shard_range in self.ranges for part in (shard_range.output_key, shard_range.end_position)]
         return _digest(*parts)
 
     @property
     def primary_key(self) -> tuple[str, ...]:
-        """Names of the key columns, in key order."""
+        """The names of the frame's key columns, in the order of the primary key."""
         return tuple(column.name for column in self.columns if column.is_key)
 
     @property
     def record_count(self) -> int:
-        """Number of rows in the frame."""
+        """The number of rows in the frame: one for each record of all ``ranges``."""
         return sum(shard_range.record_count for shard_range in self.ranges)
 
     def lost_shards(self) -> frozenset[str]:
-        """Return the shards of the batch that lost their lease since it began.
+        """Return the shards of the batch whose leases this worker has lost since the batch began.
 
-        Do not publish their part: it has a new owner.
+        Do not publish the rows of these shards: their new owners will write them.
         """
         return self._lost_shards()
 
     def refuse(self, shard_id: str, error: StreamClientError) -> None:
-        """Report that one shard's part was not stored, and why. The other shards go on, and are checkpointed.
+        """Report that the rows of one shard were not stored. The other shards of the batch are checkpointed as usual.
 
-        If a destination knows a greater epoch than ``ShardRange.epoch``, the error must be a ``FencedException``. The
-        shard's processor raises the error, and the owner of the lease reads the records again from the last checkpoint.
+        The shard's processor raises ``error``, and the owner of the lease reads the records again from the last
+        checkpoint. If the sink has stored a greater epoch than ``ShardRange.epoch``, ``error`` must be a
+        ``FencedException``.
 
         Raises:
-            ConfigurationError: the batch does not have the shard, so the missing part is unknown; or ``error`` does not
-                belong to this package.
+            ConfigurationError: ``shard_id`` is not a shard of the batch, or ``error`` is not an exception of this
+                package.
         """
         if not isinstance(error, StreamClientError):
             raise ConfigurationError(
@@ -131,5 +132,7 @@ class BatchContext:
             )
         known = [shard_range.shard_id for shard_range in self.ranges]
         if shard_id not in known:
-            raise ConfigurationError(f"only shards of the batch can be refused, {', '.join(known)}, not {shard_id!r}")
+            raise ConfigurationError(
+                f"shard {shard_id!r} cannot be refused, because the batch has only {', '.join(known)}: name one of them"
+            )
         self._refuse(shard_id, error)

@@ -1,4 +1,4 @@
-"""Spark jobs of one batch that another thread may cancel."""
+"""The Spark jobs of one batch, with a way to cancel them from another thread."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
 _log = logs.logger(__name__)
 
 _AGAIN_SECONDS = 0.25
-"""The seconds between two cancellations of the jobs: a transform may start a new job at any time."""
+"""The seconds between two cancellations of a batch's jobs. After the first one, a transform may start new jobs."""
 
 CANCELLED = "the batch was cancelled: none of its leases is held any more"
 
 
 class CancellableJobs:
-    """All jobs that Spark runs for one batch: in its thread, and in any thread through the session of its frame.
+    """All jobs that Spark runs for one batch, in the committing thread and through the session of the batch's frame.
 
-    Each batch has its own object, so that a late cancellation does not end another batch. The object marks its jobs
-    with a tag and not with a job group, because a sink may set a job group for itself.
+    Each batch has its own object, so that a late cancellation does not end another batch. Spark finds the jobs by a
+    tag. A job group would not do, because a sink may set its own.
     """
 
     def __init__(self) -> None:
@@ -40,14 +40,15 @@ class CancellableJobs:
 
     @contextmanager
     def of(self, session: SparkSession) -> Iterator[SparkSession]:
-        """Make jobs that are started in this context cancellable; yield the session for the frame.
+        """Let ``cancel`` end all jobs that are started in this context; yield the session for the batch's frame.
 
-        This session is a copy, whose settings may be changed; with Spark Connect, it is ``session`` itself.
+        The yielded session is a copy of ``session``, whose settings may be changed. With Spark Connect, it is
+        ``session`` itself.
 
         Raises:
-            ShutdownException: the jobs were cancelled; their own error is the cause.
+            ShutdownException: the jobs were cancelled.
         """
-        # A Connect session has no context, and tags its operations itself.
+        # A session of Spark Connect has no Spark context, and tags its operations itself.
         context = None if is_connect(session) else session.sparkContext
         own = session if context is None else private_copy(session)
 
@@ -87,7 +88,7 @@ class CancellableJobs:
             session.sparkContext.removeJobTag(self._tag)
 
     def cancel(self) -> None:
-        """Cancel the running jobs and those still to be started, as far as possible. May be called from any thread."""
+        """Cancel the batch's running jobs, and jobs that it starts later. Any thread may call this."""
         with self._lock:
             end_jobs, is_over = self._end_jobs, self._is_over
             self._is_cancelled = True
@@ -103,13 +104,14 @@ class CancellableJobs:
         try:
             start_thread(repeat, "streamclient-spark-cancel")
         except NoThreadError as error:
-            self._is_repeating = False  # each caller that waits for the batch cancels it again on each look
-            _log.info("jobs of a batch are cancelled once, not repeatedly: %s", error)
+            # Without the thread, each call of this method cancels the jobs once. Waiting threads call it repeatedly.
+            self._is_repeating = False
+            _log.info("no thread repeats the cancellation of a batch's Spark jobs: %s", error)
 
 
 def _unless_stopped(step: Callable[[], object]) -> None:
-    """Run a step that needs a running Spark. A stopped Spark has no jobs, so its errors are ignored."""
+    """Call ``step``, which calls Spark. If it fails, only log the error: a stopped Spark has no jobs to cancel."""
     try:
         step()
     except Exception as error:
-        _log.info("Spark could not be told about the jobs of a batch: %s: %s", type(error).__name__, error)
+        _log.info("the Spark jobs of a batch could not be cancelled or untagged: %s: %s", type(error).__name__, error)

@@ -1,10 +1,10 @@
-"""The outputs of batches: a destination, which stores rows and commits in one step, or a sink of the user's.
+"""The two outputs of batches: a destination, which stores rows and commits in one step, or a user's sink.
 
-A commit's digest covers the changes read, not the rows derived from them. So every repeat of a batch makes the same
-commit, and only one of the repeats is stored, with its rows. A transform that gives other rows each time (a random
-number, the present time) is therefore stored once, too. It should still give the same rows from the same changes;
-otherwise the rows cannot be explained later. Which shards share a frame may differ between two runs of a batch, so the
-rows of a change may depend only on the changes of its shard in the batch.
+A commit's digest covers the changes that were read, not the rows that a transform makes of them. So every repeat of a
+batch makes the same commit, and the destination stores the commit once, with the rows of one attempt. This holds even
+if a transform gives different rows each time, for example with random numbers. But a transform should give the same
+rows for the same changes. Otherwise the rows cannot be explained later. A repeated batch may also contain other shards.
+So the rows that a transform makes of a change may depend only on changes of the same shard.
 """
 
 from __future__ import annotations
@@ -45,23 +45,23 @@ if TYPE_CHECKING:
 _log = logs.logger(__name__)
 
 _UNFIT_TRIES = 3
-"""The largest number of times that rows are made anew because another writer's column came first. Each try sees the
-columns of the try before, so only a writer that adds a column each time could exhaust the tries."""
+"""The largest number of attempts to store rows that fit the destination's columns. An attempt fails if another writer
+has added a column since the rows were made."""
 
 
 @define
 class SourceFrames:
-    """The changes of batches as rows and frames, whose columns only grow. Used by the committing thread."""
+    """Makes the rows of Spark frames from changes, with all columns of the batches so far. Only one thread uses it."""
 
     session: Callable[[], SparkSession]
     declared: Mapping[str, ColumnType]
     key: tuple[str, ...] = ()
-    """The key columns by the table's definition, or, without a definition, by the records."""
+    """The names of the key columns, from the table's definition if there is one, otherwise from the records."""
     columns: Schema | None = None
-    """All columns that were seen so far. A column keeps its type from batch to batch."""
+    """All columns of the batches so far; ``None`` before the first batch. A column keeps its type in later batches."""
 
     def rows(self, parts: Sequence[Part]) -> Table:
-        """Return the changes of all parts as rows."""
+        """Return the changes of all ``parts`` as rows. The rows have all columns of this batch and earlier batches."""
         rows = build_rows([(part.commit, part.changes) for part in parts], self.columns, self.declared)
         self.columns = grown(self.columns, rows.schema)
         self.key = next((part.changes.key for part in parts if part.changes.key), self.key)
@@ -70,10 +70,11 @@ class SourceFrames:
         return whole.select([*own, *ADDED])
 
     def adopt(self, made: Schema, stored: Schema) -> bool:
-        """Take over the destination's types that the rows in ``made`` did not fit; return whether a type has changed.
+        """Give source columns the types that they have in the destination; return whether a type has changed.
 
-        The change concerns only columns that were not declared and that a transform has passed through. A column that
-        the transform itself has made under the same name does not determine the source column's type.
+        ``made`` is the schema of the rows that did not fit, and ``stored`` is the schema of the destination. A column
+        that the user declared keeps its type. Any other column changes only if ``made`` has it with the type of the
+        source column. Otherwise a transform may have made a different column of the same name.
         """
         if self.columns is None:
             return False
@@ -95,7 +96,7 @@ class SourceFrames:
 
 @define
 class SinkOutput:
-    """A sink of the user's. Checkpoints are stored in one step, and a repeat of a batch may end elsewhere."""
+    """A user's sink as the output of batches. It prepares no checkpoints, so a repeated batch may have another end."""
 
     frames: SourceFrames
     sink: Sink
@@ -103,74 +104,75 @@ class SinkOutput:
     is_two_phase: bool = False
     needs_spark: bool = True
     _lasts: dict[str, Commit] = field(factory=dict)
-    """The last commit of each shard while this factory reads the shard: the commits of a later processor continue those
-    of an earlier one."""
+    """The last commit of each shard that the sink has written. The commits of a shard's next processor follow it."""
 
     def open(self) -> None:
-        """See ``Output.open``."""
+        """Do nothing, because a sink cannot be checked before its first batch."""
 
     def begin(self, given: InitializationInput) -> Beginning:
-        """See ``Output.begin``."""
+        """Return the stored checkpoint as the start of the shard's first batch."""
         last, stored = self._lasts.get(given.shard_info.shard_id), _stored_position(given)
         is_past_loss = given.lost_behind is not None
         return Beginning(stored, last if last and last.end == stored else None, is_past_loss=is_past_loss)
 
     def write(self, parts: Sequence[Part], jobs: CancellableJobs) -> Mapping[str, StreamClientError]:
-        """See ``Output.write``."""
+        """Call the sink with the rows of all ``parts``; return the errors of the shards that the sink refused."""
         rows = self.frames.rows(parts)
         refused: dict[str, StreamClientError] = {}
         context = make_context(parts, frame_columns(rows.schema, self.frames.key), refused.__setitem__)
-        sink: Callable[..., object] = self.sink  # a sink may return anything
+        # The type ``Sink`` says that a sink returns ``None``, but a user's function may return anything.
+        sink: Callable[..., object] = self.sink
         with jobs.of(self.frames.session()) as session:
             checks.done("the sink", sink(to_frame(session, rows), context))
         for shard, commit in ((part.commit.shard, part.commit) for part in parts):
             if shard not in refused:
-                self._lasts.pop(shard, None)  # reinserted at the end, so that the shards longest unused come first
+                # Move the shard to the end, so that the shards without recent writes come first.
+                self._lasts.pop(shard, None)
                 self._lasts[shard] = commit
         while len(self._lasts) > MOST_SHARDS:
             del self._lasts[next(iter(self._lasts))]
         return refused
 
     def close(self) -> None:
-        """See ``Output.close``."""
+        """Do nothing, because a sink has nothing to close."""
 
 
 @define
 class DestinationOutput:
-    """A destination: each batch is stored once, with its commits."""
+    """A destination as the output of batches. It stores each batch exactly once, with its commits."""
 
     frames: SourceFrames
     destination: Destination
     transform: Transform | None = None
     starts_anew: bool = False
-    """Whether shards that were processed before may lack a commit in the destination."""
+    """Whether the destination may lack commits for records that workers have already processed."""
     is_own: bool = False
-    """Whether this object opened the destination, and so has to close it."""
+    """Whether this object has opened the destination and must close it."""
     is_two_phase: bool = True
     _lock: threading.Lock = field(factory=threading.Lock)
-    """Held for each call of the destination, because a handle serves one thread at a time."""
+    """The lock that a thread holds while it calls the destination, which serves one thread at a time."""
 
     @property
     def application(self) -> str:
-        """See ``Output.application``."""
+        """The fleet whose commits this object writes to the destination."""
         return self.destination.application
 
     @property
     def needs_spark(self) -> bool:
-        """See ``Output.needs_spark``."""
+        """Whether the output has a transform, which needs a Spark session."""
         return self.transform is not None
 
     def open(self) -> None:
-        """See ``Output.open``."""
+        """Check by ``Destination.probe`` that the destination can store each row exactly once."""
         with self._lock:
             self.destination.probe()
 
     def begin(self, given: InitializationInput) -> Beginning:
-        """See ``Output``.
+        """Return the start of the shard's first batch, checked against the shard's last commit in the destination.
 
         Raises:
-            FencedCommit: a later owner of the shard has stored there.
-            StreamClientException: the destination ends elsewhere than the checkpoint.
+            FencedCommit: a later owner of the shard has committed to the destination.
+            StreamClientException: the shard's last commit does not end at its checkpoint, or a commit is missing.
         """
         info, pending = given.shard_info, given.pending_checkpoint
         with self._lock:
@@ -197,26 +199,26 @@ class DestinationOutput:
         return Beginning(stored, last, pending, is_past_loss=given.lost_behind is not None)
 
     def _require_commits(self, given: InitializationInput, stored: str) -> None:
-        """Refuse a shard that has no commit in this destination, although it must have one.
+        """Refuse a shard without a commit in this destination if workers have already processed records.
 
-        That is so if records of the shard were processed, or if records of other shards were and the destination is
-        empty.
+        If workers have processed records of this shard, the shard is always refused. If they have processed records of
+        other shards only, the shard is refused if the destination is empty.
 
         Raises:
             StreamClientException: the destination has lost commits, or is another destination.
         """
         shard_id, own = given.shard_info.shard_id, _processed_records(given)
         if own:
-            lack = f"after {own} processed records, but the destination has no commit of it"
+            lack = f"after {own} processed records, but the destination has no commit of this shard"
         elif given.fleet_has_processed and self._is_empty():
-            # A table that is made for this shard would be in the way of the table that comes back.
+            # The destination's table may exist on a disk that is not mounted. A new table would then be in its way.
             lack = "and records of other shards were processed, but the destination has neither a table nor commits"
         else:
             return
         raise StreamClientException(
-            f"shard {shard_id} would be read on from {readable_position(stored)}, {lack}: it is another destination, "
-            "or has lost its commits, as after a power loss or with a disk that is not mounted; restore them, or, if "
-            "it shall hold only later records, give the factory starts_anew=True"
+            f"shard {shard_id} would be read on from {readable_position(stored)}, {lack}: this is another destination, "
+            "or it has lost its commits, for example by a power loss or an unmounted disk; restore them, or, if the "
+            "destination shall hold only later records, give the factory starts_anew=True"
         )
 
     def _is_empty(self) -> bool:
@@ -226,7 +228,7 @@ class DestinationOutput:
             return not any(entry.commits or entry.carried or entry.damage for entry in self.destination.log())
 
     def write(self, parts: Sequence[Part], jobs: CancellableJobs) -> Mapping[str, StreamClientError]:
-        """See ``Output.write``."""
+        """Store the rows and commits of all ``parts``; return the errors of shards whose commits are not stored."""
         commits = [part.commit for part in parts]
         for _ in range(_UNFIT_TRIES - 1):
             rows = self._rows(parts, jobs)
@@ -236,11 +238,11 @@ class DestinationOutput:
                 stored = self._columns()
                 if self.transform is not None and (stored is None or not self.frames.adopt(rows.schema, stored)):
                     raise
-                _log.info("rows are made anew, because the destination has other columns: %s", error)
+                _log.info("the rows of a batch are made once more for the destination's columns: %s", error)
         return self._store(self._rows(parts, jobs), commits)
 
     def close(self) -> None:
-        """See ``Output.close``."""
+        """Close the destination if this object has opened it."""
         if self.is_own:
             with self._lock:
                 self.destination.close()
@@ -266,11 +268,10 @@ class DestinationOutput:
             return to_table(checks.done("the transform", transform(to_frame(session, rows), context)))
 
     def _no_rows(self) -> Table:
-        """Return the rows of a commit without changes, as at the end of a shard, without calling the transform.
+        """Return the empty table of rows for a commit without changes, for example at the end of a shard.
 
-        Before the first changes, the transform's frame would lack their columns, and the transform would always fail.
-        The rows have the columns that a destination needs to create its table: columns that identify and partition
-        rows.
+        The transform is not called. Before the first changes, its frame would lack the source's columns, and the
+        transform would fail. If the destination does not exist yet, the table has the columns for shard and timestamp.
         """
         columns, types = self._columns(), added_types()
         if columns is None:
@@ -278,15 +279,14 @@ class DestinationOutput:
         return columns.empty_table()
 
     def _store(self, rows: Table, commits: Sequence[Commit]) -> Mapping[str, StreamClientError]:
-        """Commit the rows. If only some commits are stored, return the shards of the others."""
+        """Store rows and commits. If only some commits are stored, return an error for each of the other shards."""
         try:
             with self._lock:
                 self.destination.commit(rows, commits)
         except (FencedCommit, UnfitValueError, ConfigurationError):
-            raise  # nothing was stored
+            raise  # the destination has stored nothing
         except Exception as error:
-            # After any error the commit may be stored: by this try, or by an earlier owner that died before it could
-            # report it.
+            # In spite of the error, commits may be stored: by this attempt, or by an earlier owner that has died.
             missing = self._missing(commits)
             if len(missing) == len(commits):
                 raise
@@ -298,12 +298,15 @@ class DestinationOutput:
         return {}
 
     def _missing(self, commits: Sequence[Commit]) -> list[str]:
-        """Return the shards whose commit is not the destination's last; all shards if the destination is silent."""
+        """Return the shards of ``commits`` whose last commit in the destination is a different one.
+
+        Return all shards if the destination does not answer.
+        """
         try:
             with self._lock:
                 lasts = self.destination.last_commits([commit.shard for commit in commits])
         except Exception:
-            _log.warning("the destination did not answer which commits it has", exc_info=True)
+            _log.warning("the last commits could not be read from the destination", exc_info=True)
             return [commit.shard for commit in commits]
         return [
             commit.shard for commit in commits if (last := lasts[commit.shard]) is None or last.digest != commit.digest
@@ -311,25 +314,26 @@ class DestinationOutput:
 
 
 def _stored_position(given: InitializationInput) -> str:
-    """Return the position at which the next batch starts. After a loss, it is the position before the lost records.
+    """Return the position at which the shard's next batch starts.
 
-    The initial checkpoint is then the oldest record, and the batch would be taken for the first one of the shard.
+    This is the shard's checkpoint. If records after it were lost, ``initial_checkpoint`` is ``TRIM_HORIZON``, and
+    ``lost_behind`` is the checkpoint.
     """
     return given.initial_checkpoint if given.lost_behind is None else given.lost_behind
 
 
 def _processed_records(given: InitializationInput) -> int:
-    """Return the known number of records before the start of reading that were stored anywhere.
+    """Return the number of the shard's records that workers have processed before its checkpoint, as far as known.
 
-    It is 0 if reading begins at the oldest record: all records left are read. A checkpoint that no Python worker has
-    stored says nothing about records, and neither does a checkpoint that was only set as a starting position.
+    The number is 0 if the shard is read from its oldest record, because no record is skipped. It is also 0 if the
+    checkpoint was not stored by a Python worker, or was only set as a starting position.
     """
     is_oldest = given.initial_checkpoint == CheckpointPosition.TRIM_HORIZON
     return 0 if is_oldest or given.progress is None else given.progress.records
 
 
 def _prepared_commit(pending: PendingCheckpoint) -> Commit | None:
-    """Return the commit that was prepared; ``None`` if the batch was not prepared for a destination."""
+    """Return the commit in a prepared checkpoint; ``None`` if the checkpoint was not prepared for a destination."""
     try:
         return Commit.from_json(pending.state)
     except CodecError:
@@ -339,10 +343,10 @@ def _prepared_commit(pending: PendingCheckpoint) -> Commit | None:
 
 
 def _is_same(last: Commit, prepared: Commit | None) -> bool:
-    """Return whether a stored commit is the prepared one: both have the same place in the chain and the same end.
+    """Return whether the stored commit ``last`` has the number, the previous commit and the end of ``prepared``.
 
-    The stored commit may cover more records. In that case some records left the stream, and a later preparation did not
-    see them.
+    The stored commit may have more records than ``prepared``, because records may have left the stream before a later
+    owner prepared the batch.
     """
     return prepared is not None and (last.number, last.previous_digest, last.end) == (
         prepared.number,

@@ -1,4 +1,4 @@
-"""The record processor that passes batches to Spark, and its factory."""
+"""The record processor that stores batches in a destination, or passes them to a sink, and its factory."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ if TYPE_CHECKING:
 
 
 class SparkRecordProcessor(IRecordProcessor):
-    """Buffers one shard's records, and checkpoints them once they are stored.
+    """Buffers one shard's records, and checkpoints them once they are stored; made by ``SparkRecordProcessorFactory``.
 
-    Made by ``SparkRecordProcessorFactory``. ``process_records`` returns as soon as the records are buffered, and blocks
-    only while the buffers of the whole worker are full. Another thread stores the batches. If a batch fails, this
-    processor marks itself for a restart and raises the failure from its next call. A new processor starts from the last
-    checkpoint, and records come again. Until the position of the failure, the ``process_records`` of the new processor
-    returns only when its records are committed.
+    ``process_records`` returns as soon as the records are buffered, and blocks only while the buffers of the whole
+    worker are full. Another thread stores the batches. If a batch fails, this processor requests its restart, and
+    raises the error from its next call. A new processor then starts at the last checkpoint and gets the records again.
+    Until the records of the failed batch are committed, each ``process_records`` of the new processor returns only when
+    its records are committed.
     """
 
     def __init__(self, committer: Committer, output: Output) -> None:
@@ -56,16 +56,16 @@ class SparkRecordProcessor(IRecordProcessor):
         self._share: ShardShare | None = None
 
     def initialize(self, initialization_input: InitializationInput) -> None:
-        """Join the committer; the first batch starts at the stored checkpoint.
+        """Register the shard with the committer. The shard's first batch starts at the stored checkpoint.
 
-        If an earlier owner's batch is in the destination and only its checkpoint is missing, that checkpoint is stored
+        If an earlier owner stored a batch in the destination but not the batch's checkpoint, store that checkpoint
         first.
 
         Raises:
-            ConfigurationError: this is a replay of parked records.
-            FencedCommit: a later owner has stored this shard in the destination: the lease is lost.
-            StreamClientException: the destination ends elsewhere than the checkpoint, or has no commit of a shard that
-                was processed.
+            ConfigurationError: the worker replays parked records.
+            FencedCommit: a later owner of the shard has committed to the destination, so the lease is lost.
+            StreamClientException: the shard's last commit in the destination does not end at the checkpoint, or an
+                expected commit is missing.
         """
         given = initialization_input
         if given.is_replay:
@@ -87,15 +87,15 @@ class SparkRecordProcessor(IRecordProcessor):
         self._committer.register(self._share)
 
     def process_records(self, process_records_input: ProcessRecordsInput) -> None:
-        """Buffer the records; wait until there is room if the buffers are full.
+        """Buffer the records. If the buffers are full, wait until there is room.
 
-        The processor requests its restart before it raises an error, because no record of this call is to blame. So a
-        failure policy must neither repeat the call on this processor, which has ended, nor divide the call, nor park
-        its records. Parts of a read would also begin at one position, and replace each other in a sink.
+        If an earlier batch has failed, the records of this call are not the cause. So the processor requests its
+        restart before it raises the error. The worker then does not apply its failure policy, which would repeat the
+        call, divide it, or park its records.
 
         Raises:
-            StreamClientError: a batch of this shard was not committed, and nothing after it will be; or there was no
-                room for too long; or the factory was closed.
+            StreamClientError: a batch of this shard was not committed, so this processor commits no later batch. Or the
+                buffers stayed full for ``SparkConfig.max_wait_millis``. Or the factory was closed.
         """
         try:
             self._buffer(process_records_input)
@@ -106,8 +106,8 @@ class SparkRecordProcessor(IRecordProcessor):
     def _buffer(self, process_records_input: ProcessRecordsInput) -> None:
         share = self._started()
         share.raise_error()
-        # A read without records moves no checkpoint: the next batch must start at the stored one, so that a sink
-        # overwrites everything that a crashed predecessor wrote from there.
+        # A read without records does not move the checkpoint. The next batch must start at the stored checkpoint, so
+        # that a sink overwrites the output of an earlier owner that crashed after this checkpoint.
         if len(process_records_input.records):
             end = process_records_input.checkpointer.largest_permitted_checkpoint_value
             self._committer.offer(share, BufferedPage(_by_column(process_records_input), end, time.monotonic()))
@@ -116,10 +116,10 @@ class SparkRecordProcessor(IRecordProcessor):
         """Write and checkpoint the buffered records, unless the lease is lost or a batch has failed.
 
         Raises:
-            StreamClientError: the last batches were not committed, and no earlier call reported that.
+            StreamClientError: records were not committed, and no earlier call has raised the error.
         """
         if self._share is None:
-            return  # initialize has not succeeded
+            return  # `initialize` has failed, so there is nothing to write
         share = self._share
         try:
             if shutdown_input.shutdown_reason is ShutdownReason.ZOMBIE:
@@ -139,7 +139,8 @@ class SparkRecordProcessor(IRecordProcessor):
         if not self._output.is_two_phase:
             shutdown_input.checkpointer.checkpoint(CheckpointPosition.SHARD_END)
             return
-        # The destination gets the end as well: its log alone then shows that children began after their parents' end.
+        # Commit the end of the shard, too. So the destination's log alone can prove that the child shards began after
+        # the end of this parent.
         self._committer.offer(share, BufferedPage(None, CheckpointPosition.SHARD_END, time.monotonic()))
         self._committer.flush(share)
         share.raise_error()
@@ -151,7 +152,7 @@ class SparkRecordProcessor(IRecordProcessor):
 
 
 def _by_column(given: ProcessRecordsInput) -> RecordBatch:
-    """Return the records of a call as a record batch. If the input has none by column, make it from records."""
+    """Return the records of a call as an Arrow batch. Convert them from record objects if ``given`` has no columns."""
     by_column = getattr(given, "arrow", None)
     batch: RecordBatch
     batch = pyarrow().record_batch(by_column() if by_column is not None else record_batch(given.records, None))
@@ -171,28 +172,29 @@ _session = checks.Check(
 
 @checks.explains_names
 class SparkRecordProcessorFactory(IRecordProcessorFactory):
-    """Makes the Spark processors of one worker. They share a session, a committing thread and the memory for records.
+    """Makes the Spark processors of one worker, which share a Spark session, a committing thread and a memory limit.
 
-    Give each worker of a process its own factory. Use it as a context manager, or call ``close`` after the worker has
-    stopped. No thread and no session exists before the first processor is made. Without a transform and without a sink
-    Spark has nothing to do, and no session is ever started.
+    Give each worker of a process its own factory. Use the factory as a context manager, or call ``close`` after the
+    worker has stopped. The first processor starts the committing thread and the Spark session. A destination without a
+    transform needs no session.
 
     Args:
-        destination: the store of the changes, exactly once: a ``Destination``, or the path or address of a Delta table.
-            Or a sink, which is called with a DataFrame and its ``BatchContext``, and must have written everything when
-            it returns; a repeat must add nothing.
-        transform: called with a DataFrame of the changes and its ``BatchContext``; returns the DataFrame to store. Only
-            for a destination. Without a transform, a destination gets the changes unchanged
-            (``destinations.change_rows``).
-        session: a session, or a function that makes one, which is called again if the session was stopped. The default
-            is ``local_session()``, shared by all factories of a process that are given no session.
-        schema: types of columns, as ``StructType`` or mapping of name to ``ColumnType``. A column without a known type
-            takes the type of its first value; a value of another type goes to ``_unfit``.
-        table: key and declared columns, so that the first frame has all of them. Recommended.
-        config: the limits of batches and of waiting records.
-        starts_anew: whether the destination is meant to hold only later records, so that a shard that was already
-            processed may have no commit in it. By default that is an error: the destination has lost commits. Remove
-            the argument again when each shard has a commit there.
+        destination: a ``Destination``, or the path or address of a Delta table: the changes are stored there exactly
+            once. Or a sink: a function that is called with a DataFrame and its ``BatchContext``, and returns when all
+            rows are written. If it gets the same records again, it must not store them twice.
+        transform: for a destination, a function that is called with a DataFrame of the changes and its
+            ``BatchContext``, and returns the DataFrame to store. Without a transform, the destination stores the
+            changes unchanged (``destinations.change_rows``).
+        session: a Spark session, or a function that makes one and is called again if that session has stopped. By
+            default, all factories of the process without this argument share one that ``local_session()`` would make.
+        schema: types of columns, as a ``StructType`` or a mapping of name to ``ColumnType``. Any other column takes the
+            type of its first value. Values of another type than their column go to ``_unfit``.
+        table: the definition of the source table. With it, the first frame already has all key and declared columns.
+            Recommended.
+        config: the limits for batches and waiting records.
+        starts_anew: whether the destination may lack commits for records that workers have already processed. Set it if
+            the destination shall hold later records only. By default a missing commit is an error, because the
+            destination may have lost it. Remove this argument once each shard has a commit in the destination.
 
     Raises:
         ConfigurationError: an argument has a wrong type, or a package is missing.
@@ -228,13 +230,13 @@ class SparkRecordProcessorFactory(IRecordProcessorFactory):
         self._committer = Committer(config or SparkConfig(), BatchWriter(self._output).commit)
 
     def create_processor(self) -> SparkRecordProcessor:
-        """Make a processor for one shard.
+        """Return a processor for one shard.
 
-        The first call checks the destination. If Spark is needed the call also starts it, which takes seconds.
+        The first call checks the destination. It also starts Spark if Spark is needed, which takes seconds.
 
         Raises:
             StreamClientException: the factory was closed.
-            ConfigurationError: the destination cannot do what exactly-once needs.
+            ConfigurationError: the destination cannot store each row exactly once; see ``Destination.probe``.
         """
         if self._is_closed:
             raise StreamClientException(CLOSED)
@@ -245,15 +247,15 @@ class SparkRecordProcessorFactory(IRecordProcessorFactory):
 
     @property
     def buffered_bytes(self) -> int:
-        """Estimated memory of the records that wait or are being written."""
+        """The memory of all records that wait or are being written, in bytes."""
         return self._committer.buffered_bytes
 
     def close(self) -> None:
-        """Let the present batch finish, and drop the buffered records (they will be read again). Final.
+        """Wait until the current batch is committed, and drop all other buffered records.
 
-        The last factory of this process stops the session that factories started for themselves. Other sessions stay: a
-        session that was given, that ran before, or that ``local_session`` returned to a user. A given destination stays
-        open, too.
+        A later worker reads the dropped records from the last checkpoint. This factory cannot be used afterwards. If
+        factories have started the shared session, the last of them to close stops it. A session that the user started
+        or passed stays open. A destination that was passed as an object stays open, too.
         """
         self._committer.close()
         with self._lock:
@@ -303,7 +305,7 @@ class SparkRecordProcessorFactory(IRecordProcessorFactory):
 
 
 def _takes_a_batch(value: object) -> bool:
-    """Return whether the value can be called with a frame and a context, and has finished when it returns."""
+    """Return whether ``value`` is a function of a frame and a context, neither async nor a generator."""
     if not callable(value) or checks.deferring(value):
         return False
     try:
@@ -335,6 +337,6 @@ def _output_of(given: Any, transform: Transform | None, frames: SourceFrames) ->
             f"BatchContext, not {checks.shown(given)}"
         )
     if transform is not None:
-        raise ConfigurationError("a transform goes with a destination; a sink gets the changes as they are")
+        raise ConfigurationError("a transform needs a destination: leave it out, and transform the changes in the sink")
     _batch_function.require("sink", given)
     return SinkOutput(frames, given)

@@ -1,1 +1,1 @@
-"""Tablestore as a data source of PySpark: planner, readers of partitions, and the writer of tables."""
+"""Tablestore as a data source of PySpark: a planner of batches, readers of partitions, and a writer of tables."""

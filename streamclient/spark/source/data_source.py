@@ -1,8 +1,8 @@
-"""The classes that Spark calls: a data source, its readers and its writers. The other modules of this room do the work.
+"""The classes that Spark calls: the data source, its readers and its writers. They call the other modules here.
 
-Spark pickles these objects from process to process: driver, planner, executors. So they hold options and schemas; they
-hold open connections only in the process that uses them. Only this module derives from pyspark's classes, and its
-import needs pyspark.
+Spark pickles objects of these classes and sends them from the driver to the planner process and to executors. So the
+objects hold options and schemas, and open connections only in the process that uses them. Only this module defines
+subclasses of pyspark's classes, so only its import needs pyspark.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from streamclient.spark.source.source_options import Layout, SourceOptions, Use
 
 try:
     from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
-except ImportError as error:  # they came with 4.2, and a cluster brings its own
+except ImportError as error:  # pyspark before 4.2 lacks these classes, and a cluster may have an older pyspark
     raise ConfigurationError(
         f"the data source needs pyspark 4.2 or later, and this is {pyspark.__version__}: run it on a newer Spark"
     ) from error
@@ -38,22 +38,23 @@ if TYPE_CHECKING:
     from streamclient.spark.source.tunnel_planner import TunnelService
 
 NO_LIMIT = 2**62
-"""The number of records per batch if no option limits a batch. Then only the limit per shard applies, except with
-``Trigger.Once``, which has neither limit."""
+"""The record limit of a batch that means no limit. The limit of each shard still applies, except with
+``Trigger.Once``."""
 
 
 class TablestoreDataSource(spark.DataSource):  # type: ignore[misc]
-    """A table of Tablestore: its change stream for ``readStream``, its rows for ``read`` and ``write``.
+    """A Tablestore table as a data source: its change stream by ``readStream``, its rows by ``read`` and ``write``.
 
-    Spark finds the class by the module ``pyspark_tablestore`` where the package is installed. Elsewhere register it
-    once in a session: ``spark.dataSource.register(TablestoreDataSource)``. It needs Spark 4.2 or later.
+    If this package is installed, Spark finds the class through the module ``pyspark_tablestore``. Otherwise, call
+    ``spark.dataSource.register(TablestoreDataSource)`` once in each session. The class needs Spark 4.2 or later.
     """
 
     def __init__(self, options: Mapping[str, str]) -> None:
-        """Check the options, without connecting.
+        """Check the options of a query, without a call of the service.
 
         Raises:
-            ConfigurationError: an option is unknown, missing, or contradicts another option; or pyarrow is missing.
+            ConfigurationError: an option is unknown, missing, or contradicts another option, or pyarrow is not
+                installed.
         """
         require_extra("spark", "the data source")
         super().__init__(options)
@@ -62,11 +63,11 @@ class TablestoreDataSource(spark.DataSource):  # type: ignore[misc]
 
     @classmethod
     def name(cls) -> str:
-        """Return the name for ``format``."""
+        """Return the name by which ``format`` selects this source."""
         return "tablestore"
 
     def service(self) -> StreamService | TunnelService:
-        """Return the service from which planner and executors read the stream, or the tunnel."""
+        """Return the service that planner and executors read: the tunnel if the options name one, or the stream."""
         from streamclient.spark.source.partition_reading import StreamService  # noqa: PLC0415  # the SDK comes with it
         from streamclient.spark.source.tunnel_planner import TunnelService  # noqa: PLC0415
 
@@ -75,7 +76,7 @@ class TablestoreDataSource(spark.DataSource):  # type: ignore[misc]
         return StreamService(self._options.connection)
 
     def schema(self) -> StructType:
-        """Return the schema that Spark uses if the user gives no schema."""
+        """Return the schema that is inferred from the table, for a query in which the user gives no schema."""
         from pyspark.sql.pandas.types import from_arrow_schema  # noqa: PLC0415
 
         from streamclient.spark.source.source_schemas import inferred  # noqa: PLC0415
@@ -89,10 +90,10 @@ class TablestoreDataSource(spark.DataSource):  # type: ignore[misc]
         return to_arrow_schema(schema, timezone="UTC")
 
     def streamReader(self, schema: StructType) -> ChangeStreamReader:  # noqa: N802
-        """Return the reader for ``readStream``.
+        """Return the reader that serves ``readStream`` with the table's changes.
 
         Raises:
-            ConfigurationError: an option, or the schema, does not suit a stream.
+            ConfigurationError: an option or the schema is not valid for ``readStream``.
         """
         from streamclient.spark.source.source_schemas import check_changes  # noqa: PLC0415
 
@@ -101,10 +102,10 @@ class TablestoreDataSource(spark.DataSource):  # type: ignore[misc]
         return ChangeStreamReader(options, self.service(), check_changes(self._arrow(schema)))
 
     def reader(self, schema: StructType) -> TableReader:
-        """Return the reader for ``read``.
+        """Return the reader that serves ``read`` with the table's rows.
 
         Raises:
-            ConfigurationError: an option, or the schema, does not suit rows.
+            ConfigurationError: an option or the schema is not valid for ``read``.
         """
         from streamclient.spark.source.source_schemas import check_rows  # noqa: PLC0415
         from streamclient.spark.source.table_reading import TablePlan  # noqa: PLC0415
@@ -155,27 +156,27 @@ class TablestoreDataSource(spark.DataSource):  # type: ignore[misc]
 
 @cache
 def _freeze_imports() -> None:
-    """Exclude the present objects from garbage collection, once in each Python process of an executor.
+    """Exclude all present objects from garbage collection, once in each Python process of an executor.
 
-    Spark lets each such process collect garbage after each task. The collection walks almost only through imported
-    modules, which takes as much processor time as reading 100,000 rows, and delays other work.
+    Spark makes such a process collect garbage after each task. The collector visits mainly objects of imported modules.
+    This takes as much processor time as reading 100,000 rows.
     """
     if pyspark.TaskContext.get() is not None:
         gc.freeze()
 
 
-# --- streams ----------------------------------------------------------------------------------------------------------
+# --- readStream: the changes of a table -------------------------------------------------------------------------------
 
 
 @frozen
 class RangePartition(spark.InputPartition):  # type: ignore[misc]
-    """A range of a shard that one task reads."""
+    """The range of a shard's records that one task of Spark reads."""
 
     value: ShardSlice
 
 
 class ChangeStreamReader(spark.DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
-    """Plans batches in Spark's planner, and reads their ranges on executors."""
+    """Plans batches of changes in the Python process beside Spark's driver, and reads their ranges on executors."""
 
     def __init__(self, options: SourceOptions, service: StreamService | TunnelService, columns: Any) -> None:
         self._options = options
@@ -184,7 +185,7 @@ class ChangeStreamReader(spark.DataSourceStreamReader, SupportsTriggerAvailableN
         self._planner: StreamPlanner | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the state without the planner: executors do not need it, and its threads cannot be pickled."""
+        """Return the state to pickle. It lacks the planner, whose threads cannot be pickled."""
         return {**vars(self), "_planner": None}
 
     def _plan(self) -> StreamPlanner:
@@ -200,17 +201,20 @@ class ChangeStreamReader(spark.DataSourceStreamReader, SupportsTriggerAvailableN
         return self._planner
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
-        """Return a mark of the beginning, without content: Spark asks again after a crash in the first batch."""
+        """Return an empty offset, which means the beginning of the query.
+
+        After a crash in the first batch, Spark calls this method again and must get an equal offset.
+        """
         from streamclient.spark.source.offsets import StreamOffset  # noqa: PLC0415
 
         return StreamOffset().to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """Return the limit of ``maxOffsetsPerTrigger``."""
+        """Return the limit of records in a batch, which the option ``maxOffsetsPerTrigger`` sets."""
         return ReadMaxRows(self._options.max_per_trigger or NO_LIMIT)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        """Return the end of the next batch."""
+        """Return the offset at which the next batch ends; ``start`` if there is nothing to read."""
         from streamclient.spark.source.offsets import StreamOffset  # noqa: PLC0415
 
         before = StreamOffset.from_json(start)
@@ -220,22 +224,22 @@ class ChangeStreamReader(spark.DataSourceStreamReader, SupportsTriggerAvailableN
         return start if end is before else end.to_json()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
-        """Return the lag, which Spark shows as ``latestOffset`` of the source in the progress of the query."""
+        """Return the lag of the query. Spark shows the lag as ``latestOffset`` of this source in a query's progress."""
         return self._plan().lag()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Let the query end after the records that exist now."""
+        """Let the query end once it has read the records that exist now."""
         self._plan().stop_at_present()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[RangePartition]:
-        """Return the ranges of a batch, without a call to the service."""
+        """Return the ranges of records in the batch from ``start`` to ``end``, without a call of the service."""
         from streamclient.spark.source.offsets import StreamOffset  # noqa: PLC0415
 
         slices = self._plan().ranges(StreamOffset.from_json(start), StreamOffset.from_json(end))
         return [RangePartition(part) for part in slices]
 
     def read(self, partition: RangePartition) -> Iterator[RecordBatch]:
-        """Read the rows of a range, on an executor."""
+        """Read the changes of a range of records, on an executor."""
         from streamclient.spark.source.partition_reading import RangeReader, StreamPages  # noqa: PLC0415
         from streamclient.spark.source.tunnel_planner import PlannedPages, TunnelService  # noqa: PLC0415
 
@@ -247,23 +251,26 @@ class ChangeStreamReader(spark.DataSourceStreamReader, SupportsTriggerAvailableN
         return RangeReader(pages, self._columns).read(partition.value)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Handle the news that Spark has stored ``end``. A tunnel is then told its new positions."""
+        """Store checkpoints at the offset ``end`` in the tunnel. Do nothing for a stream.
+
+        Spark calls this method when it has stored ``end`` in the query's checkpoint.
+        """
         from streamclient.spark.source.offsets import StreamOffset  # noqa: PLC0415
 
         self._plan().committed(StreamOffset.from_json(end))
 
     def stop(self) -> None:
-        """End the planner's threads."""
+        """Stop the threads that the planner of the query uses for reading."""
         if self._planner is not None:
             self._planner.close()
 
 
-# --- rows -------------------------------------------------------------------------------------------------------------
+# --- read: the rows of a table ----------------------------------------------------------------------------------------
 
 
 @frozen
 class KeyPartition(spark.InputPartition):  # type: ignore[misc]
-    """A range of keys that one task reads."""
+    """The range of primary keys whose rows one task of Spark reads."""
 
     value: KeyRange
     key: tuple[str, ...]
@@ -271,43 +278,43 @@ class KeyPartition(spark.InputPartition):  # type: ignore[misc]
 
 @define(eq=False)
 class TableReader(spark.DataSourceReader):  # type: ignore[misc]
-    """Reads the rows of a table in ranges of keys."""
+    """Plans the key ranges of a table in the Python process beside Spark's driver; reads their rows on executors."""
 
     plan: TablePlan
 
     def partitions(self) -> Sequence[KeyPartition]:
-        """Return the ranges of keys."""
+        """Return the key ranges that the query reads, one for each task."""
         from streamclient.spark.source.source_schemas import describe  # noqa: PLC0415
 
         key = tuple(name for name, _ in describe(self.plan.options).definition.primary_key)
         return [KeyPartition(part, key) for part in self.plan.ranges()]
 
     def read(self, partition: spark.InputPartition) -> Iterator[RecordBatch]:
-        """Read the rows of a range, on an executor."""
+        """Read the rows of a key range, on an executor."""
         from streamclient.spark.source.table_reading import TableRows  # noqa: PLC0415
 
         if not isinstance(partition, KeyPartition):
-            return iter(())  # Spark's substitute for an empty list of ranges: filters contradict each other
+            return iter(())  # if filters exclude every range, Spark passes a partition of its own
         _freeze_imports()
         return TableRows(self.plan.options, self.plan.columns, partition.key).read(partition.value)
 
 
 class FilteringTableReader(TableReader):
-    """A ``TableReader`` that uses Spark's filters, for one query with one filter.
+    """A ``TableReader`` that sends the filters of a query to the service.
 
-    Spark keeps one reader for a frame and all frames derived from it, and each filter that Spark hands over replaces
-    the filter before. So an option of the frame selects this reader. Spark refuses this reader if it has no filters to
-    hand over.
+    Spark uses one reader for a frame and all frames derived from it. The filters of a query on one of these frames
+    replace the filters of the previous query. So this reader serves only frames with a single filter, and only if the
+    option ``pushFilters`` is set. Spark refuses the reader in a query without filters.
     """
 
     def pushFilters(self, filters: list[Any]) -> Iterable[Any]:  # noqa: N802
-        """Narrow the read rows by the safe filters. All filters are returned, so Spark applies each of them itself."""
+        """Let the service apply those filters that are safe; return all filters, so that Spark applies them, too."""
         self.plan: TablePlan = self.plan.with_conditions(safe for safe in map(_condition, filters) if safe is not None)
         return list(filters)
 
 
 def _condition(given: Any) -> PushedComparison | None:
-    """Return a filter as a condition; ``None`` for a filter that is never sent to the service."""
+    """Return a filter of Spark as a condition for the service; ``None`` if this filter is never sent to the service."""
     from streamclient.destinations.rows.column_names import original_name  # noqa: PLC0415
     from streamclient.spark.source.table_reading import PushedComparison  # noqa: PLC0415
     from streamclient.wire.schema import ComparatorType  # noqa: PLC0415
@@ -327,44 +334,44 @@ def _condition(given: Any) -> PushedComparison | None:
     return PushedComparison(original_name(given.attribute[0]), comparator, values)
 
 
-# --- writing ----------------------------------------------------------------------------------------------------------
+# --- write and writeStream: the rows of a frame -----------------------------------------------------------------------
 
 
 @frozen
 class RowsWritten(spark.WriterCommitMessage):  # type: ignore[misc]
-    """The number of rows that a task has written."""
+    """A task's message to Spark, with the number of rows that the task has written."""
 
     rows: int
 
 
 @define(eq=False)
 class TableWriter(spark.DataSourceArrowWriter):  # type: ignore[misc]
-    """Writes a frame.
+    """Writes the rows of a frame to a Tablestore table.
 
-    Rows are in the table as soon as a task has sent them, so there is nothing to commit or to undo.
+    The table has a row as soon as a task has sent the row, so there is nothing to commit or to undo.
     """
 
     rows: Any = field()
 
     def write(self, iterator: Iterator[RecordBatch]) -> RowsWritten:
-        """Write a task's rows, on an executor."""
+        """Write the rows of one Spark task, on an executor."""
         _freeze_imports()
         return RowsWritten(self.rows.write(iterator))
 
 
 @define(eq=False)
 class TableStreamWriter(spark.DataSourceStreamArrowWriter):  # type: ignore[misc]
-    """Writes each batch of a query as ``TableWriter`` writes a frame."""
+    """Writes each batch of a streaming query to a Tablestore table, as ``TableWriter`` writes a frame."""
 
     rows: Any = field()
 
     def write(self, iterator: Iterator[RecordBatch]) -> RowsWritten:
-        """Write a task's rows, on an executor."""
+        """Write the rows of one Spark task, on an executor."""
         _freeze_imports()
         return RowsWritten(self.rows.write(iterator))
 
     def commit(self, messages: list[Any], batchId: int) -> None:  # noqa: N803
-        """Do nothing, because the rows are in the table."""
+        """Do nothing, because the rows of the batch are already in the table."""
 
     def abort(self, messages: list[Any], batchId: int) -> None:  # noqa: N803
-        """Do nothing, because Spark writes the batch again."""
+        """Do nothing, because Spark repeats the batch, and writing a row a second time changes nothing."""

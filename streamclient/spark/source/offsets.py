@@ -1,16 +1,18 @@
-"""Offsets of a streaming query: the position of each shard, as Spark stores it in its checkpoint. Pure.
+"""Offsets of a streaming query: the query's position in each shard. Spark stores them in the query's checkpoint.
 
-Three rules make a repeated batch equal to the first one.
+Three rules make a repeated batch equal to its first attempt.
 
-* An offset names iterators, never "oldest" or "latest", whose meaning moves with time.
-* Spark stores the end of a batch, not the beginning of the first one, and asks for the beginning again after a crash.
-  So the beginning is a mark without content. The end of a batch also holds the batch's beginning, if that differs from
-  the end of the batch before: in the first batch, for a new shard, and for a shard whose records were lost.
-* The end holds the number of records that each shard has delivered, and the last of these records. A task that repeats
-  a batch reads the same number and compares the last record: it gives the same rows, or an error.
+* An offset names iterators. It never says "oldest" or "latest", whose meaning changes with time.
+* Spark stores the end of each batch. It does not store the beginning of the first batch, and requests it once more
+  after a crash. So the offset of the beginning has no content, and the end of a batch also holds the batch's beginning
+  if this differs from the end of the previous batch. It differs in the first batch, for a new shard, and for a shard
+  whose records were lost.
+* An offset also holds the number of records that the query has read from each shard, and the last of these records. A
+  task that repeats a batch reads the same number of records and compares the last record. So the task delivers the same
+  rows, or raises an error.
 
-A shard is read once all of its parents were read to their ends in *earlier* batches, because the partitions of one
-batch run side by side.
+The tasks of one batch run at the same time. So a query reads a shard only after it has read all parents of the shard to
+their ends in earlier batches.
 """
 
 from __future__ import annotations
@@ -31,31 +33,31 @@ from streamclient.records import SequenceInfo
 from streamclient.tablestore.stream_api import StreamDescription, StreamSummary
 
 OFFSET_FORMAT = KeptFormat("the offset of the streaming source")
-"""The format of offsets over streams and over tunnels."""
+"""The version of the JSON format of stored offsets, for queries of streams and of tunnels."""
 
 
 @frozen
 class ShardOffset:
-    """The position of one shard."""
+    """The position of a query in one shard."""
 
     at: str | None
     """The iterator of the next record; ``None`` after the last record of a closed shard."""
     count: int = 0
-    """The number of records that the query has read from the shard."""
+    """The number of records that the query has read from the shard since the query began."""
     last: SequenceInfo | None = None
-    """The last of these records."""
+    """The sequence of the last record that the query has read from the shard; ``None`` before the first record."""
     parents: frozenset[str] = frozenset()
-    """The parents of the shard, which must be read first."""
+    """The ids of the parent shards, which the query must read to their ends before this shard."""
     ended_micros: int | None = None
-    """The time when the end of the shard was reached, by the planner's clock."""
+    """The time when the query reached the end of the shard, by the planner's clock; ``None`` until then."""
 
     @property
     def is_ended(self) -> bool:
-        """Whether the shard was read to its end."""
+        """Whether the query has read the shard to its end."""
         return self.at is None
 
     def to_json(self) -> dict[str, Any]:
-        """Return the form that Spark stores."""
+        """Return the offset as a JSON object, which Spark stores."""
         return {
             "at": self.at,
             "count": self.count,
@@ -66,31 +68,31 @@ class ShardOffset:
 
     @classmethod
     def from_json(cls, given: Mapping[str, Any]) -> ShardOffset:
-        """Read the form of ``to_json``."""
+        """Return the shard's offset from its JSON object, which ``to_json`` has made."""
         last = None if given["last"] is None else SequenceInfo(*given["last"])
         return cls(given["at"], given["count"], last, frozenset(given["parents"]), given["ended"])
 
 
 @frozen
 class StreamOffset:
-    """The position of a query. It is the mark of the beginning if ``stream_id`` is empty."""
+    """The position of a query in all shards. With an empty ``stream_id``, the offset is the beginning of the query."""
 
     stream_id: str = ""
     shards: Mapping[str, ShardOffset] = field(factory=dict)
     begins: Mapping[str, str] = field(factory=dict)
-    """The beginning of each shard's part of the batch that ends here, if it differs from the end of the batch
-    before."""
+    """The iterators at which the batch that ends at this offset begins, by shard. A shard is absent if the batch begins
+    at the end of the previous batch."""
     listed_micros: int | None = None
-    """The time, by the planner's clock, after which every shard that is not in this offset was opened. ``None`` in
-    offsets of versions that did not store it."""
+    """The time, by the planner's clock, of the last listing of the shards. Every shard that is not in this offset was
+    opened later. ``None`` in offsets of earlier versions of the format."""
 
     @property
     def is_beginning(self) -> bool:
-        """Whether this is the mark of the beginning."""
+        """Whether this offset is the beginning of the query, where no batch has been planned."""
         return not self.stream_id
 
     def to_json(self) -> dict[str, Any]:
-        """Return the form that Spark stores; equal offsets give equal text."""
+        """Return the offset as a JSON object, which Spark stores. Equal offsets give equal JSON texts."""
         shards = {shard: self.shards[shard].to_json() for shard in sorted(self.shards)}
         begins = {shard: self.begins[shard] for shard in sorted(self.begins)}
         stored = {FORMAT_MEMBER: OFFSET_FORMAT.version, "stream": self.stream_id, "shards": shards, "begins": begins}
@@ -98,11 +100,10 @@ class StreamOffset:
 
     @classmethod
     def from_json(cls, given: Mapping[str, Any]) -> StreamOffset:
-        """Read the form of ``to_json``.
+        """Return the offset from its JSON object, which ``to_json`` has made.
 
         Raises:
-            StreamClientException: ``given`` has another form, for example from another source's checkpoint, or is of a
-                version that is not known.
+            StreamClientException: ``given`` is not an offset of this source, or its version is unknown.
         """
         try:
             problem = OFFSET_FORMAT.problem(given[FORMAT_MEMBER])
@@ -116,35 +117,35 @@ class StreamOffset:
             ) from error
 
     def is_where(self, other: StreamOffset) -> bool:
-        """Return whether a query at either offset has read the same records of the same shards."""
+        """Return whether this offset has the stream, the shards and the positions of the offset ``other``."""
         return self.stream_id == other.stream_id and self.shards == other.shards
 
     def readable(self) -> list[str]:
-        """Return the shards that a batch which begins here may read."""
+        """Return the shards that a batch may read if it begins at this offset."""
         tree = ShardTree({shard: offset.parents for shard, offset in self.shards.items()})
         ended = {shard for shard, offset in self.shards.items() if offset.is_ended}
         return [shard for shard in self.shards if shard not in ended and tree.may_begin(shard, ended)]
 
     def with_shard(self, shard: str, offset: ShardOffset, begin: str | None = None) -> StreamOffset:
-        """Return a copy with ``shard`` at ``offset``.
+        """Return a copy in which ``shard`` has the position ``offset``.
 
-        ``begin`` is the beginning of the shard's part of the batch, if it differs from the end of the batch before.
+        ``begin`` is the iterator at which the batch begins in this shard; ``None`` if the previous batch ended there.
         """
         begins = self.begins if begin is None else {**self.begins, shard: begin}
         return evolve(self, shards={**self.shards, shard: offset}, begins=begins)
 
 
 class ShardListing(Protocol):
-    """The shards and their beginnings: a part of ``StreamApi``."""
+    """The operations of ``StreamApi`` that list a stream's shards and give their first iterators."""
 
     def list_stream(self, table_name: str | None = None, /) -> Sequence[StreamSummary]:
-        """Return the streams of a table: none or one."""
+        """Return the streams of a table. A table has at most one."""
 
     def describe_stream(self, stream_id: str, /) -> StreamDescription:
-        """Return a stream with its shards."""
+        """Return the description of a stream, with its shards."""
 
     def get_shard_iterator(self, stream_id: str, shard_id: str, timestamp_micros: int | None = None, /) -> str:
-        """Return the iterator of the oldest record, or of the records from a time on."""
+        """Return the iterator of the shard's oldest record, or of its first record from ``timestamp_micros`` on."""
 
 
 @frozen
@@ -156,23 +157,23 @@ class ShardSlice:
     at: str
     count: int
     last: SequenceInfo
-    """The last record of the range."""
+    """The sequence of the range's last record."""
     until: str | None = None
-    """The iterator after the last record of the range; ``None`` at the end of the shard."""
+    """The iterator after the last record of the range; ``None`` if the range ends with the shard."""
     after: SequenceInfo | None = None
-    """The last record of the shard that was read before the range; ``None`` if none was read."""
+    """The sequence of the last record that the query has read before the range; ``None`` without such a record."""
 
 
 def ranges_between(
     start: StreamOffset, end: StreamOffset, between: Mapping[str, Mapping[int, ShardOffset]] | None = None
 ) -> list[ShardSlice]:
-    """Return the ranges of the batch from ``start`` to ``end``. Ranges of one shard follow each other.
+    """Return the ranges of records in the batch from ``start`` to ``end``; the ranges of one shard are in order.
 
     Args:
         start: the beginning of the batch.
         end: the end of the batch.
-        between: positions at which one range of a shard ends and the next begins, by shard and by count in ascending
-            order; positions outside the batch are ignored.
+        between: the positions at which one range ends and the next begins, by shard and then by ``count``, in
+            ascending order. Positions outside the batch are ignored.
 
     Raises:
         StreamClientException: ``end`` is not after ``start``.
@@ -188,8 +189,8 @@ def ranges_between(
         if reached.count < first or at is None or reached.last is None:
             records = counted(reached.count, "record")
             raise StreamClientException(
-                f"shard {shard} has {records} at the end of the batch and {first} at its start: the checkpoint is "
-                "damaged, or of two queries"
+                f"shard {shard} has {records} at the end of the batch, but {first} at its start: the checkpoint is "
+                "damaged, or two queries have written it"
             )
         within = [border for count, border in (between or {}).get(shard, {}).items() if first < count < reached.count]
         for border in (*within, reached):
@@ -201,24 +202,24 @@ def ranges_between(
 
 
 def new_shards(offset: StreamOffset, listing: Iterable[Shard]) -> list[Shard]:
-    """Return the shards of ``listing`` that the offset does not know."""
+    """Return the shards of ``listing`` that ``offset`` lacks."""
     return [shard for shard in listing if shard.shard_id not in offset.shards]
 
 
 def may_have_lost(
     shard: Shard, offset: StreamOffset, described: StreamDescription, now_micros: int, not_listed_micros: int
 ) -> str:
-    """Return why records before the oldest one left in a new shard may be gone; empty if they cannot be gone.
+    """Return in words why records of a new shard may be lost already; an empty text if none can be lost.
 
-    This is the law of ``core.shard_tree``; an offset also knows the last records and the ends of the parents.
+    ``core.shard_tree`` explains the rules of this check. The check also uses the last record of each parent in the
+    offset, and the time when the query reached the parent's end.
 
     Args:
-        shard: a shard that the offset does not know.
+        shard: a shard that is not in ``offset``.
         offset: the position of the query.
-        described: the stream with all its present shards.
-        now_micros: the present time.
-        not_listed_micros: the last time when this process surely did not find the shard in a listing; 0 if it never
-            looked.
+        described: the stream with all shards that it lists now.
+        now_micros: the current time.
+        not_listed_micros: the time when this process last listed the shards without this shard; 0 if it never did.
     """
     hours = described.expiration_time_hours
     unknown = shard.parent_shard_ids - offset.shards.keys() - {listed.shard_id for listed in described.shards}
@@ -229,7 +230,7 @@ def may_have_lost(
         if ended is not None and not is_kept(ended, now_micros, hours):
             return f"its parent {parent} was read to the end longer ago than the {hours} hours that records are kept"
     lasts = [offset.shards[parent].last for parent in shard.parent_shard_ids & offset.shards.keys()]
-    # The shard was also opened after the last record of each parent.
+    # The shard was opened after each of these times, and after the last record of each parent.
     opened = max([offset.listed_micros or 0, not_listed_micros, *(last.timestamp_micros for last in lasts if last)])
     if shard.parent_shard_ids and offset.listed_micros is not None and not is_kept(opened, now_micros, hours):
         return (
@@ -240,9 +241,10 @@ def may_have_lost(
 
 
 def without_forgotten(offset: StreamOffset, listing: Iterable[Shard], hours: int, now_micros: int) -> StreamOffset:
-    """Return the offset without ended shards that are no longer listed, once they cannot come back.
+    """Return ``offset`` without ended shards that ``listing`` lacks and that the service cannot list any more.
 
-    A listing is not a snapshot and may lack a shard for a moment. A shard that was forgotten then would be read anew.
+    A listing is not a snapshot and may lack a shard for a moment. If the offset lost such a shard too early, the query
+    would read the shard a second time.
     """
     listed = {shard.shard_id for shard in listing}
     awaited = {parent for position in offset.shards.values() if not position.is_ended for parent in position.parents}
@@ -258,7 +260,7 @@ def without_forgotten(offset: StreamOffset, listing: Iterable[Shard], hours: int
 
 
 def data_loss(loss: str) -> str:
-    """Return the message of a query that would continue with a hole in its data."""
+    """Return the error message for ``loss`` in a query that does not accept losses."""
     return (
         f"{loss}. The query would go on with a hole in its data: set the option failOnDataLoss to false to accept "
         "that, or begin with a new checkpoint"
@@ -266,8 +268,8 @@ def data_loss(loss: str) -> str:
 
 
 def not_as_planned(part: ShardSlice, count: int, last: SequenceInfo | None) -> StreamClientException:
-    """Return the error of a task whose range holds ``count`` records up to ``last``, unlike the plan."""
+    """Return the error of a task that found ``count`` records up to ``last`` in its range, contrary to the plan."""
     return StreamClientException(
         f"shard {part.shard_id} gave {counted(count, 'record')} up to {last}, and {part.count} up to {part.last} were "
-        "planned: a batch cannot be repeated as it was, so no record of it is delivered"
+        "planned: a batch cannot be repeated as it was, so none of its records is delivered"
     )

@@ -1,7 +1,7 @@
-"""A range of a shard, read on an executor: pages, decoded by column, as Arrow batches of one schema.
+"""Reading a range of a shard's records on an executor: decode its pages into columns, and join them to Arrow batches.
 
-One Python process works for many tasks, so it keeps clients for the next task. The pages of a batch are fetched while
-Spark works on the batch before.
+An executor's Python process runs many tasks, so it keeps its clients for later tasks. While Spark works on an Arrow
+batch, the process reads the pages of the next batch.
 """
 
 from __future__ import annotations
@@ -48,20 +48,20 @@ _T = TypeVar("_T")
 _PageT = TypeVar("_PageT", DecodedPage, PageSummary)
 
 BATCH_RECORDS = 16_000
-"""The number of records of one Arrow batch. Below a few thousand, the fixed cost of each column matters; far above, a
-task uses more memory than it needs."""
+"""The number of records at which an Arrow batch is complete. In smaller batches, the fixed cost of each column would
+matter. Larger batches would only take more memory."""
 
 BATCH_BYTES = 64 * 1_024 * 1_024
-"""The largest number of bytes of pages for one Arrow batch, so that large records neither fill the memory of a task nor
-exceed the two gigabytes of text that a column may have."""
+"""The size of the pages, in bytes, at which an Arrow batch is complete. The limit protects the memory of a task from
+large records, and keeps a column below Arrow's limit of two gigabytes of text."""
 
 LAYOUT_COLUMNS_MAX = 1_024
-"""The largest number of columns of the layout, including columns that are not wanted. A write has no more columns, and
-each takes about twenty bytes of memory in every record."""
+"""The number of columns at which ``PageDecoder`` adds no further column to its layout. A single write has at most this
+number of columns, and each column takes about twenty bytes of memory for every record."""
 
 SPARSE = 16
-"""The rarity of values at which listed cells take less memory than a column: fewer than one in this number of records
-of a page have a value."""
+"""``PageDecoder`` adds a column to its layout if at least one of ``SPARSE`` records has a value for it, on average. For
+rarer values, a list of single cells takes less memory than a column."""
 
 MOST_CONNECTIONS = 8
 """The largest number of instances of Tablestore for which one process keeps clients. A query reads one instance."""
@@ -69,36 +69,36 @@ MOST_CONNECTIONS = 8
 
 @lru_cache(maxsize=MOST_CONNECTIONS)
 def opened(connection: Connection) -> Any:
-    """Return the process's client of the SDK for an instance."""
+    """Return the client of the SDK for an instance. The first call of the process opens it."""
     return connection.quiet_client()
 
 
 @lru_cache(maxsize=MOST_CONNECTIONS)
 def calls_of(connection: Connection) -> SignedCalls:
-    """Return signed calls over the process's client for an instance."""
+    """Return the signed calls to an instance, over the client that ``opened`` returns."""
     return SignedCalls(opened(connection))
 
 
 def asked(connection: Connection, operation: str, request: Any) -> Any:
-    """Send a read, repeated as long as that can help, and return its answer.
+    """Send a read request, repeat it after transient errors, and return the response.
 
     Raises:
-        StreamClientError: repeating cannot help, or did not help.
+        StreamClientError: an error is permanent, or the transient errors lasted too long.
     """
     return repeated(connection, operation, lambda calls: calls.ask(operation, request, is_repeatable=True))
 
 
 @cache
 def _repeater() -> Repeater:
-    """Return the process's repeater. Making one costs as much as looking at a page."""
+    """Return the process's only repeater of reads, because making one costs as much as summarising a page."""
     return Repeater(ReadRetry())
 
 
 def repeated(connection: Connection, operation: str, call: Callable[[SignedCalls], _T]) -> _T:
-    """Return the answer of a read over the connection's client, repeated as long as that can help.
+    """Return the result of ``call``, which reads by this process's client. Repeat the call after transient errors.
 
     Raises:
-        StreamClientError: repeating cannot help, or did not help.
+        StreamClientError: an error is permanent, or the transient errors lasted too long.
     """
     calls = calls_of(connection)
 
@@ -112,44 +112,46 @@ def repeated(connection: Connection, operation: str, call: Callable[[SignedCalls
 
 
 def check_key(columns: Schema, key: Iterable[str], owner: str) -> None:
-    """Refuse a column whose name differs from a key column's name only by case, because it would be null in each row.
+    """Refuse a schema that lacks a key column, but has a column whose name differs from the key's only by case.
+
+    Tablestore's names are case-sensitive, so the schema's column would be null in each row.
 
     Raises:
-        ConfigurationError: the schema has such a column and lacks the key column.
+        ConfigurationError: the schema has such a column.
     """
     missing = {name.lower(): name for name in key if name not in set(map(original_name, columns.names))}
     for name in columns.names:
         if name.lower() in missing:
             right = missing[name.lower()]
             raise ConfigurationError(
-                f"the schema has {name!r}, and the key of {owner} has {right!r}, which is another column by its case: "
+                f"the schema has {name!r}, and the key of {owner} has {right!r}, which differs by its case: "
                 f"name it {right!r}, or {marked(name)!r} if it is not a key column"
             )
 
 
 @frozen
 class StreamService:
-    """The service from which planner and executors read. It is pickled for them, and connects at its first use."""
+    """The reads of a stream, for planner and executors. Spark pickles this object, which connects at its first call."""
 
     connection: Connection
 
     def streams(self) -> StreamApi:
-        """Return the stream operations, for the planner."""
+        """Return the operations by which the planner lists shards and gets their iterators."""
         return TablestoreStreamApi(opened(self.connection))
 
     def summary(self, shard_id: str, iterator: str, limit: int) -> PageSummary:
-        """Read a page for the planner: its number of records and the position of the last. No other record is decoded.
+        """Read a page for the planner; return the number of records, the last record's sequence, and the next iterator.
 
         Raises:
-            TrimmedDataException: the records at the iterator are gone.
+            TrimmedDataException: the records at ``iterator`` have left the stream.
         """
         return self._read(iterator, limit, default_codec().summarize_page)
 
     def page(self, iterator: str, limit: int) -> DecodedPage:
-        """Read a page for executors, decoded without making records.
+        """Read a page of records for an executor, as columns.
 
         Raises:
-            TrimmedDataException: the records at the iterator are gone.
+            TrimmedDataException: the records at ``iterator`` have left the stream.
         """
         return self._read(iterator, limit, _ordered_page)
 
@@ -162,7 +164,7 @@ class StreamService:
         )
 
     def oldest(self, stream_id: str, shard_id: str) -> str:
-        """Return the iterator of the oldest record that is left."""
+        """Return the iterator of the oldest record that the shard still has."""
         return self.streams().get_shard_iterator(stream_id, shard_id)
 
 
@@ -172,16 +174,16 @@ def _ends_shard(page: DecodedPage | PageSummary) -> bool:
 
 @frozen
 class StreamPages:
-    """Reads the pages that hold the records of a range and no others."""
+    """Reads the pages of a range of a stream's records. They have exactly the records that the planner counted."""
 
     service: StreamService
     fails_on_data_loss: bool = True
 
     def __call__(self, part: ShardSlice) -> Iterator[DecodedPage]:
-        """Yield the pages of ``part``, in order.
+        """Yield the pages of the range ``part``, in order.
 
         Raises:
-            StreamClientException: records of the range are gone, or are not the planned ones.
+            StreamClientException: records of the range have left the stream, or differ from the planned records.
         """
         count = 0
         latest: DecodedPage | None = None
@@ -200,7 +202,7 @@ class StreamPages:
             raise not_as_planned(part, count, _last_of(latest))
 
     def _planned(self, part: ShardSlice) -> Iterator[DecodedPage]:
-        """Yield pages from the beginning of the range until they have its number of records, or the shard ends."""
+        """Yield pages from the beginning of the range until all planned records are read, or the shard ends."""
         at: str | None = part.at
         left, seen = part.count, part.after
         while left > 0 and at is not None:
@@ -210,9 +212,10 @@ class StreamPages:
             left, at = left - page.record_count, page.next_shard_iterator
 
     def _read(self, part: ShardSlice, iterator: str, left: int, seen: SequenceInfo | None) -> DecodedPage:
-        """Read a page with at most ``left`` records after ``seen``, or an empty page with another iterator.
+        """Read a page with at most ``left`` records after the record ``seen``, or an empty page with another iterator.
 
-        The planned records exist, so a page that ends before them was cut, or comes from a replica that lags.
+        The planner has counted ``left`` further records. If the shard seems to end before them, the page was cut or
+        comes from a replica that lags, so the method reads it again.
         """
 
         def attempt() -> DecodedPage:
@@ -235,7 +238,10 @@ class StreamPages:
         return _repeater().call("GetStreamRecord", attempt)
 
     def _page_after(self, part: ShardSlice, iterator: str, seen: SequenceInfo | None) -> DecodedPage:
-        """Read the next page after the record ``seen``. A page that was cut before the end of the range is refused."""
+        """Read the page at ``iterator``, after the record ``seen``. Repeat the read if the shard seems to end early.
+
+        The shard must not end before the last planned record of the range.
+        """
 
         def attempt() -> DecodedPage:
             page = self.service.page(iterator, PAGE_RECORDS)
@@ -251,7 +257,7 @@ class StreamPages:
         return _repeater().call("GetStreamRecord", attempt)
 
     def _remaining(self, part: ShardSlice, last: SequenceInfo | None) -> Iterator[DecodedPage]:
-        """Yield the pages after an accepted loss: the remaining records after ``last``, up to the end of the range."""
+        """Yield the range's records after ``last`` that the stream still has, in a query that accepts losses."""
         iterator: str | None = self.service.oldest(part.stream_id, part.shard_id)
         empty, seen = 0, None
         while iterator is not None and empty < MOST_EMPTY_PAGES:
@@ -259,7 +265,8 @@ class StreamPages:
             before = 0 if last is None else sum(record.sequence_info <= last for record in page.records)
             if page.record_count:
                 seen = page.records.sequence_info(before - 1)
-            if before:  # only the iterator had expired
+            if before:
+                # The query has already read the first ``before`` records. Only its iterator had expired.
                 whole = before == page.record_count
                 iterator = (
                     page.next_shard_iterator if whole else self.service.page(iterator, before).next_shard_iterator
@@ -267,7 +274,7 @@ class StreamPages:
                 continue
             within = sum(record.sequence_info <= part.last for record in page.records)
             if within:
-                # The page is read again so that it ends with the range.
+                # If the page has records after the range, repeat the read with fewer records.
                 yield page if within == page.record_count else self.service.page(iterator, within)
             if within < page.record_count or page.next_shard_iterator == iterator:
                 return
@@ -287,27 +294,27 @@ def _last_of(page: DecodedPage | None) -> SequenceInfo | None:
 
 @frozen
 class RangeReader:
-    """Reads ranges as batches of one schema. The reader is pickled for the executors with the query."""
+    """Reads ranges of changes as Arrow batches of one schema. Spark pickles the reader and sends it to executors."""
 
     pages: Callable[[ShardSlice], Iterator[DecodedPage | TunnelPage]]
-    """A function that reads the pages with a range's records and no others."""
+    """A function that yields the pages of a range, with exactly the records that the planner counted."""
     columns: Schema
     batch_records: int = field(default=BATCH_RECORDS)
     batch_bytes: int = field(default=BATCH_BYTES)
 
     def read(self, part: ShardSlice) -> Iterator[RecordBatch]:
-        """Yield the rows of a range, oldest first: the same rows each time.
+        """Yield the rows of a range, oldest first. Each call for the same range yields the same rows.
 
         Raises:
-            ConfigurationError: the schema has a column of the key in another case.
-            StreamClientException: records of the range are gone, or are not the planned ones.
-            UnfitValueError: a value does not fit, and the schema has no column for unfit values.
+            ConfigurationError: the schema spells the name of a key column in a different case.
+            StreamClientException: records of the range have left the stream, or differ from the planned records.
+            UnfitValueError: a value does not fit its column, and the schema lacks ``_unfit``.
         """
         for batches, is_values in _made_ahead(self._batches(part)):
             yield from self._rows_of_values(batches, part.shard_id) if is_values else self._rows(batches, part.shard_id)
 
     def _batches(self, part: ShardSlice) -> Iterator[tuple[list[RecordBatch], bool]]:
-        """Yield the pages of one batch of rows, by column, and whether these columns hold values alone."""
+        """Yield the pages of each Arrow batch as columns, and whether ``DecodedPage.values`` has made the columns."""
         types = self._types()
         decoder = PageDecoder(dict(types))
         asks_for_values = OF_CHANGES.issuperset(name for name in self.columns.names if name in RESERVED)
@@ -338,7 +345,7 @@ class RangeReader:
 
     def _rows(self, batches: list[RecordBatch], shard_id: str) -> Iterator[RecordBatch]:
         if all(batch.schema == batches[0].schema for batch in batches):
-            # Join each column: most of the work is per batch, not per value.
+            # Join the pages first, because the conversion costs more for each batch than for each value.
             batches = [pyarrow().concat_batches(batches)]
         table = rows_of_schema(columns_of_pages(batches, keeps_order=True), shard=shard_id, columns=self.columns)
         yield from table.combine_chunks().to_batches()
@@ -346,16 +353,17 @@ class RangeReader:
 
 @define
 class PageDecoder:
-    """Converts pages to columns, in a layout that soon fits all pages of a range.
+    """Converts the pages of a range to columns. After the first few pages, all pages have one layout.
 
-    A cell of a column outside the layout is listed, and costs as much as to make a record. So the layout begins with
-    the wanted columns, and other columns join it when they first occur, each with the type of its first value.
+    The decoder lists the cells of columns outside the layout one by one, which costs as much as making records. So the
+    layout begins with the wanted columns. The decoder adds any other column when it first occurs often enough, with the
+    type of its first value.
     """
 
     types: dict[str, ColumnType]
 
     def batch(self, page: DecodedPage | TunnelPage) -> RecordBatch:
-        """Return a page by column."""
+        """Return ``page`` as columns, in a layout that has all columns that are frequent in this page."""
         made = pyarrow().record_batch(page.arrow(self.types))
         met = self._met(made)
         if not met:
@@ -366,7 +374,7 @@ class PageDecoder:
         return pyarrow().record_batch(page.arrow(self.types))
 
     def _met(self, made: RecordBatch) -> set[str]:
-        """Return the columns of ``made`` that occur often enough for the layout and are not in it yet."""
+        """Return the columns outside the layout that occur often enough in ``made`` to join the layout."""
         listed = made.column("other_cells").flatten()
         if not len(listed) or len(self.types) >= LAYOUT_COLUMNS_MAX:
             return set()
@@ -376,7 +384,7 @@ class PageDecoder:
 
 
 def _made_ahead(items: Iterator[_T]) -> Iterator[_T]:
-    """Yield ``items``; make each item while the caller works on the item before."""
+    """Yield ``items``, and make each item in another thread while the caller works on the previous one."""
     with ThreadPoolExecutor(1, "tablestore-reader") as pool:
         coming = pool.submit(next, items, None)
         while (item := coming.result()) is not None:

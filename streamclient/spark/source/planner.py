@@ -1,8 +1,8 @@
-"""The planning of micro-batches: walk the stream, count, and remember the position after each shard's last record.
+"""The planner of micro-batches: it reads ahead in each shard, counts the records, and notes the positions.
 
-The planner runs in one Python process beside Spark's driver. It requests each page that executors will read, but looks
-only at the number of records and the position of the last record. While Spark works on a batch, the planner requests
-the pages of the next batch. It keeps no state that a restart would need: offsets hold all of that.
+The planner runs in a Python process beside Spark's driver. It requests each page that executors will read, but uses
+only the page's number of records and the position of its last record. While Spark works on a batch, the planner
+requests pages of the next batch. The offsets hold all state that a restarted query needs.
 """
 
 from __future__ import annotations
@@ -42,47 +42,47 @@ from streamclient.wire.page_parts import PageSummary
 _log = logs.logger(__name__)
 
 PAGE_RECORDS = 1_000
-"""The largest number of records in an answer of the service."""
+"""The largest number of records that the service returns in one response."""
 
 LIST_SECONDS = 5.0
-"""The time between two listings of the shards. After the end of a shard they are listed at once."""
+"""The seconds between two listings of the shards. After the end of a shard, the next batch lists them immediately."""
 
 SHORTEST_MILLIS = 100
-"""The shortest time between two reads of a shard without new records. Spark asks up to a hundred times a second."""
+"""The shortest time, in ms, between two reads of an idle shard. Spark requests an offset up to 100 times a second."""
 
 PACE = ClientConfig(worker_idle_time_millis=SHORTEST_MILLIS)
-"""The pace of reading, which is the same as in a worker: it follows the traffic, with a ceiling for all shards of the
-query."""
+"""The settings for the pace of reads. An idle shard is read more rarely, as in a worker."""
 
 READERS = 8
-"""The largest number of shards that are read at the same time. A read is mostly waiting."""
+"""The largest number of shards that the planner reads at the same time, each in a thread of its own."""
 
 MOST_SKEW_MICROS = 15 * 60 * 1_000_000
-"""The largest difference between clocks with which the SDK still trusts an answer. A record whose stamp is later than
-the beginning of a query by more than this was surely written after the beginning."""
+"""The largest difference, in microseconds, between the clocks of service and client with which the SDK accepts a
+response. A record was written after a query's start if its timestamp is later than the start by more than this."""
 
 MOST_EMPTY_PAGES = 10
-"""The number of consecutive empty pages after which a shard counts as caught up. The service may skip records, which
-makes a page empty; then the next iterator differs, and records may follow."""
+"""The number of consecutive empty pages after which a shard counts as caught up. A single empty page proves nothing,
+because the service also returns one, with another iterator, when it skips records."""
 
 _GONE_CODES = {"OTSObjectNotExist", "OTSParameterInvalid"}
-"""The possible codes of the service for a shard that does not exist; which of the two it sends is unknown."""
+"""The error codes that the service may send for a shard that does not exist. Its documentation does not say which."""
 
 
 @define(eq=False)
 class StreamPlanner:
-    """Plans the offsets of one streaming query for one calling thread; ``streams`` and ``summary`` read the service."""
+    """Plans the offsets of one streaming query. It reads by ``streams`` and ``summary``. Only one thread may use it."""
 
     options: SourceOptions
     streams: ShardListing
     summary: Callable[[str, str, int], PageSummary]
-    """A function that summarises the page at ``(shard, iterator)``, with at most ``limit`` records."""
+    """``summary(shard, iterator, limit)`` reads the page at ``iterator``, with at most ``limit`` records, and
+    summarises it."""
     now_micros: Callable[[], int] = lambda: time.time_ns() // 1_000
     monotonic: Callable[[], float] = time.monotonic
     page_records: int = PAGE_RECORDS
     """The largest number of records that one read requests."""
     pool: Executor = field(factory=lambda: DaemonPool("tablestore-planner", READERS))
-    """The threads for reads. They do not keep the process alive, because a read ahead may hang when the query ends."""
+    """The threads that read pages. They are daemon threads, because a read may hang when the query ends."""
     sleep: Callable[[float], None] = time.sleep
     _ends: ListedEnds = field(init=False, factory=ListedEnds)
     _doubts: DoubtedPages = field(init=False, factory=DoubtedPages)
@@ -90,29 +90,29 @@ class StreamPlanner:
     _listed_at: float = field(init=False, default=float("-inf"))
     _listed_micros: int = field(init=False, default=0)
     _not_listed_micros: dict[str, int] = field(init=False, factory=dict)
-    """The last time when each shard was not listed yet, in microseconds; 0 for shards of the first listing."""
+    """The time of the last listing that lacks a shard, in microseconds, by shard; 0 if the first listing has it."""
     _seen: dict[str, ShardSeen] = field(init=False, factory=dict)
     _pace: TablePace = field(init=False, factory=lambda: WorkerPace(PACE).table())
     _chain: list[StreamOffset] | None = field(init=False, default=None)
-    """The ends of all batches of a query that ends at the present; ``None`` for a query that goes on."""
+    """The ends of all batches of a query that ends at the present; ``None`` for a query without an end."""
     _wants_chain: bool = field(init=False, default=False)
     _latest: StreamOffset | None = field(init=False, default=None)
     _partition_ends: dict[str, dict[int, ShardOffset]] = field(init=False, factory=dict)
-    """The passed positions at which a partition has its most records: by shard, and then by count of records."""
+    """The positions at which a range of ``maxRecordsPerPartition`` records ends, by shard and ``ShardOffset.count``."""
     _asked: dict[str, list[int]] = field(init=False, factory=dict)
-    """The page sizes that were requested of each shard in the last batch."""
+    """The sizes, in records, of the pages that the planner requested from each shard for the last batch."""
     _ahead: PagesAhead = field(init=False, default=Factory(lambda self: PagesAhead(self.summary, self.pool), True))
 
     def latest(self, start: StreamOffset, most: int | None, per_shard: int | None) -> StreamOffset:
-        """Return the end of the batch that begins at ``start``; it equals ``start`` if no record is new.
+        """Return the end of the batch that begins at ``start``; ``start`` itself if there are no new records.
 
         Args:
             start: the beginning of the batch.
-            most: the largest number of records of the batch; ``None`` for all.
-            per_shard: the largest number of records of each shard; ``None`` for all.
+            most: the largest number of records of the batch; ``None`` for no limit.
+            per_shard: the largest number of records of each shard; ``None`` for no limit.
 
         Raises:
-            StreamClientException: records were lost, and the options do not accept that.
+            StreamClientException: records were lost, and the option ``failOnDataLoss`` does not accept a loss.
             StreamClientError: the service does not answer.
         """
         if self._wants_chain:
@@ -127,10 +127,10 @@ class StreamPlanner:
         return end
 
     def ranges(self, start: StreamOffset, end: StreamOffset) -> list[ShardSlice]:
-        """Return the ranges that the tasks of a batch read, without a call to the service.
+        """Return the ranges of records that the tasks of a batch read, without a call of the service.
 
-        A shard's part is cut by ``maxRecordsPerPartition`` if this planner has read it. In a batch that was planned
-        before a restart, the part is one range: the same records, in one task.
+        A shard has several ranges if it has more records than ``maxRecordsPerPartition``. After a restart, each shard
+        of a repeated batch has one range.
         """
         for shard, before in start.shards.items():
             borders = self._partition_ends.pop(shard, {})
@@ -140,23 +140,23 @@ class StreamPlanner:
         return ranges_between(start, end, self._partition_ends)
 
     def stop_at_present(self) -> None:
-        """Deliver no record that is written from now on."""
+        """Let the query end at the present, so that it does not read records that are written from now on."""
         self._wants_chain = True
 
     def committed(self, end: StreamOffset) -> None:
-        """Handle the news that Spark will not repeat records before ``end``. A stream needs no such news."""
+        """Do nothing for a stream. Spark calls this method when it will no longer repeat records before ``end``."""
 
     def close(self) -> None:
-        """End the threads."""
+        """Stop reading ahead, and stop the pool's threads without waiting for them."""
         self._ahead.stop()
         self.pool.shutdown(wait=False, cancel_futures=True)
 
     def lag(self) -> dict[str, Any] | None:
-        """Return the lag of the query at the last offset; ``None`` before the first offset.
+        """Return the lag of the query at the last planned offset; ``None`` before the first offset.
 
-        A shard that is caught up has no lag. The lag of another shard is the age of its last planned record. Before the
-        first planned record it is the age of the first record to be planned, or the time since the shard was first
-        seen.
+        A shard that is caught up has the lag 0. Otherwise the lag is the age of the shard's last planned record. If no
+        record of the shard is planned up to the offset, the lag is the age of a later planned record. Without such a
+        record, it is the time since the planner first saw the shard.
         """
         latest = self._latest
         if latest is None:
@@ -173,10 +173,7 @@ class StreamPlanner:
         }
 
     def _lag_millis(self, shard: str, offset: ShardOffset) -> int | None:
-        """Return the lag of a shard; ``None`` for full data, whose records have no time.
-
-        A shard that was caught up may hold later records, if the last batch had no room to read it.
-        """
+        """Return the lag of a shard in milliseconds; ``None`` for a tunnel's full data, whose records have no time."""
         seen = self._seen[shard]
         is_read_up = seen.caught_up_count == offset.count
         if is_read_up and self._asked.get(shard) != []:
@@ -186,7 +183,7 @@ class StreamPlanner:
         since = seen.read_up_micros if last is None else last.timestamp_micros
         return max(1, (self.now_micros() - since) // 1_000) if since else None
 
-    # --- one batch ----------------------------------------------------------------------------------------------------
+    # --- the planning of one batch ------------------------------------------------------------------------------------
 
     def _next(
         self,
@@ -207,7 +204,7 @@ class StreamPlanner:
         return start if end.is_where(start) and not self._is_old(start, described) else end
 
     def _is_old(self, start: StreamOffset, described: StreamDescription) -> bool:
-        """Return whether it is time for an empty batch, which stores a new listing of the shards."""
+        """Return whether an empty batch is due, whose only purpose is to store the time of a new listing of shards."""
         looked = start.listed_micros
         return looked is None or self.now_micros() > next_look(looked, described.expiration_time_hours)
 
@@ -215,7 +212,7 @@ class StreamPlanner:
         return self._wants_chain or self._chain is not None or self.monotonic() >= self._seen[shard].until
 
     def _iterators_with_more(self, end: StreamOffset) -> dict[str, str]:
-        """Return the iterators of the shards whose part of the batch ended because it was large enough."""
+        """Return the iterators of the shards that may have more records, because the last batch reached a limit."""
         reached = {shard: end.shards[shard] for shard in self._asked}
         return {
             shard: offset.at
@@ -233,18 +230,18 @@ class StreamPlanner:
                     f"table {self.options.table!r} has no stream: check the name and the instance, or enable it by "
                     "UpdateTable with a StreamSpecification"
                 )
-            before = self.now_micros()  # the answer may lack shards that are opened after this time
+            before = self.now_micros()  # the listing below may lack shards that are opened after this time
             self._described = self.streams.describe_stream(streams[0].stream_id)
             self._ends.listed(self._described.shards, self.monotonic())
             if circles := self._ends.tree.circles:
-                _log.error("shards %s are each other's parents in the list: they are never read", ", ".join(circles))
+                _log.error("shards %s are each other's parents, so the query never reads them", ", ".join(circles))
             listed, known = [shard.shard_id for shard in self._described.shards], self._not_listed_micros
             self._not_listed_micros = {shard: known.get(shard, self._listed_micros) for shard in listed}
             self._listed_at, self._listed_micros = self.monotonic(), before
         return self._described
 
     def _beginning(self, described: StreamDescription) -> StreamOffset:
-        """Return the offset where a new query begins, with an iterator for each shard."""
+        """Return the offset at which a new query begins, with an iterator for each shard."""
         starting = self.options.starting
         if isinstance(starting, Mapping):
             unknown = starting.keys() - {shard.shard_id for shard in described.shards}
@@ -273,7 +270,7 @@ class StreamPlanner:
         return StreamOffset(described.stream_id, shards, begins, self._listed_micros)
 
     def _checked(self, start: StreamOffset, described: StreamDescription) -> StreamOffset:
-        """Return the start with new shards added, and without shards that need not be remembered any more."""
+        """Return ``start`` with new shards added, and without ended shards that the service no longer lists."""
         if described.stream_id != start.stream_id:
             self._lost(
                 f"the stream of table {self.options.table!r} is {described.stream_id}, and the checkpoint is of "
@@ -293,7 +290,7 @@ class StreamPlanner:
         return without_forgotten(end, described.shards, described.expiration_time_hours, now)
 
     def _other_stream(self, start: StreamOffset, described: StreamDescription) -> StreamOffset:
-        """Return the offset of the new stream's oldest records; streams never share ids of shards."""
+        """Return an offset at the beginning of the new stream. All shards of the former stream count as ended."""
         shards = dict(start.shards)
         now = self.now_micros()
         ended = {
@@ -311,12 +308,12 @@ class StreamPlanner:
             raise StreamClientException(data_loss(loss))
         _log.warning("%s; going on, as failOnDataLoss is false", loss)
 
-    # --- walking ------------------------------------------------------------------------------------------------------
+    # --- the reads of one batch, page by page -------------------------------------------------------------------------
 
     def _walk(
         self, end: StreamOffset, readable: list[str], most: int | None, per_shard: int | None, latest: int | None
     ) -> StreamOffset:
-        """Read a page of each shard in turn until all shards are caught up or have their share; return the end."""
+        """Read pages of all shards in turn, until each is caught up or has reached a limit; return the batch's end."""
         taken = dict.fromkeys(readable, 0)
         left, partition = most, self.options.max_per_partition
         active = list(readable)
@@ -326,15 +323,15 @@ class StreamPlanner:
             had = [taken[shard] for shard in sizes]
             for shard, size in sizes.items():
                 self._asked[shard].append(size)
-            # This thread reads a single shard itself: waking another thread would cost as much as a page from memory.
+            # This thread reads a single shard itself, because waking another thread costs as much time as a fast read.
             side_by_side, read_at = map if len(sizes) == 1 else self.pool.map, self.monotonic()
             pages = list(side_by_side(self._page, [end] * len(sizes), sizes, sizes.values(), had))
             going = [shard for shard in active if shard not in sizes]
             for shard, (begin, page) in zip(sizes, pages, strict=True):
                 if page is None:
-                    continue  # lost after the counted records: the next batch, which begins there, reports it
+                    continue  # records were lost; the next batch begins after them, and reports the loss
                 if page.record_count > sizes[shard] and taken[shard]:
-                    continue  # a tunnel's page, which cannot be divided: it belongs to the next batch
+                    continue  # a tunnel's page cannot be divided; leave it to the next batch
                 before = begin or end.shards[shard].at
                 why = self._doubt(shard, before, end.shards[shard].last, page, read_at)
                 if why:
@@ -353,21 +350,24 @@ class StreamPlanner:
         return end
 
     def _doubt(self, shard: str, at: str | None, last: SequenceInfo | None, page: PageSummary, read_at: float) -> str:
-        """Return why ``page``, whose read began at ``read_at``, cannot be true; empty if it can be true."""
+        """Return in words why ``page``, requested at ``read_at``, must be wrong; an empty text if it may be right."""
         why = no_progress(at or "", page.next_shard_iterator, page.last, page.last, last)
         if not why and page.next_shard_iterator is None and not self._has_ended(shard, read_at):
             why = NOT_SHOWN
         return why
 
     def _has_ended(self, shard: str, read_at: float) -> bool:
-        """Return whether a list of shards before ``read_at`` shows the end of ``shard``; list again if none does."""
+        """Return whether a listing that was made before ``read_at`` shows the end of ``shard``.
+
+        If no listing shows the end, make a new listing for the next read.
+        """
         return self._ends.confirms(shard, read_at, lambda: self._listing(is_new=True))
 
     def _asks_again(self, shard: str, why: str) -> bool:
-        """Discard a doubtful page; return whether to read it again now, after a pause.
+        """Discard a doubtful page of ``shard``; return whether this batch must repeat the read.
 
         Raises:
-            StreamClientException: the query must end, and cannot read up to the present.
+            StreamClientException: the query ends at the present, and too many doubtful pages came in a row.
         """
         self._ahead.forget(shard)
         pause = self._doubts.add(shard, why, ends_by_itself=self._chain is not None)
@@ -382,9 +382,9 @@ class StreamPlanner:
     ) -> dict[str, int]:
         """Return the number of records to request from each shard.
 
-        If the batch has no room for all shards, those with the fewest records in this batch come first, and among them
-        the shard with the largest lag. Offsets decide that, so a restart continues with the same shard, and no shard
-        waits for ever.
+        If the batch has no room for all shards, the shards with the fewest records in this batch come first. Among
+        these, the shard whose last record is oldest comes first. This order depends only on offsets. So a restart does
+        not change it, and no shard waits for ever.
         """
 
         def turn(shard: str) -> tuple[int, int, str]:
@@ -405,15 +405,15 @@ class StreamPlanner:
         return sizes
 
     def _page(self, end: StreamOffset, shard: str, size: int, taken: int) -> tuple[str | None, PageSummary | None]:
-        """Read a page.
+        """Read the next page of ``shard``; return a new iterator for the batch's beginning in the shard, and the page.
 
-        Return it and, if records before it were lost, the new beginning of the shard's part of the batch. The page is
-        ``None`` if the records were lost after others had been counted for this batch.
+        The iterator is ``None`` unless records before the page were lost. The page is ``None`` if records were lost
+        after this batch had counted earlier records of the shard.
         """
         at = end.shards[shard].at
         assert at is not None
         if not taken and self._doubts.counts.get(shard, 0) > 1 and end.shards[shard].last is not None:
-            return self._first_unread(end, shard, size)  # the iterator may be one that leads back
+            return self._first_unread(end, shard, size)  # the stored iterator may be wrong, and lead to older records
         try:
             return None, self._ahead.page(shard, at, size)
         except TrimmedDataException as error:
@@ -421,7 +421,7 @@ class StreamPlanner:
                 return None, None
             self._lost(f"records of shard {shard} were trimmed before they were read: {error}")
         except DependencyException as error:
-            # A shard that is not listed may still be readable; it is gone only if the service refuses the read.
+            # A shard that is no longer listed may still be readable. It is gone only if the service refuses the read.
             if error.code not in _GONE_CODES or taken or self._is_listed(shard):
                 raise
             self._lost(f"shard {shard} is gone, and was not read to its end: {error}")
@@ -429,10 +429,11 @@ class StreamPlanner:
         return self._first_unread(end, shard, size)
 
     def _first_unread(self, end: StreamOffset, shard: str, size: int) -> tuple[str, PageSummary]:
-        """Return the iterator of the oldest record that the query has not read, and its page.
+        """Return the iterator of the oldest record that the query has not read, and the page at this iterator.
 
-        An iterator may have expired while its records are kept: records that were read are not read again. A search by
-        time would find the record at once, but a shard's epoch may grow while the clock of its server goes back.
+        An iterator may expire before its records do. So the method searches from the shard's oldest record on, and
+        skips the records that the query has read. A search by time could be wrong, because the clock of the shard's
+        server may go back when the shard's epoch grows.
         """
         last = end.shards[shard].last
         at: str = self.streams.get_shard_iterator(end.stream_id, shard)
@@ -469,7 +470,7 @@ class StreamPlanner:
     def _is_caught_up(
         self, shard: str, before: str | None, after: ShardOffset, page: PageSummary, latest: int | None
     ) -> bool:
-        """Return whether the shard is caught up after this page. Records stamped after ``latest`` are not wanted."""
+        """Return whether the shard is caught up after ``page``, or has passed the timestamp ``latest``."""
         seen, now = self._seen[shard], self.monotonic()
         seen.page_came(page.record_count, now)
         is_late = latest is not None and after.last is not None and after.last.timestamp_micros > latest
@@ -481,7 +482,7 @@ class StreamPlanner:
         return True
 
     def _whole_chain(self, start: StreamOffset, most: int | None, per_shard: int | None) -> list[StreamOffset]:
-        """Return the offsets from the start to the present, each the end of a batch."""
+        """Return ``start`` and the ends of all batches from ``start`` to the present."""
         chain, latest_micros = [start], self.now_micros() + MOST_SKEW_MICROS
         done: frozenset[str] = frozenset()
         self._listed_at = float("-inf")

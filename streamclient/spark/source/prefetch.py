@@ -1,4 +1,4 @@
-"""Shards between two batches: pages read ahead while Spark works, pages that are read again, and the pace of reads."""
+"""The planner's memory of shards between batches: pages that were read ahead, doubtful pages, and the pace of reads."""
 
 from __future__ import annotations
 
@@ -19,29 +19,29 @@ from streamclient.wire.page_parts import PageSummary
 _log = logs.logger(__name__)
 
 SHORTEST_DOUBT_MILLIS, LONGEST_DOUBT_MILLIS = 500, 20_000
-"""The pauses, in milliseconds, before a shard whose page cannot be true is read again. A list of shards may lag by a
-second."""
+"""The shortest and the longest pause, in milliseconds, before the planner repeats the read of a doubtful page. A new
+listing of the shards may explain the page. A listing lags by up to a second."""
 
 MOST_DOUBTS = 6
-"""The number of consecutive pages that cannot be true after which a query that must end fails. They take half a minute
-in all."""
+"""The number of consecutive doubtful pages of a shard after which a query that ends at the present fails. The pauses
+before the repeated reads take half a minute in all."""
 
 
 @define
 class ShardSeen:
-    """The planner's knowledge of a shard beyond its offset, for pauses and for the reported lag."""
+    """The state of a shard that no offset stores: it decides the pauses between reads, and the reported lag."""
 
     read_up_micros: int
-    """The time when the shard was last caught up; before that, the time when it was first seen."""
+    """The time, in microseconds, when the shard was last caught up, or at first when the planner first saw it."""
     pace: ShardPace
     caught_up_count: int | None = None
-    """The number of records that had been read when the shard was last caught up; ``None`` if it never was."""
+    """The shard's ``ShardOffset.count`` when it was last caught up; ``None`` if it never was."""
     until: float = 0.0
-    """The time, by the monotonic clock, when the shard may be read again."""
+    """The time, by the monotonic clock, from which the shard may be read again."""
     empty_pages: int = 0
 
     def page_came(self, record_count: int, now: float) -> None:
-        """Record that a page was read."""
+        """Record that a page with ``record_count`` records was read at the time ``now``."""
         if record_count:
             self.empty_pages = 0
             self.pace.records_came(now)
@@ -52,9 +52,10 @@ class ShardSeen:
 
 @define(eq=False)
 class PagesAhead:
-    """Requests pages of the next batch while Spark works on the present one.
+    """Reads pages of the next batch while Spark works on the current one.
 
-    The object keeps only pages that others follow: the last page of a shard will have grown by the time it is needed.
+    It keeps a page only if further records follow. It drops the last page of a shard, because the page may have grown
+    when the next batch needs it.
     """
 
     summary: Callable[[str, str, int], PageSummary]
@@ -64,25 +65,26 @@ class PagesAhead:
     _is_over: Event = field(init=False, factory=Event)
 
     def start(self, iterators: Mapping[str, str], sizes: Mapping[str, Sequence[int]]) -> None:
-        """Request pages of ``sizes`` from ``iterators`` on, by shard, and forget the earlier pages."""
+        """Drop all pages, and begin to read ahead from ``iterators`` on. ``sizes`` has the sizes of a shard's pages."""
         self.stop()
         is_over, pages = Event(), dict[tuple[str, str, int], PageSummary]()
         self._is_over, self._pages = is_over, pages
         self._walks = {}
-        with suppress(NoThreadError):  # without a thread, each page is read when it is needed
+        with suppress(NoThreadError):  # if no thread can start, ``page`` reads each page when it is called
             for shard, at in iterators.items():
                 self._walks[shard] = self.pool.submit(self._walk, pages, is_over, shard, at, sizes[shard])
 
     def stop(self) -> None:
-        """Request no more pages. A running read goes on."""
+        """Stop reading ahead. A read that has begun goes on."""
         self._is_over.set()
 
     def page(self, shard: str, iterator: str, size: int) -> PageSummary:
-        """Return a page, read ahead or now. The call first waits until no thread reads ahead in this shard.
+        """Return the page at ``iterator`` if it was read ahead; otherwise read it now.
+
+        If a thread is reading ahead in this shard, first wait for it.
 
         Raises:
-            StreamClientError: the page cannot be read now. Errors of an earlier read are ignored, as their cause may be
-            over.
+            StreamClientError: the page cannot be read now. Errors of earlier reads ahead are ignored.
         """
         walk = self._walks.pop(shard, None)
         if walk is not None:
@@ -91,7 +93,7 @@ class PagesAhead:
         return self.summary(shard, iterator, size) if page is None else page
 
     def forget(self, shard: str) -> None:
-        """Forget the pages of a shard, because one of its pages is in doubt."""
+        """Drop the pages of ``shard`` that were read ahead, because one of them is doubtful."""
         self._pages = {key: page for key, page in self._pages.items() if key[0] != shard}
 
     def _walk(
@@ -115,20 +117,23 @@ class PagesAhead:
 
 @define(eq=False)
 class DoubtedPages:
-    """Counts the consecutive pages of each shard that cannot be true, and decides the pause before the next read."""
+    """Counts each shard's consecutive pages that must be wrong, and decides the pauses before repeated reads."""
 
     counts: dict[str, int] = field(init=False, factory=dict)
-    """The counts by shard, for shards whose last page was in doubt."""
+    """The number of consecutive doubtful pages of each shard. Shards whose last page was right are absent."""
 
     def forget(self, shard: str) -> None:
-        """End the count of a shard, because a page of it can be true."""
+        """Reset the count of ``shard``, because its last page was not doubtful."""
         self.counts.pop(shard, None)
 
     def add(self, shard: str, why: str, *, ends_by_itself: bool) -> float:
-        """Count a doubtful page; return the seconds to wait before it is read again. Log at each doubling of the count.
+        """Count a doubtful page of ``shard``; return the seconds to wait before the read is repeated.
+
+        The reason ``why`` is logged each time the count has doubled.
 
         Raises:
-            StreamClientException: there were too many such pages for a query that ``ends_by_itself``.
+            StreamClientException: the count is above ``MOST_DOUBTS``, and ``ends_by_itself`` says that the query ends
+                at the present.
         """
         count = self.counts[shard] = self.counts.get(shard, 0) + 1
         text = f"shard {shard} does not move: {why} ({times(count)}); the service is at fault"

@@ -1,8 +1,8 @@
-"""Options of ``format("tablestore")``: their names, their values, and the uses of the source that accept them.
+"""Options of ``format("tablestore")``: their names, their values, and the kinds of query that accept them.
 
-The module is pure except for the environment of the driver, which gives instance and keys if no option does. Spark
-passes names in lower case and values as text. An unknown option is refused, because a misspelt limit that is silently
-ignored is noticed only when the cluster breaks down.
+The instance and the access keys may also come from environment variables of the driver. Spark passes the names of
+options in lower case, and their values as strings. An unknown option is refused. Otherwise, a user would notice a
+misspelt limit only when the cluster breaks down.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from streamclient.tablestore.instance import CONNECTION_SETTINGS, Connection
 
 
 class Use(Enum):
-    """The use for which a source is opened."""
+    """The kind of query for which Spark opens the data source."""
 
     STREAM = "readStream"
     ROWS = "read"
@@ -33,23 +33,23 @@ class Use(Enum):
 
 
 class Layout(Enum):
-    """The columns of a schema that the user did not give."""
+    """The set of columns that the data source infers if the user gives no schema."""
 
     ROWS = "rows"
-    """The key, the attributes, and a column for values that do not fit."""
+    """The key columns, the attributes, and the column ``_unfit`` for values that do not fit their columns."""
     CHANGES = "changes"
-    """The columns of ``ROWS``, and the columns that describe the change."""
+    """The columns of ``ROWS``, and the columns that this package adds to describe a change."""
 
 
 class WriteMode(Enum):
-    """The change that a row of the frame makes to the table's row with the same key."""
+    """The way in which a row of the written frame changes the table's row with the same key."""
 
     PUT = "put"
-    """The table's row is replaced; columns that the frame lacks are deleted."""
+    """The frame's row replaces the table's row, so columns that the frame lacks are deleted."""
     UPDATE = "update"
-    """The frame's columns are set; null leaves a column unchanged."""
+    """The frame's values are put into the table's row. A null leaves its column unchanged."""
     DELETE = "delete"
-    """The table's row is deleted. The frame needs only the key."""
+    """The table's row is deleted. The frame needs only the key columns."""
 
 
 EARLIEST, LATEST = "earliest", "latest"
@@ -59,8 +59,7 @@ MOST_BATCH_ROWS = 200
 """The largest number of rows that the service accepts in one BatchWriteRow."""
 
 MOST_IN_A_FIELD = 2**31 - 1
-"""The greatest number in a request's field of 32 bits: far more rows than a query samples, and far more megabytes than
-any table has."""
+"""The upper limit of the options ``sampleRows`` and ``splitSizeMb``, whose values must fit a request's 32-bit field."""
 
 
 _STREAM, _ROWS = frozenset({Use.STREAM}), frozenset({Use.ROWS})
@@ -75,7 +74,7 @@ def _truth(text: str) -> Any:
 
 
 def _named_once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    """Return an object of JSON. Refuse a repeated name, because one of its two values would be dropped silently."""
+    """Return the JSON object of ``pairs``. Refuse a name that occurs twice, because one of its values would be lost."""
     for name, times in Counter(name for name, _ in pairs).items():
         if times > 1:
             raise ValueError(f"{checks.shown(name)} occurs twice")
@@ -83,7 +82,10 @@ def _named_once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _starting(text: str) -> Mapping[str, str] | str:
-    """Return ``earliest``, ``latest``, or a mapping from shard ids to one of these or to an iterator."""
+    """Return the parsed option ``startingOffsets``: ``earliest``, ``latest``, or a mapping by shard id.
+
+    The values of the mapping are ``earliest``, ``latest`` or iterators.
+    """
     if text.strip().lower() in (EARLIEST, LATEST):
         return text.strip().lower()
     try:
@@ -91,12 +93,12 @@ def _starting(text: str) -> Mapping[str, str] | str:
     except ValueError as error:
         raise ConfigurationError(str(error)) from error
     if not isinstance(given, dict) or not given or not all(isinstance(at, str) and at for at in given.values()):
-        raise ConfigurationError("it must give earliest, latest or an iterator for each shard")
+        raise ConfigurationError("expected earliest, latest or an iterator for each shard")
     return {shard: start.lower() if start.lower() in (EARLIEST, LATEST) else start for shard, start in given.items()}
 
 
 def _of_spark(setting: Setting) -> Setting:
-    """Return a connection's setting in the spelling of Spark's options. The EMR connector's is also accepted."""
+    """Return a connection setting under a name in Spark's style, with the EMR connector's names as alternatives."""
     first, *rest = setting.name.split("_")
     emr = {"instance": ("instance.name", "instanceName")}.get(setting.name, (setting.name.replace("_", "."),))
     return evolve(setting, name=first + "".join(map(str.capitalize, rest)), others=emr)
@@ -115,41 +117,57 @@ OPTIONS: Mapping[frozenset[Use], tuple[Setting, ...]] = {
     ),
     _STREAM: (
         Setting("startingOffsets", "the start; `earliest` by default", _offsets, _starting, attribute="starting"),
-        Setting("startingTimestamp", "the starting time, instead", _time, parse_timestamp, attribute="starting_micros"),
-        _numbers("maxOffsetsPerTrigger", "records of one batch; no bound by default", attribute="max_per_trigger"),
+        Setting("startingTimestamp", "the time of the start", _time, parse_timestamp, attribute="starting_micros"),
+        _numbers(
+            "maxOffsetsPerTrigger",
+            "the largest number of records in a batch; no limit by default",
+            attribute="max_per_trigger",
+        ),
         _numbers(
             "maxOffsetsPerShard",
-            "records of one shard in one batch; 100,000 by default",
+            "the largest number of records of each shard in a batch; 100,000 by default",
             others=("maxOffsetsPerChannel",),
             attribute="max_per_shard",
         ),
-        _numbers("maxRecordsPerPartition", "records of a shard that one task reads", attribute="max_per_partition"),
+        _numbers(
+            "maxRecordsPerPartition",
+            "the largest number of records of a shard that one task reads; no limit by default",
+            attribute="max_per_partition",
+        ),
         _switches("failOnDataLoss", "`true` by default: loss ends the query", attribute="fails_on_data_loss"),
         Setting("tunnelId", "the tunnel to read instead of the stream", others=("tunnel.id",)),
     ),
     _STREAM | _ROWS: (
         choice("layout", Layout, "`rows` or `changes`: the columns of a frame without a schema"),
-        _numbers("sampleRows", "rows to find columns in; 1,000 by default", check=checks.whole(0, MOST_IN_A_FIELD)),
+        _numbers(
+            "sampleRows",
+            "the number of rows read to find columns; 1,000 by default",
+            check=checks.whole(0, MOST_IN_A_FIELD),
+        ),
     ),
     _ROWS: (
         _numbers(
             "splitSizeMb",
-            "size of the ranges that tasks read; 100 by default",
+            "the size of the key range that a task reads, in megabytes; 100 by default",
             check=_field,
             others=("split.size.mbs",),
             attribute="split_megabytes",
         ),
-        _switches("pushFilters", "whether filters narrow what is read; not by default", attribute="pushes_filters"),
+        _switches("pushFilters", "whether the service applies filters; `false` by default", attribute="pushes_filters"),
     ),
     frozenset({Use.WRITE}): (
         choice("writeMode", WriteMode, "`put` (default), `update` or `delete`"),
-        _numbers("batchRows", "rows of one request; 200 by default", check=checks.whole(1, MOST_BATCH_ROWS)),
+        _numbers(
+            "batchRows",
+            "the largest number of rows in one request; 200 by default",
+            check=checks.whole(1, MOST_BATCH_ROWS),
+        ),
     ),
 }
-"""The options that each use of the source accepts."""
+"""The options by the kinds of query that accept them."""
 
 OF_SPARK = frozenset({"checkpointlocation", "queryname"})
-"""Options that Spark uses itself, and passes to the source as well."""
+"""The names of options for Spark itself. Spark also passes them to the data source, which ignores them."""
 
 _SECTION = Section(
     'format("tablestore")',
@@ -166,40 +184,40 @@ _SECTION = Section(
 
 @frozen(kw_only=True)
 class SourceOptions:
-    """Checked options, made in the driver. Executors get a copy, so that they do not read their own environment."""
+    """The checked options of a query. The driver makes them. Executors get a copy, and ignore their own environment."""
 
     connection: Connection
     table: str
     starting: Mapping[str, str] | str = EARLIEST
     starting_micros: int | None = None
-    """The time from which on records are read, in microseconds since 1970, instead of ``starting``."""
+    """The time, in microseconds since 1970, from which on the query reads records. If set, it replaces ``starting``."""
     max_per_trigger: int | None = None
     max_per_shard: int = 100_000
-    """The largest number of records of each shard in one batch. The planner reads each page to count it, so a batch
-    without a limit would be counted to the end of a backlog before its first row is processed."""
+    """The largest number of records of each shard in one batch. Without a limit, the planner would count a whole
+    backlog, page by page, before Spark processes the first row."""
     max_per_partition: int | None = None
-    """The largest number of records of a shard in one task; ``None`` gives a task all of the shard's part of a batch,
-    in order."""
+    """The largest number of records of a shard that one task reads. With ``None``, one task reads all records of a
+    shard in a batch."""
     fails_on_data_loss: bool = True
     tunnel_id: str | None = None
-    """The tunnel that a query reads instead of the stream."""
+    """The id of the tunnel that a query reads instead of the stream."""
     layout: Layout | None = None
     sample_rows: int = 1_000
-    """The number of rows that are searched for columns that are not declared."""
+    """The number of rows that the source reads to find columns that the table does not declare."""
     split_megabytes: int = 100
     pushes_filters: bool = False
-    """Whether Spark's filters narrow the read rows, which is safe only for one query with one filter."""
+    """Whether the service applies Spark's filters. This is safe only for a frame with one query and one filter."""
     write_mode: WriteMode = WriteMode.PUT
     batch_rows: int = MOST_BATCH_ROWS
     given: frozenset[str] = field(factory=frozenset, repr=False)
-    """The names of the given options."""
+    """The names of the options that the user has given."""
 
     @classmethod
     def read(cls, given: Mapping[str, str], environment: Mapping[str, str] = os.environ) -> SourceOptions:
-        """Read the options that Spark passes.
+        """Return the checked options, read from the options that Spark passes and from ``environment``.
 
         Raises:
-            ConfigurationError: an option is unknown, missing, contradicts another one, or has an impossible value.
+            ConfigurationError: an option is unknown, missing, or invalid, or contradicts another option.
         """
         mistakes: list[str] = []
         own = {name: text for name, text in given.items() if name.lower() not in OF_SPARK}
@@ -215,10 +233,10 @@ class SourceOptions:
         return cls(connection=connection, given=named, **values)
 
     def check_use(self, use: Use) -> SourceOptions:
-        """Return these options if all given ones suit ``use``.
+        """Return these options if all options that the user has given are valid for the kind of query ``use``.
 
         Raises:
-            ConfigurationError: an option is for another use.
+            ConfigurationError: an option belongs to another kind of query only.
         """
         for uses, settings in OPTIONS.items():
             for setting in settings:
@@ -228,9 +246,9 @@ class SourceOptions:
         return self
 
     def check_start(self, latest_micros: int) -> None:
-        """Refuse a start after ``latest_micros``.
+        """Refuse a ``startingTimestamp`` after ``latest_micros``.
 
-        The service has no iterator for a future time, and would begin at once.
+        For such a time, the service would return the iterator of the present.
 
         Raises:
             ConfigurationError: ``startingTimestamp`` is after ``latest_micros``.
@@ -244,7 +262,7 @@ class SourceOptions:
 
     @property
     def inferred_layout(self) -> Layout:
-        """The layout of an inferred schema. Spark does not name the use when it asks, so options of a stream decide."""
+        """The layout of an inferred schema. The default is ``CHANGES`` with options for streams, otherwise ``ROWS``."""
         if self.layout is not None:
             return self.layout
         is_stream = any(setting.name in self.given for setting in OPTIONS[_STREAM])

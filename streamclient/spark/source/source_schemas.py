@@ -1,4 +1,4 @@
-"""The columns of a frame: checked if the user gives them, else inferred from the table's definition and first rows."""
+"""The schema of the frames that the data source makes: given by the user and checked, or inferred from the table."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
     from pyarrow import Field, Schema
 
 SPARK_TYPES = "bigint, double, boolean, string, binary"
-"""The five types of Tablestore, as Spark names them."""
+"""Spark's names of the five types that Tablestore stores, for messages."""
 
 _OF_ROWS = (VERSIONS, UNFIT)
-"""The added columns that a frame of a table's rows may have."""
+"""The columns that a frame of rows may have beside the table's columns."""
 
 
 def describe(options: SourceOptions) -> TableDescription:
-    """Return the table's description.
+    """Return the service's description of the table that ``options`` names.
 
     Raises:
         ConfigurationError: the table does not exist.
@@ -47,13 +47,13 @@ def describe(options: SourceOptions) -> TableDescription:
 
 
 _NO_TABLE = "OTSObjectNotExist"
-"""The service's code for a table that does not exist. Its message does not name the table."""
+"""The service's error code for a table that does not exist. The service's message does not name the table."""
 
 
 def inferred(options: SourceOptions) -> Schema:
-    """Infer the schema of a source: the key, declared columns, and the columns of the first rows.
+    """Return a schema with the table's key, its declared columns, and the columns of its first rows.
 
-    A column has its declared type, else the type of its first value. Other values of the rows go to ``_unfit``.
+    A column has its declared type, or the type of its first value. A value of another type goes to ``_unfit``.
     """
     definition = describe(options).definition
     types: dict[str, ColumnType] = {**dict(definition.primary_key), **definition.defined_columns}
@@ -72,16 +72,16 @@ def inferred(options: SourceOptions) -> Schema:
 
 
 def sampled(options: SourceOptions, key: list[str]) -> Iterator[Row]:
-    """Yield the first ``sample_rows`` rows of the table."""
+    """Yield the first rows of the table, at most ``options.sample_rows``."""
     scan = TableScan(calls=calls_of(options.connection), table=options.table, key=key)
     return scan.rows(limit=options.sample_rows)
 
 
 def check_once(columns: Iterable[Field], owner: str) -> None:
-    """Refuse two columns of a frame, or of a schema, that are the same column of the table.
+    """Refuse ``columns`` if two of them are the same column of the table.
 
     Raises:
-        ConfigurationError: ``owner``, the frame or schema, has two such columns.
+        ConfigurationError: two of ``columns`` are the same column. The message names the frame or schema by ``owner``.
     """
     names: dict[str, str] = {}
     for column in columns:
@@ -94,11 +94,13 @@ def check_once(columns: Iterable[Field], owner: str) -> None:
 
 
 def check_schema(columns: Schema, added: Iterable[str], source: str) -> Schema:
-    """Return the schema if the source can fill it.
+    """Return the schema ``columns`` if the data source can fill all of its columns.
+
+    ``added`` names the columns that this package can add to the table's columns.
 
     Raises:
-        ConfigurationError: a column is there twice, has a type that Tablestore does not store, or has the name of an
-            added column and another type.
+        ConfigurationError: a column occurs twice, has a type that Tablestore does not store, or has a name that this
+            package gives to a column of another type.
     """
     check_once(columns, "the schema")
     known = {name: kind for name, kind in added_types().items() if name in set(added)}
@@ -110,12 +112,12 @@ def check_schema(columns: Schema, added: Iterable[str], source: str) -> Schema:
                 )
         elif column.name in ADDED:
             raise ConfigurationError(
-                f"{source} has no column {column.name}; it has {', '.join(known)} beside the table's"
+                f"{source} has no column {column.name}; beside the table's columns it has {', '.join(known)}"
             )
         elif column.name in RESERVED:
             raise ConfigurationError(
-                f"{column.name} is a column of tables of changes and of mirrors, and {source} has none: the source's "
-                f"own column of that name is {marked(column.name)!r} here"
+                f"{source} cannot fill {column.name}, a column of tables of changes and of mirrors: the source's own "
+                f"column of that name is {marked(column.name)!r} in frames"
             )
         elif column_type(column.type) is None:
             raise ConfigurationError(
@@ -126,10 +128,10 @@ def check_schema(columns: Schema, added: Iterable[str], source: str) -> Schema:
 
 
 def check_changes(columns: Schema) -> Schema:
-    """Return the schema if ``readStream`` can fill it, with the errors of ``check_schema``."""
+    """Return the schema ``columns`` if ``readStream`` can fill it; otherwise raise a ``ConfigurationError``."""
     return check_schema(columns, [name for name in ADDED if name != COMMIT], "a stream")
 
 
 def check_rows(columns: Schema) -> Schema:
-    """Return the schema if ``read`` can fill it, with the errors of ``check_schema``."""
+    """Return the schema ``columns`` if ``read`` can fill it; otherwise raise a ``ConfigurationError``."""
     return check_schema(columns, _OF_ROWS, "a table")

@@ -1,11 +1,11 @@
-"""A table's rows, read on executors: ranges of keys side by side, as Arrow batches of one schema, narrowed by filters.
+"""Reading a table's rows on executors: by key ranges, as Arrow batches of one schema, restricted by filters.
 
-The service leaves out a row that has none of the columns that a request names. So requests name no columns, unless they
-want the key alone, which each row has. The selected columns then never decide whether a row is returned.
+The service omits a row that has none of the columns that a request names. But the columns that a query selects must not
+decide which rows the query gets. So a request names no columns, unless the query selects key columns only, which each
+row has.
 
-Filters only *narrow* the rows that the service sends. Spark keeps every filter and checks each row again, so a
-comparison that Spark and the service make differently costs time, not rows. A filter is sent to the service only if the
-service cannot reject a row that Spark would accept.
+A filter is sent to the service only if the service then omits no row that Spark would accept. Spark applies every
+filter itself, too. So the service may return rows that Spark rejects.
 """
 
 from __future__ import annotations
@@ -37,22 +37,23 @@ if TYPE_CHECKING:
     from pyarrow import RecordBatch, Schema
 
 BATCH_ROWS = 10_000
-"""The number of rows of one Arrow batch: two answers of the service."""
+"""The number of rows at which an Arrow batch is complete. It is the number of rows in two full responses of the
+service."""
 
 BATCH_PAGES = 16
-"""The largest number of answers of the service, of at most 4 MB each, in one Arrow batch of large rows."""
+"""The largest number of responses in one Arrow batch. A response of the service has at most 4 MB."""
 
 MOST_FILTERS = 10
-"""The largest number of parts of the filter of one request, including the parts that join others: the service's
-documentation allows this number on every instance."""
+"""The largest number of comparisons and logical operators in the filter of one request. By the service's documentation,
+every instance accepts this number."""
 
 INTEGER_MAX = 2**63 - 1
-"""The greatest integer in a key. Only the table's end is after it."""
+"""The greatest integer that a key column can hold."""
 
 
 @frozen
 class KeyRange:
-    """The part of a table that one task reads: the rows from one key up to another, and a filter as bytes."""
+    """The part of a table that one task reads: the keys from ``start`` up to ``end``, without ``end``, and a filter."""
 
     start: tuple[Any, ...]
     end: tuple[Any, ...]
@@ -61,31 +62,31 @@ class KeyRange:
 
 @frozen
 class PushedComparison:
-    """A comparison of a column with values, as Spark requests it."""
+    """A filter of Spark that compares a column with one or more values."""
 
     column: str
     comparator: ComparatorType
     values: tuple[Any, ...]
-    """The values. If there are several, the column must equal one of them."""
+    """The values that the column is compared with. If there are several, the column must equal one of them."""
 
 
 @frozen
 class TablePlan:
-    """Plans the ranges of a table to read."""
+    """Divides a table into key ranges, one for each task of a query."""
 
     options: SourceOptions
     columns: Schema
     conditions: tuple[PushedComparison, ...] = ()
 
     def with_conditions(self, conditions: Iterable[PushedComparison]) -> TablePlan:
-        """Return the plan with ``conditions``; ``ranges`` uses those that are safe for the service."""
+        """Return a copy of the plan with the filters ``conditions``. ``ranges`` uses only the safe ones."""
         return evolve(self, conditions=tuple(conditions))
 
     def ranges(self) -> list[KeyRange]:
-        """Return ranges of about ``splitSizeMb`` each. A smaller table is one range.
+        """Return the key ranges of the query, each of about ``splitSizeMb`` megabytes.
 
         Raises:
-            ConfigurationError: the table does not exist, or the schema has a column of its key in another case.
+            ConfigurationError: the table does not exist, or the schema spells a key column in a different case.
         """
         definition = describe(self.options).definition
         key = [name for name, _ in definition.primary_key]
@@ -93,7 +94,7 @@ class TablePlan:
         types = self._declared()
         for name, kind in definition.primary_key:
             if types.get(name) is not kind:
-                types.pop(name, None)  # the key cannot be compared with a value of another type
+                types.pop(name, None)  # a filter on a key column is safe only if its values have the key's type
         safe = [condition for condition in self.conditions if _is_safe(condition, types)]
         points = [list(point) + [KeyBound.INF_MIN] * (len(key) - len(point)) for point in self._split_points()]
         ends = [*points, [KeyBound.INF_MAX] * len(key)]
@@ -118,17 +119,17 @@ class TablePlan:
 
 @frozen
 class TableRows:
-    """Reads ranges as batches of one schema. It is pickled for the executors with the query."""
+    """Reads the rows of key ranges as Arrow batches of one schema. Spark pickles this object for the executors."""
 
     options: SourceOptions
     columns: Schema
     key: tuple[str, ...]
 
     def read(self, part: KeyRange) -> Iterator[RecordBatch]:
-        """Yield the rows of a range in the order of their keys.
+        """Yield the rows of the key range ``part`` in the order of their keys.
 
         Raises:
-            UnfitValueError: a value does not fit, and the schema has no column for unfit values.
+            UnfitValueError: a value does not fit its column, and the schema lacks ``_unfit``.
             StreamClientError: the service does not answer.
         """
         wanted = {original_name(name) for name in self.columns.names}
@@ -151,11 +152,13 @@ class TableRows:
 
 
 def rows_as_columns(rows: Sequence[Row], columns: Schema, table: str) -> RecordBatch:
-    """Return rows by column, in exactly the schema ``columns``. Values that do not fit go to ``_unfit``.
+    """Return ``rows`` as an Arrow batch with exactly the schema ``columns``.
+
+    A value that does not fit its column goes to the column ``_unfit``.
 
     Raises:
-        UnfitValueError: a value does not fit, and the schema has no column ``_unfit``; or a column that is declared NOT
-            NULL has no value.
+        UnfitValueError: a value does not fit its column, and the schema lacks ``_unfit``. Or a column that is declared
+            NOT NULL lacks a value.
     """
     pa = pyarrow()
     own = {original_name(column.name): column for column in columns if column.name not in (UNFIT, VERSIONS)}
@@ -208,15 +211,15 @@ def _misfit(table: str, row: Row, name: str, value: Any, expected: Any) -> Unfit
     )
 
 
-# --- narrowing --------------------------------------------------------------------------------------------------------
+# --- filters that the service applies ---------------------------------------------------------------------------------
 
 
 def _is_safe(condition: PushedComparison, types: Mapping[str, ColumnType]) -> bool:
-    """Return whether the service accepts every row that Spark accepts.
+    """Return whether the service, with this condition, returns every row that Spark accepts.
 
-    For the service, values of different types are never equal, so the condition's values must have the column's own
-    type. Only INTEGER and STRING are safe: a DOUBLE column also shows integers, and only Spark orders truth values.
-    Strings are compared byte by byte on both sides.
+    For the service, values of different types are never equal. So the condition's values must have the column's type.
+    Only columns of the types INTEGER and STRING are safe. A DOUBLE column of a frame may also show integers. Booleans
+    have an order in Spark only. Spark and the service both compare strings byte by byte.
     """
     kind = types.get(condition.column)
     if kind not in (ColumnType.INTEGER, ColumnType.STRING):
@@ -227,9 +230,9 @@ def _is_safe(condition: PushedComparison, types: Mapping[str, ColumnType]) -> bo
 
 
 def _filter_of(conditions: Sequence[PushedComparison]) -> bytes | None:
-    """Return the service's filter, in which all conditions must hold; ``None`` without conditions.
+    """Return an encoded filter by which the service checks all ``conditions``; ``None`` without conditions.
 
-    A condition for which the filter has no room is left to Spark alone.
+    The filter leaves out a condition that would exceed ``MOST_FILTERS``. Only Spark checks this condition.
     """
     filters: list[Any] = []
     count = 0
@@ -267,7 +270,7 @@ def _composite(operator: LogicalOperator, filters: Sequence[Any]) -> Any:
 def _narrowed(
     start: list[Any], end: list[Any], conditions: Iterable[PushedComparison]
 ) -> tuple[list[Any], list[Any]] | None:
-    """Return the part of a range that conditions on the first key column leave; ``None`` if no key is left."""
+    """Return the part of a key range that satisfies ``conditions`` on the first key column; ``None`` if it is empty."""
     rest = len(start) - 1
     for condition in conditions:
         if condition.comparator in (ComparatorType.EQUAL, ComparatorType.GREATER_EQUAL, ComparatorType.GREATER_THAN):
@@ -278,7 +281,10 @@ def _narrowed(
 
 
 def _end_after(value: Any, rest: int) -> list[Any]:
-    """Return the first key after all keys that begin with ``value``. A range does not include its end."""
+    """Return the key that ends a range after all keys with ``value`` in the first column.
+
+    ``rest`` is the number of further key columns.
+    """
     if rest:
         return [value] + [KeyBound.INF_MAX] * rest
     if isinstance(value, str):

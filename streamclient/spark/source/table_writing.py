@@ -1,9 +1,9 @@
-"""The writer of a frame's rows, on executors: batches, retries row by row, and errors that name row and column.
+"""The writer of a frame's rows on executors: it writes in batches, retries single rows, and names refused rows.
 
-The writer is idempotent: it puts, updates or deletes a row without a condition. So a task that Spark repeats, a batch
-that a restarted query repeats, and a lost answer leave the same table. Two rows of one key in one task are written in
-order, the later row in a later request. Tasks have no order among each other: reduce a frame that has a key twice to
-one row per key first.
+The writer puts, updates or deletes each row without a condition. So the table is the same if Spark repeats a task, if a
+restarted query repeats a batch, or if a response is lost. A task writes two rows of one key in their order, by two
+requests. But Spark runs tasks in any order. If a frame may have several rows of one key, reduce it to one row for each
+key before you write it.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 SHORTEST_PAUSE_MILLIS = 100
 LONGEST_PAUSE_MILLIS = 5_000
 MOST_FAILURES = 20
-"""The number of consecutive attempts without a written row after which the task fails and Spark decides what to do. The
-pauses between them take about a minute and a half."""
+"""The number of consecutive attempts that write no row, after which a task fails. The pauses between the attempts take
+about a minute and a half in all. Spark may repeat a failed task."""
 
 _KINDS = {
     WriteMode.PUT: OperationType.PUT,
@@ -48,15 +48,15 @@ _KINDS = {
 }
 
 Pending = tuple[tuple[tuple[str, KeyValue], ...], bytes]
-"""A key, and the row as the request encodes it."""
+"""A row that waits to be written: its key, and its encoded form in the request."""
 
 
 def types_of(columns: Iterable[Field]) -> dict[str, ColumnType]:
-    """Return the type in which Tablestore stores each column of the frame.
+    """Return the type with which Tablestore stores each column of a frame.
 
     Raises:
-        ConfigurationError: a column is there twice, has a type that Tablestore does not store, or is one that the
-            source adds.
+        ConfigurationError: a column occurs twice, has a type that Tablestore does not store, or has a name that is
+            reserved for columns that this package adds to frames.
     """
     columns = list(columns)
     check_once(columns, "the frame")
@@ -64,9 +64,9 @@ def types_of(columns: Iterable[Field]) -> dict[str, ColumnType]:
     for column in columns:
         if column.name in RESERVED:
             raise ConfigurationError(
-                f"the frame has the column {column.name}, a name of columns that this package adds to the columns of a "
-                "table: drop it, or select the others; the source's own column of that name is "
-                f"{marked(column.name)!r} here"
+                f"the frame has the column {column.name}, a name that is reserved for a column of this package: drop "
+                "the column, or select the others; the source's own column of that name is "
+                f"{marked(column.name)!r} in frames"
             )
         kind = _stored_as(column.type)
         if kind is None:
@@ -91,20 +91,20 @@ def _stored_as(kind: DataType) -> ColumnType | None:
 
 @frozen
 class RowWriter:
-    """Writes batches of one schema to one table. It is pickled for the executors with the query."""
+    """Writes Arrow batches of one schema to one table. Spark pickles the writer and sends it to executors."""
 
     options: SourceOptions
     columns: tuple[str, ...]
-    """The frame's names of the columns to write. For a frame that deletes, they are only the key's columns."""
+    """The names that the written columns have in the frame. A writer that deletes rows needs only the key columns."""
     key: tuple[str, ...]
-    """The frame's names of the key columns, in key order."""
+    """The names that the key columns have in the frame, in the order of the primary key."""
 
     @classmethod
     def checked(cls, options: SourceOptions, columns: Schema) -> RowWriter:
-        """Return a writer for a frame.
+        """Return a writer for frames with the schema ``columns``.
 
         Raises:
-            ConfigurationError: the frame cannot be written to the table; no row was written.
+            ConfigurationError: the table cannot store the rows of a frame with this schema.
         """
         described = describe(options)
         key = dict(described.definition.primary_key)
@@ -134,12 +134,12 @@ class RowWriter:
         return cls(options, tuple(types), tuple(names[name] for name in key))
 
     def write(self, batches: Iterable[RecordBatch]) -> int:
-        """Write all rows; return their number.
+        """Write all rows of a task; return their number.
 
         Raises:
-            StreamClientException: a row cannot be written; the message names it, and the column if one is the cause.
-                Earlier rows may be written.
-            DependencyException: the service did not accept rows for too long.
+            StreamClientException: a row cannot be written. The message names the row, and the column if a column is the
+                cause. Other rows may already be written.
+            DependencyException: the service accepted no row in ``MOST_FAILURES`` attempts.
         """
         count = 0
         for rows in cut(self._rows(batches), itemgetter(0), _size_of, most_rows=self.options.batch_rows):

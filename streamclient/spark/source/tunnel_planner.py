@@ -1,13 +1,12 @@
-"""The source over a tunnel: channels instead of shards, tokens instead of iterators, full data before the changes.
+"""The data source over a tunnel: channels instead of shards, tokens instead of iterators, and full data first.
 
-A tunnel is read without a session, as the connector of EMR reads it: by tokens, which Spark's checkpoint holds. The
-tunnel's own checkpoints follow later: the planner stores the position of a channel in the tunnel once Spark will not
-repeat the records before that position. So the tunnel opens the channels that follow channels read to their ends, and
-its consume point moves. The query reads a checkpoint of the tunnel only for a channel that it does not know.
+The query reads the tunnel without a session. The tokens of its positions are in Spark's checkpoint, like those of the
+EMR connector. The planner stores a position as a checkpoint in the tunnel later, when Spark will not repeat the records
+before it. The tunnel needs these checkpoints to open further channels after finished ones, and to move its consume
+point. The query reads a checkpoint from the tunnel only for a channel that is not in the query's offset yet.
 
-The changes of a channel are the same each time they are read. Full data is read from the living table. A range of full
-data that is read again has the same keys, except for rows that were added or deleted, and each row has its present
-values. The changes that follow make up for these differences.
+A repeated read of changes returns the same changes. A repeated read of full data returns the rows that the table has at
+that time. Some rows may have been added, changed or deleted. The changes that follow the full data correct this.
 """
 
 from __future__ import annotations
@@ -49,26 +48,25 @@ from streamclient.wire.tunnel import decode_token
 _log = logs.logger(__name__)
 
 CLIENT_ID = "spark-client"
-"""The client id in calls for data, which need no session. The connector of EMR uses the same client id."""
+"""The client id in all calls of a query to the Tunnel Service. The EMR connector uses the same id."""
 
 OPENING_SECONDS = 30.0
-"""The seconds that a query which ends at the present waits for channels to open after those that it has read. The
-service needs seconds to open them, and longer only during an outage."""
+"""The longest time, in seconds, for which a query that ends at the present waits for the service to open further
+channels. The service opens them within seconds, except during an outage."""
 
 OPENING_PAUSE_SECONDS = 0.5
 
 IDLE_MOVE_SECONDS = 600.0
-"""The seconds between two batches that hold only later tokens of channels without records. Each empty read gives
-another token. A query that stored each token would run empty batches without end. A query that stored none would begin
-again with an old token after months."""
+"""The seconds between two empty batches, which only store later tokens of channels without records. Each empty read
+gives another token. If the query stored each token, it would run empty batches without end. If it stored no token, it
+would continue from a very old token when records come."""
 
 ALL_OF_A_PAGE = 2**31
-"""The number of records to request when all are wanted. The service alone decides how many records a page of a tunnel
-has."""
+"""The number of records that the planner requests from a tunnel. The service ignores this number, and chooses the
+number of records in each page."""
 
 _READABLE = frozenset({ChannelStatus.OPEN, ChannelStatus.CLOSE})
-"""The states of channels that do not wait and are neither stopped nor finished. CLOSE means that no client holds the
-channel."""
+"""The states in which a channel can be read. ``CLOSE`` only means that no client holds the channel."""
 
 
 @lru_cache(maxsize=MOST_CONNECTIONS)
@@ -78,7 +76,7 @@ def _client_of(connection: Connection) -> TunnelClient:
 
 @frozen
 class TunnelService:
-    """The service from which planner and executors read. It is pickled for them, and connects at its first use."""
+    """The reads of a tunnel, for planner and executors. Spark pickles this object, which connects at its first call."""
 
     connection: Connection
     table: str
@@ -86,11 +84,11 @@ class TunnelService:
 
     @property
     def client(self) -> TunnelClient:
-        """The process's client for the instance."""
+        """The tunnel client for the instance. All queries in this process share it."""
         return _client_of(self.connection)
 
     def summary(self, shard_id: str, iterator: str, limit: int, *, order: ChannelOrder | None = None) -> PageSummary:
-        """Read a page for the planner: its number of records, regardless of ``limit``, and the position of the last.
+        """Read a page for the planner and return its summary. Ignore ``limit``: a tunnel's page is always whole.
 
         Raises:
             TrimmedDataException: the log that the tunnel needs is past retention.
@@ -101,7 +99,7 @@ class TunnelService:
         return PageSummary(page.record_count, last, following, page.may_more_record, first)
 
     def page(self, channel_id: str, token: str, order: ChannelOrder | None = None) -> TunnelPage:
-        """Read a page for executors, decoded without making records.
+        """Read the page at ``token``, as columns.
 
         Raises:
             TrimmedDataException: the log that the tunnel needs is past retention.
@@ -113,7 +111,7 @@ class TunnelService:
 
 
 def tunnel_loss(loss: str) -> str:
-    """Return the message of a query whose tunnel has lost records. Unlike a stream's query, it cannot skip the loss."""
+    """Return the error message for a loss of a tunnel's records. A query cannot accept such a loss."""
     return (
         f"{loss}. A tunnel that has lost records cannot be read on: make a new tunnel, and begin with a new "
         "checkpoint; a tunnel of full data and changes delivers the rows as they are now"
@@ -132,21 +130,24 @@ def _loss_is_told(tunnel_id: str) -> Iterator[None]:
 
 @define(eq=False)
 class TunnelChannels:
-    """The channels of a tunnel, as shards without parents: the service opens a channel only when it may be read."""
+    """The channels of a tunnel, presented as shards without parents.
+
+    Parents are not needed, because the service opens a channel only when a client may read it.
+    """
 
     service: TunnelService
     is_opening: bool = field(init=False, default=True)
-    """Whether channels wait to be opened, according to the last description of the tunnel."""
+    """Whether the last description of the tunnel shows that the service may open further channels."""
     listed: frozenset[str] = field(init=False, default=frozenset())
-    """The channels that can be read, according to the last description of the tunnel."""
+    """The ids of the channels that can be read, according to the last description of the tunnel."""
     described: TunnelDescription | None = field(init=False, default=None)
-    """The last description of the tunnel."""
+    """The last description of the tunnel by the service; ``None`` before the first one."""
     _name: str = field(init=False, default="")
     _numbers: dict[str, int] = field(init=False, factory=dict)
-    """The known sequence numbers of the stored checkpoints, by channel."""
+    """The sequence number of each channel's checkpoint in the tunnel. A channel whose number is unknown is absent."""
 
     def list_stream(self, table_name: str | None = None) -> Sequence[StreamSummary]:
-        """Return the tunnel as the only stream.
+        """Return the tunnel, presented as the only stream of the table.
 
         Raises:
             ConfigurationError: the table has no such tunnel.
@@ -165,7 +166,7 @@ class TunnelChannels:
         return [StreamSummary(tunnel.tunnel_id, tunnel.table_name, tunnel.create_time_micros)]
 
     def describe_stream(self, stream_id: str) -> StreamDescription:
-        """Return the tunnel with its channels that can be read.
+        """Return the tunnel's description, presented as a stream with the readable channels as shards.
 
         Raises:
             StreamClientException: the tunnel has expired.
@@ -191,7 +192,9 @@ class TunnelChannels:
         )
 
     def get_shard_iterator(self, stream_id: str, shard_id: str, timestamp_micros: int | None = None) -> str:
-        """Return the token that the tunnel has for a channel. The tunnel decides the start, so the time is ignored.
+        """Return the token of the channel's checkpoint in the tunnel.
+
+        ``timestamp_micros`` is ignored, because the tunnel decides where a channel begins.
 
         Raises:
             StreamClientException: the tunnel has expired.
@@ -203,16 +206,17 @@ class TunnelChannels:
         return stored.token
 
     def checkpoint(self, channel_id: str, token: str) -> None:
-        """Store the position of a channel in the tunnel.
+        """Store ``token`` as the channel's checkpoint in the tunnel.
 
         Raises:
-            StreamClientException: another consumer stores positions too, or the tunnel has expired.
-            DependencyException: the service does not answer, or refuses.
+            StreamClientException: another consumer of the tunnel has stored a checkpoint, or the tunnel has expired.
+            DependencyException: the service refuses the checkpoint, or does not answer.
         """
         service = self.service
         if channel_id not in self._numbers and self.get_shard_iterator("", channel_id) == token:
             return
-        number = self._numbers.pop(channel_id) + 1  # forgotten, because the call may end without a known outcome
+        # Forget the old number, because the call below may get no response.
+        number = self._numbers.pop(channel_id) + 1
         try:
             with _loss_is_told(service.tunnel_id):
                 service.client.checkpoint(service.tunnel_id, CLIENT_ID, channel_id, token, number)
@@ -226,30 +230,30 @@ class TunnelChannels:
 
 @define(eq=False)
 class TunnelPlanner(StreamPlanner):
-    """Offsets for a streaming query over a tunnel. A batch has whole pages: no limit makes one smaller."""
+    """Plans the offsets of one streaming query over a tunnel. A batch has whole pages, so it may exceed its limits."""
 
     order: ChannelOrder = field(kw_only=True, factory=ChannelOrder)
-    """The check that pages are in order. An offset gives the record after which a channel continues."""
+    """The check that the records of each channel are in order. It remembers the last record of the previous page."""
     _channels: TunnelChannels = field(init=False)
     _told: dict[str, str] = field(init=False, factory=dict)
-    """The tokens that the tunnel has stored, by channel."""
+    """The last token that this planner has stored in the tunnel for each channel."""
     _until_micros: int | None = field(init=False, default=None)
-    """The stamp up to which records are wanted, for a query that ends at the present."""
+    """The timestamp, in microseconds, up to which the query reads; ``None`` for a query without an end."""
     _done: frozenset[str] = field(init=False, default=frozenset())
-    """The channels that were read up to that stamp."""
+    """The channels that were read up to ``_until_micros``."""
     _opening_since: float = field(init=False)
-    """The time since which channels may open, because a channel before them has ended or the tunnel is new."""
+    """The time of the last event after which the service may open channels: the query's start, or a channel's end."""
     _moved_at: float = field(init=False)
     _log_watch: LogWatch = field(init=False)
     _watched: set[str] = field(init=False, factory=set)
-    """The channels of changes that were read, or begun, since the planner was made."""
+    """The channels of which this planner has begun to read changes."""
     _looked_at: float = field(init=False, default=float("-inf"))
-    """The time at which the retention was last asked for."""
+    """The time, by the monotonic clock, when the planner last read the retention of the tunnel's log."""
     _suspected_losses: int = field(init=False, default=0)
 
     @classmethod
     def of(cls, options: SourceOptions, service: TunnelService, **clocks: Any) -> TunnelPlanner:
-        """Make the planner of a query, without connecting."""
+        """Return the planner of a query with ``options``, without a call of the service."""
         order = ChannelOrder()
         summary = partial(service.summary, order=order)
         return cls(options, TunnelChannels(service), summary, page_records=ALL_OF_A_PAGE, order=order, **clocks)
@@ -258,13 +262,16 @@ class TunnelPlanner(StreamPlanner):
         assert isinstance(self.streams, TunnelChannels)
         self._channels = self.streams
         self._opening_since = self._moved_at = self.monotonic()
-        # The clock of this machine stands for the service's: what differs is little beside a retention of hours.
+        # The local clock may replace the service's clock. Their difference is small compared to a retention of hours.
         self._log_watch = LogWatch(self.now_micros, self._suspected)
 
-    # --- what Spark asks ----------------------------------------------------------------------------------------------
+    # --- methods that Spark's reader calls ----------------------------------------------------------------------------
 
     def latest(self, start: StreamOffset, most: int | None, per_shard: int | None) -> StreamOffset:
-        """Return the end of the batch, as for a stream. First tell the tunnel that Spark has passed ``start``."""
+        """Return the end of the batch that begins at ``start``, with the parameters of ``StreamPlanner.latest``.
+
+        First, store the position ``start`` in the tunnel.
+        """
         self.committed(start)
         if self._wants_chain:
             self._wants_chain, self._until_micros = False, self.now_micros() + MOST_SKEW_MICROS
@@ -281,14 +288,14 @@ class TunnelPlanner(StreamPlanner):
         return end
 
     def _has_ended(self, shard: str, read_at: float) -> bool:
-        return True  # the token names the end, so a page that was cut cannot pretend it
+        return True  # a token says that its channel has ended; a page that was cut never does
 
     def committed(self, end: StreamOffset) -> None:
-        """Store the position of each channel in the tunnel.
+        """Store the positions of ``end`` as the channels' checkpoints in the tunnel.
 
         Raises:
-            ConfigurationError: the offset is of another tunnel, or of a stream; no position was stored.
-            StreamClientException: another consumer stores positions too.
+            ConfigurationError: ``end`` belongs to another tunnel, or to a stream. Nothing was stored.
+            StreamClientException: another consumer of the tunnel has stored a checkpoint.
         """
         if end.is_beginning:
             return
@@ -302,18 +309,18 @@ class TunnelPlanner(StreamPlanner):
             except DependencyException as error:
                 if not error.retriable:
                     raise
-                _log.warning("channel %s: its checkpoint is stored again with the next batch: %s", channel, error)
+                _log.warning("channel %s: its checkpoint is stored only with the next batch: %s", channel, error)
                 continue
             self._told[channel] = token
             if token == FINISHED:
                 self._listed_at, self._opening_since = float("-inf"), self.monotonic()
 
     def lag(self) -> dict[str, Any] | None:
-        """Return the lag as for a stream, with the number of suspected losses since the query was started."""
+        """Return the result of ``StreamPlanner.lag``, and the number of losses suspected since the query began."""
         lag = super().lag()
         return None if lag is None else {**lag, "suspectedLosses": self._suspected_losses}
 
-    # --- records that the service may have skipped --------------------------------------------------------------------
+    # --- the watch for records that the service may have skipped ------------------------------------------------------
 
     def _walk(
         self, end: StreamOffset, readable: list[str], most: int | None, per_shard: int | None, latest: int | None
@@ -322,7 +329,7 @@ class TunnelPlanner(StreamPlanner):
         return super()._walk(end, readable, most, per_shard, latest)
 
     def _watch_new(self, end: StreamOffset, readable: list[str]) -> None:
-        """Watch the channels of changes that are about to be read for the first time, and judge their positions."""
+        """Begin to watch the channels in ``readable`` whose changes this planner reads for the first time."""
         offsets = {channel: end.shards[channel] for channel in readable if channel not in self._watched}
         new = {channel: offset for channel, offset in offsets.items() if offset.at and delivers_changes(offset.at)}
         described = self._channels.described
@@ -333,7 +340,7 @@ class TunnelPlanner(StreamPlanner):
         if self.monotonic() - self._looked_at >= LOOK_SECONDS:
             self._looked_at = self.monotonic()
             facts = facts_of_description(self._channels.service.client, described)
-        # A query may have read further than the tunnel was told.
+        # The query may have read beyond the checkpoints that the tunnel stores.
         consumed = dict(facts.consumed_micros)
         for channel, offset in new.items():
             if offset.last is not None:
@@ -345,7 +352,7 @@ class TunnelPlanner(StreamPlanner):
     def _advanced(self, end: StreamOffset, shard: str, page: PageSummary, begin: str | None) -> StreamOffset:
         before, seen = end.shards[shard], self._seen[shard]
         if page.first is not None:
-            # The channel was read at least up to the latest of these times.
+            # The query has read the channel at least up to the latest of the three times below.
             told = self._log_watch.facts.consumed_micros.get(shard, 0)
             last = 0 if before.last is None else before.last.timestamp_micros
             found_empty = seen.read_up_micros if seen.caught_up_count == before.count else 0
@@ -359,7 +366,7 @@ class TunnelPlanner(StreamPlanner):
         self._suspected_losses += 1
         _log.warning("tunnel %s: %s", self._channels.service.tunnel_id, text)
 
-    # --- inside -------------------------------------------------------------------------------------------------------
+    # --- steps of a batch that differ for tunnels ---------------------------------------------------------------------
 
     def _page(self, end: StreamOffset, shard: str, size: int, taken: int) -> tuple[str | None, PageSummary | None]:
         offset = end.shards[shard]
@@ -396,8 +403,8 @@ class TunnelPlanner(StreamPlanner):
         return super()._checked(start, described)
 
     def _check_tunnel(self, offset: StreamOffset, described: StreamDescription) -> None:
-        # Another tunnel of the table may have channels of the same ids. If this query stored positions there, the
-        # changes before them would never be read.
+        # Another tunnel of the table may have channels with the same ids. If this query stored its positions in the
+        # other tunnel, readers would skip changes of that tunnel.
         if offset.stream_id != described.stream_id:
             raise ConfigurationError(
                 f"the checkpoint is of {offset.stream_id}, and the option tunnelId says {described.stream_id}: name "
@@ -405,20 +412,20 @@ class TunnelPlanner(StreamPlanner):
             )
 
 
-# --- executors --------------------------------------------------------------------------------------------------------
+# --- reads on executors -----------------------------------------------------------------------------------------------
 
 
 @frozen
 class PlannedPages:
-    """Reads the pages that hold the records of a range of a channel and no others."""
+    """Reads the pages of a range of a channel's records. They have exactly the records that the planner counted."""
 
     service: TunnelService
 
     def __call__(self, part: ShardSlice) -> Iterator[TunnelPage]:
-        """Yield the pages of ``part``, in order.
+        """Yield the pages of the range ``part``, in order.
 
         Raises:
-            StreamClientException: records of the range are gone, or are not the planned ones.
+            StreamClientException: records of the range are past retention, or differ from the planned records.
         """
         try:
             yield from self._changes(part) if decode_token(part.at).is_stream else self._rows(part)
@@ -427,7 +434,7 @@ class PlannedPages:
             raise StreamClientException(tunnel_loss(loss)) from error
 
     def _changes(self, part: ShardSlice) -> Iterator[TunnelPage]:
-        """Yield as many records as were planned. The last page may have grown since."""
+        """Yield pages with the planned number of changes. Cut the last page, which may have grown since the plan."""
         token, count = part.at, 0
         last: SequenceInfo | None = None
         while count < part.count and token != FINISHED:
@@ -440,7 +447,7 @@ class PlannedPages:
             raise not_as_planned(part, count, last)
 
     def _read(self, channel_id: str, token: str) -> TunnelPage:
-        """Read the next page with records. The planned records exist: only a replica that lags lacks them."""
+        """Read the next page that has records. Repeat the read after an empty page, which a lagging replica sends."""
         at = token
 
         def attempt() -> TunnelPage:
@@ -456,7 +463,7 @@ class PlannedPages:
         return Repeater(ReadRetry()).call("readrecords", attempt)
 
     def _rows(self, part: ShardSlice) -> Iterator[TunnelPage]:
-        """Yield full data up to the key at which the range ended when it was planned."""
+        """Yield pages of full data up to the key at which the planned range ends, without the row of that key."""
         end = None if part.until is None else key_of_token(part.until)
         token = part.at
         while token != FINISHED:
@@ -477,5 +484,5 @@ def _first_of(page: TunnelPage, count: int) -> TunnelPage:
 
 
 def _key_of(record: StreamRecord) -> tuple[Any, ...]:
-    """Return the key in the service's order: the keys of one table have values of the same types."""
+    """Return the record's key as a tuple. Python sorts such tuples in the service's order of keys."""
     return tuple(value for _, value in record.primary_key)

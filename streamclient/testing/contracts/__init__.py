@@ -1,1 +1,1 @@
-"""The obligations of an implementation of a protocol, as checks that any test framework can run."""
+"""Contracts: checks of what a protocol requires of its implementations, which any test framework can run."""

@@ -1,4 +1,4 @@
-"""The common part of the contracts: expectations that name their rule, scenarios by name, calls at the same time."""
+"""Helpers that all contracts share: expectations that name their rule, scenarios by name, concurrent calls."""
 
 from __future__ import annotations
 
@@ -13,34 +13,38 @@ Answer = TypeVar("Answer")
 ScenarioT = TypeVar("ScenarioT", bound=Callable[..., None])
 
 RACE_SECONDS = 300.0
-"""The time limit for the threads of a scenario, in seconds. It is far above the time that any healthy store needs."""
+"""The time limit for the threads of a scenario, in seconds. Any healthy store needs much less time."""
 
 
 def expect(rule: str, actual: object, expected: object) -> None:
-    """Raise ``AssertionError`` with the rule's name unless ``actual`` equals ``expected``."""
+    """Raise ``AssertionError`` with the text ``rule`` unless ``actual`` equals ``expected``."""
     if actual != expected:
         raise AssertionError(f"{rule}: expected {expected}, got {actual}")
 
 
 def refused(rule: str, kind: type[Exception], attempt: Callable[[], object]) -> Exception:
-    """Return the error of type ``kind`` that ``attempt`` raises; raise ``AssertionError`` if it raises none."""
+    """Call ``attempt``, and return the error of type ``kind`` that it raises.
+
+    Raises:
+        AssertionError: ``attempt`` raised an error of another type, or returned.
+    """
     try:
         attempt()
     except kind as error:
         return error
     except Exception as error:
         raise AssertionError(f"{rule}: expected {kind.__name__}, got {error!r}") from error
-    raise AssertionError(f"{rule}: expected {kind.__name__}, but it was accepted")
+    raise AssertionError(f"{rule}: expected {kind.__name__}, but the call was accepted")
 
 
 def named(*scenarios: ScenarioT) -> Mapping[str, ScenarioT]:
-    """Return the scenarios by their names, which state the rules."""
+    """Return the scenarios by their function names. Each name states the rule that its scenario checks."""
     return {scenario.__name__.strip("_"): scenario for scenario in scenarios}
 
 
 @contextmanager
 def scenario_named(name: str) -> Iterator[None]:
-    """Begin the text of each broken rule with the name of the scenario."""
+    """Put the scenario's ``name`` before the text of an ``AssertionError`` that the body raises."""
     try:
         yield
     except AssertionError as error:
@@ -48,13 +52,13 @@ def scenario_named(name: str) -> Iterator[None]:
 
 
 def side_by_side(arguments: Sequence[Argument], act: Callable[[Argument], Answer]) -> list[Answer]:
-    """Call ``act`` with each argument, on a thread for each; return the answers in order."""
+    """Call ``act`` with each argument in a thread of its own; return the results in the order of ``arguments``."""
     with ThreadPoolExecutor(len(arguments)) as pool:
         return [future.result(RACE_SECONDS) for future in [pool.submit(act, argument) for argument in arguments]]
 
 
 def at_once(arguments: Sequence[Argument], act: Callable[[Argument], Answer]) -> list[Answer]:
-    """Call ``act`` as ``side_by_side`` does, on threads that start together."""
+    """Call ``act`` with each argument in a thread of its own, and start the calls at the same time."""
     barrier = Barrier(len(arguments))
 
     def run(argument: Argument) -> Answer:

@@ -1,7 +1,7 @@
 """The contract of ``Destination``: run ``check_destination`` on a destination of your own.
 
-Exactly-once depends on every rule below: a destination that breaks one of them loses or repeats rows after a crash, a
-freeze or a lost answer.
+Each scenario checks one rule, and exactly-once delivery depends on every rule. A destination that breaks a rule loses
+or repeats rows after a crash, a freeze or a lost answer.
 """
 
 from __future__ import annotations
@@ -33,31 +33,31 @@ if TYPE_CHECKING:
     from pyarrow import Table
 
 MakeDestination = Callable[[str, str], Destination]
-"""A function that opens a handle for a table and an application. The same name always means the same table, which is
-empty when it is first named. Names consist of letters and digits. The suite closes the handles."""
+"""A function that opens a handle for a table name and an application name. The first handle of a name opens an empty
+table, and later handles open the same table. Names consist of letters and digits. The checks close the handles."""
 
 Open = Callable[..., Destination]
 Scenario = Callable[[Open], None]
 
 ROUNDS = 10
-"""The number of commits that each of two racing writers tries. Most of them collide."""
+"""The number of commits that each of two writers tries at the same time."""
 
 MANY_COLUMNS = 1_000
 MANY_SHARDS = 20
 
 
 def check_destination(make_destination: MakeDestination) -> None:
-    """Run every scenario, each on a table of its own.
+    """Run every scenario of ``Destination``, each on a table of its own.
 
     Raises:
-        AssertionError: a rule is broken; the message names scenario, expectation and answer.
+        AssertionError: a rule is broken; the message names the scenario, the expected result and the actual one.
     """
     for name in DESTINATION_SCENARIOS:
         check_destination_scenario(name, make_destination)
 
 
 def check_destination_scenario(name: str, make_destination: MakeDestination) -> None:
-    """Run one of ``DESTINATION_SCENARIOS``, for test frameworks that report each on its own."""
+    """Run the scenario ``name`` of ``DESTINATION_SCENARIOS``, on a table of its own."""
     place = f"p{uuid.uuid4().hex}"
     handles: list[Destination] = []
 
@@ -76,7 +76,7 @@ def check_destination_scenario(name: str, make_destination: MakeDestination) -> 
 
 
 def change(number: int, **columns: ColumnValue) -> StreamRecord:
-    """Return the change of row ``number`` that puts these columns; ``number`` is also its position in the shard."""
+    """Return a put of the row with the id ``number``. Changes with greater numbers are later in the shard."""
     cells = tuple(RecordColumn(name, ColumnOperation.PUT, value, 1_000 + number) for name, value in columns.items())
     return StreamRecord(RecordType.PUT, (("id", number),), cells, SequenceInfo(1, 1_000_000 + number, 0))
 
@@ -84,7 +84,10 @@ def change(number: int, **columns: ColumnValue) -> StreamRecord:
 def batch(
     last: Commit | None, records: Sequence[StreamRecord], *, shard: str = "shard-1", epoch: int = 1, **changes: Any
 ) -> Commit:
-    """Return the commit of ``records`` that follows ``last``, from position to position."""
+    """Return the commit of ``records`` that follows ``last``, or the shard's first commit if ``last`` is ``None``.
+
+    ``changes`` replace fields of the commit.
+    """
     start = CheckpointPosition.TRIM_HORIZON if last is None else last.end
     values: dict[str, Any] = {
         "application": "default",
@@ -99,19 +102,19 @@ def batch(
 
 
 def rows_for(destination: Destination, records: Sequence[StreamRecord], commit: Commit) -> Table:
-    """Return the rows of ``records``, made to fit the destination as it is."""
+    """Return ``records`` as the rows of ``commit``, with column types that fit the columns of ``destination``."""
     return change_rows(records, shard=commit.shard, number=commit.number, columns=destination.columns())
 
 
 def store(destination: Destination, last: Commit | None, records: Sequence[StreamRecord], **changes: Any) -> Commit:
-    """Commit ``records`` as the successor of ``last``; return the commit."""
+    """Store ``records`` in the commit that follows ``last``; return this commit."""
     commit = batch(last, records, **changes)
     destination.commit(rows_for(destination, records, commit), [commit])
     return commit
 
 
 def stored_numbers(destination: Destination) -> list[int]:
-    """Return the sorted keys of all stored rows. The key of a repeated row is repeated."""
+    """Return the ids of all stored rows in ascending order, with an id twice if its row was stored twice."""
     return sorted(record.key["id"] for table in destination.rows() for record in records_of(table))  # type: ignore[misc]
 
 
@@ -134,7 +137,7 @@ def _a_commit_is_found_by_every_later_handle(open_handle: Open) -> None:
 
 
 def _a_repeat_changes_nothing(open_handle: Open) -> None:
-    """Repeat a commit after a lost answer, first by the same writer, then by another writer of the same owner."""
+    """Repeat a commit, as after a lost answer, by the same handle and by other handles of the same epoch."""
     first, second = open_handle(), open_handle()
     records = [change(1), change(2)]
     commit = batch(None, records)
@@ -145,7 +148,7 @@ def _a_repeat_changes_nothing(open_handle: Open) -> None:
 
 
 def _a_successor_finishes_the_same_batch_once(open_handle: Open) -> None:
-    """Let the owner die between the commit and its checkpoint; the successor repeats the batch, with its own epoch."""
+    """Let a successor repeat a stored batch with its own epoch, as after the owner died before its checkpoint."""
     records = [change(1), change(2)]
     stored = store(open_handle(), None, records, epoch=3)
     successor = open_handle()
@@ -158,7 +161,7 @@ def _a_successor_finishes_the_same_batch_once(open_handle: Open) -> None:
 
 
 def _an_older_owner_is_refused(open_handle: Open) -> None:
-    """Send with a handle from before the successor's commit, and with a new one."""
+    """Refuse the older owner's commit by a handle opened before, and by one opened after the successor's commit."""
     frozen = open_handle()
     one = store(frozen, None, [change(1)], epoch=1)
     late = batch(one, [change(2)], epoch=1)
@@ -173,7 +176,7 @@ def _an_older_owner_is_refused(open_handle: Open) -> None:
 
 
 def _an_owner_that_wakes_after_its_successor_is_refused(open_handle: Open) -> None:
-    """Refuse even a batch that is stored. The successor had found it prepared, stored it, and gone on."""
+    """Refuse the older owner's batch, after the successor stored the same batch and the next one."""
     frozen = open_handle()
     prepared = batch(None, [change(1)], epoch=1)
     rows = rows_for(frozen, [change(1)], prepared)
@@ -185,7 +188,7 @@ def _an_owner_that_wakes_after_its_successor_is_refused(open_handle: Open) -> No
 
 
 def _only_what_follows_is_taken(open_handle: Open) -> None:
-    """Refuse a commit whose position another writer of the same epoch has used already, and a commit after a hole."""
+    """Refuse commits that do not start at the end of the shard's last commit, even under the same epoch."""
     destination = open_handle()
     one = store(destination, None, [change(1)])
     two = store(destination, one, [change(2)])
@@ -235,7 +238,7 @@ def _a_position_moves_without_rows(open_handle: Open) -> None:
 
 
 def _of_two_writers_one_wins_each_time(open_handle: Open) -> None:
-    """Let two owners commit at the same time, each with a handle of its own and the belief that it has the shard."""
+    """Let two writers of different epochs commit to one shard at the same time, each with its own handle."""
     start = Barrier(2)
     acknowledged: dict[int, list[int]] = {1: [], 2: []}
 
@@ -243,8 +246,8 @@ def _of_two_writers_one_wins_each_time(open_handle: Open) -> None:
         destination = open_handle()
         start.wait(RACE_SECONDS)
         for number in count():
-            # The later owner goes on until it has stored something; the earlier one has then ended, and does not
-            # interfere.
+            # The owner of epoch 2 tries until it has stored a commit. The owner of epoch 1 stops after ``ROUNDS``
+            # attempts, so that it does not interfere for ever.
             if number >= ROUNDS and (epoch == 1 or acknowledged[2]):
                 return
             record = change(1_000 * epoch + number)
@@ -290,7 +293,7 @@ def _a_value_of_another_type_is_kept_beside_its_column(open_handle: Open) -> Non
 
 
 def _a_column_of_another_type_is_refused(open_handle: Open) -> None:
-    """Refuse rows made before another writer added the column: if 2.5 were silently cast, it would become 2."""
+    """Refuse the double 2.5 for a column that another writer has just added for integers, instead of storing 2."""
     late, quick = open_handle(), open_handle()
     one = store(late, None, [change(1)])
     commit = batch(one, [change(2, v=2.5)])
@@ -305,7 +308,7 @@ def _a_column_of_another_type_is_refused(open_handle: Open) -> None:
 
 
 def _columns_come_and_stay(open_handle: Open) -> None:
-    """Add columns whose names differ only in case or look like our own columns, and store batches without them."""
+    """Add columns whose names differ only in case or look like internal names, and store rows without them."""
     destination, last, records = open_handle(), None, []
     for number, name in enumerate(["a", "A", "_operation", "a b", "公司", "x.y", 'q"`', "_Day", "a"]):
         records.append(change(number, **{name: number}))
@@ -406,4 +409,4 @@ DESTINATION_SCENARIOS: dict[str, Scenario] = {
         _wrong_calls_have_no_effect,
     )
 }
-"""Scenarios by name, for frameworks that report each on its own."""
+"""The scenarios by name, for test frameworks that report each scenario on its own."""

@@ -1,6 +1,7 @@
 """The contract of ``ILeaseManager``: run ``check_lease_manager`` on a lease manager of your own.
 
-Workers rely on every rule below; a store that breaks one of them lets two workers read one shard, or loses progress.
+Each scenario checks one rule, and workers rely on every rule. A store that breaks a rule lets two workers read one
+shard, or loses checkpoints.
 """
 
 from __future__ import annotations
@@ -22,32 +23,31 @@ with other streams."""
 Scenario = Callable[[ILeaseManager, str], None]
 
 CONTENDERS = 8
-"""The number of threads that want the same row at the same time. They are enough to collide, and few enough for any
-connection pool."""
+"""The number of threads that write the same row at the same time. The writes of this many threads collide, and any
+connection pool has a connection for each."""
 
 DRAWERS = 3
-"""The number of threads that draw an epoch of one shard at the same time. It is one more than the number of workers
-that may acquire the shard at once."""
+"""The number of threads that draw an epoch of one shard at the same time. In a fleet at most two workers do so."""
 
 ROUNDS = 12
-"""The number of tries of each thread in the mixed scenario; with eight threads, most of the tries collide."""
+"""The number of writes that each thread tries in the scenario ``the_counter_counts_accepted_writes``."""
 
 MANY_LEASES = 123
-"""A number of leases larger than one page of a small store, as in the Java client's own test."""
+"""The number of leases in scenarios with many leases, which a small store lists in several pages."""
 
 
 def check_lease_manager(make_manager: MakeLeaseManager) -> None:
-    """Run every scenario, each with a fresh manager and stream id.
+    """Run every scenario of ``ILeaseManager``, each with a new manager and a new stream id.
 
     Raises:
-        AssertionError: a rule is broken; the message names scenario, expectation and answer.
+        AssertionError: a rule is broken; the message names the scenario, the expected result and the actual one.
     """
     for name in LEASE_MANAGER_SCENARIOS:
         check_lease_manager_scenario(name, make_manager)
 
 
 def check_lease_manager_scenario(name: str, make_manager: MakeLeaseManager) -> None:
-    """Run one of ``LEASE_MANAGER_SCENARIOS``, for test frameworks that report each on its own."""
+    """Run the scenario ``name`` of ``LEASE_MANAGER_SCENARIOS``, with a new manager and a new stream id."""
     stream_id = f"stream-{uuid.uuid4().hex}"
     manager = make_manager(stream_id)
     manager.create_lease_table_if_not_exists()
@@ -57,7 +57,7 @@ def check_lease_manager_scenario(name: str, make_manager: MakeLeaseManager) -> N
 
 
 def _new(manager: ILeaseManager, stream_id: str, **fields: Any) -> Lease:
-    """Store a lease of worker a and return it."""
+    """Store a lease of worker ``a``, changed by ``fields``, and return this lease."""
     lease = evolve(Lease("shard-1", stream_id, owner="a", counter=7, parent_shard_ids=frozenset({"p"})), **fields)
     expect(f"create of {lease}", manager.create_lease(lease), True)
     return lease
@@ -175,7 +175,7 @@ def _a_checkpoint_counts_as_a_heartbeat(manager: ILeaseManager, stream_id: str) 
 
 
 def _a_pending_checkpoint_stands_beside_the_stored_one(manager: ILeaseManager, stream_id: str) -> None:
-    """Check the pending checkpoint, unless the manager refuses it because it stores no pending checkpoints."""
+    """Check that a pending checkpoint leaves the stored checkpoint alone, if the manager stores pending ones."""
     if type(manager).prepare_lease is ILeaseManager.prepare_lease:
         return
     pending = PendingCheckpoint("next", b"\x00transaction 7", records=12, epoch=3)
@@ -209,7 +209,7 @@ def _epochs_grow_with_each_acquisition(manager: ILeaseManager, stream_id: str) -
     expect("order of the epochs", epochs, sorted(set(epochs)))
     expect("the first epoch is above 0", epochs[0] > 0, True)
     if type(manager).draw_epoch is ILeaseManager.draw_epoch:
-        return  # the row's counter, as the interface says
+        return  # the default of ILeaseManager returns the row's counter, with which the next checks fail
     expect("delete", manager.delete_lease(lease), True)
     _new(manager, stream_id, owner="", counter=0)
     expect("an epoch of a row put anew is above all", manager.draw_epoch("shard-1") > epochs[-1], True)
@@ -274,9 +274,9 @@ def _of_rival_writes_exactly_one_wins(manager: ILeaseManager, stream_id: str) ->
 
 
 def _the_counter_counts_accepted_writes(manager: ILeaseManager, stream_id: str) -> None:
-    """Let threads checkpoint, renew and take one lease, each with its own last look.
+    """Let threads checkpoint, renew and take one lease at the same time.
 
-    No write may be lost or counted twice.
+    The counter must count each accepted write once, and no refused write.
     """
     _new(manager, stream_id, counter=0)
 
@@ -321,4 +321,4 @@ LEASE_MANAGER_SCENARIOS: Mapping[str, Scenario] = named(
     _of_rival_writes_exactly_one_wins,
     _the_counter_counts_accepted_writes,
 )
-"""Every rule by its name, which states the rule."""
+"""The scenarios by name. Each name states the rule that its scenario checks."""

@@ -1,4 +1,4 @@
-"""The contract of ``MergingDestination``: run ``check_merging_destination`` in addition to ``check_destination``."""
+"""The contract of ``MergingDestination``: run ``check_merging_destination`` after ``check_destination``."""
 
 from __future__ import annotations
 
@@ -19,17 +19,19 @@ if TYPE_CHECKING:
 
 
 def check_merging_destination(make_destination: Callable[[str, str], MergingDestination]) -> None:
-    """Run every scenario of ``MergingDestination``. ``check_destination`` runs the scenarios of ``Destination``.
+    """Run every scenario of ``MergingDestination``, each on a table of its own.
+
+    ``make_destination`` opens a handle for a table name and an application name, as for ``check_destination``.
 
     Raises:
-        AssertionError: a rule is broken; the message names scenario, expectation and answer.
+        AssertionError: a rule is broken; the message names the scenario, the expected result and the actual one.
     """
     for name in MERGING_SCENARIOS:
         check_merging_scenario(name, make_destination)
 
 
 def check_merging_scenario(name: str, make_destination: Callable[[str, str], MergingDestination]) -> None:
-    """Run one of ``MERGING_SCENARIOS``."""
+    """Run the scenario ``name`` of ``MERGING_SCENARIOS``, on a table of its own."""
     place = f"m{uuid.uuid4().hex}"
     handles: list[MergingDestination] = []
 
@@ -49,11 +51,11 @@ def check_merging_scenario(name: str, make_destination: Callable[[str, str], Mer
 _OpenMerging = Callable[[], MergingDestination]
 
 _NEW = 1_000
-"""An id that no row has at first."""
+"""The id of a row that is not in the table when a scenario begins."""
 
 
 def _keyed(*rows: tuple[Any, ...], column: str = "text") -> Table:
-    """Return rows with the columns id, part and text."""
+    """Return ``rows`` as a table of three columns: the key columns ``id`` and ``part``, and ``column``."""
     pa = pyarrow()
     ids, parts, texts = zip(*rows, strict=True) if rows else ((), (), ())
     return pa.table(
@@ -64,7 +66,7 @@ def _keyed(*rows: tuple[Any, ...], column: str = "text") -> Table:
 def _merge(
     destination: MergingDestination, last: Commit | None, after: Table, *keys: tuple[int, str], **changes: Any
 ) -> Commit:
-    """Merge the rows ``after``, which replace the rows with the same keys; return the commit."""
+    """Replace the rows with the given ``keys`` by the rows ``after``; return the commit."""
     commit = batch(last, [], **changes)
     destination.merge(_keyed(*((*key, None) for key in keys)).select(["id", "part"]), lambda present: after, [commit])
     return commit
@@ -202,4 +204,4 @@ MERGING_SCENARIOS: dict[str, Callable[[_OpenMerging], None]] = {
         _rows_below_a_bound_are_found,
     )
 }
-"""Scenarios by name, for destinations that replace rows."""
+"""The scenarios by name, for test frameworks that report each scenario on its own."""

@@ -1,4 +1,4 @@
-"""The contract of ``IParkingStore``, as a suite for any store."""
+"""The contract of ``IParkingStore``: run ``check_parking_store`` on a parking store of your own."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from streamclient.records import ColumnOperation, RecordColumn, RecordType, Sequ
 from streamclient.worker.parking.parked_frames import record_id
 
 MakeStore = Callable[[], IParkingStore]
-"""A function that opens the same store each time, as a restarted process does. The store is empty at first."""
+"""A function that opens the same store in each call, as a restarted process does. The store is empty at first."""
 
 _KINDS = (
     RecordColumn("number", ColumnOperation.PUT, -(2**63), 1),
@@ -28,7 +28,7 @@ _KINDS = (
 def parked_record(
     key: str, number: int, *, stream: str = "orders_1", shard: str = "shard-1", generation: int = 1
 ) -> ParkedRecord:
-    """Return a record as a worker parks it, with a column of every type; ``number`` is its position in the shard."""
+    """Return a parked record with a column of every type. ``number`` is the record's position in the shard."""
     primary_key = (("id", key), ("part", number % 3), ("tag", bytes([number % 251])))
     original = (RecordColumn("amount", ColumnOperation.PUT, 0.05, 1),)
     record = StreamRecord(RecordType.UPDATE, primary_key, _KINDS, SequenceInfo(1, number, 0), original)
@@ -48,14 +48,18 @@ def parked_record(
 
 
 def check_parking_store(make_store: MakeStore) -> None:
-    """Run every check on one store. Each check leaves it empty. Raise ``AssertionError`` at the first failure."""
+    """Run every check on one store. Each check leaves the store empty.
+
+    Raises:
+        AssertionError: the store broke a rule.
+    """
     for check in CHECKS:
         check(make_store)
         assert list(make_store().parked()) == [], f"{check.__name__} found records that were removed"
 
 
 def check_records_survive_unchanged(make_store: MakeStore) -> None:
-    """Check that another process reads parked records, equal in every field and for every type of value."""
+    """Check that a store opened later returns parked records unchanged, with every field and type of value."""
     records = [parked_record("a", 1), parked_record("b", 2)]
     make_store().park(records)
     assert list(make_store().parked()) == records
@@ -63,7 +67,7 @@ def check_records_survive_unchanged(make_store: MakeStore) -> None:
 
 
 def check_order_is_that_of_the_shards(make_store: MakeStore) -> None:
-    """Check that records are in the order of stream, shard and position in the shard, whatever the order of parking."""
+    """Check that a store lists records by stream, shard and position in the shard, not in the order of parking."""
     records = [
         parked_record(key, number, stream=stream, shard=shard)
         for stream in ("orders_1", "orders_2")
@@ -80,7 +84,7 @@ def check_order_is_that_of_the_shards(make_store: MakeStore) -> None:
 
 
 def check_parking_again_changes_nothing(make_store: MakeStore) -> None:
-    """Check that a crashed worker may park the same records again, perhaps from another place. The first ones stay."""
+    """Check that a store keeps the first record when a worker parks the same record twice, as after a crash."""
     first = parked_record("a", 1)
     store = make_store()
     store.park([first, first])
@@ -91,7 +95,7 @@ def check_parking_again_changes_nothing(make_store: MakeStore) -> None:
 
 
 def check_keys_are_named_by_shard(make_store: MakeStore) -> None:
-    """Check that a stream's keys are listed once for each shard, with the first record there and the generation."""
+    """Check that each parked key of a stream is listed once per shard, with its first record and its generation."""
     later, first = parked_record("a", 6, generation=1), parked_record("a", 3, generation=1)
     records = [
         later,
@@ -112,9 +116,9 @@ def check_keys_are_named_by_shard(make_store: MakeStore) -> None:
 
 
 def check_removing_takes_what_is_named(make_store: MakeStore) -> None:
-    """Check that exactly the named records are removed.
+    """Check that ``remove`` removes exactly the given records, and ignores records that are not parked.
 
-    Removing an absent record does no harm, and a removed record may be parked again.
+    A worker may park a removed record again.
     """
     records = [parked_record("a", number) for number in range(4)]
     store = make_store()
@@ -129,7 +133,7 @@ def check_removing_takes_what_is_named(make_store: MakeStore) -> None:
 
 
 def check_many_and_large_records(make_store: MakeStore) -> None:
-    """Check more records than one request of a service takes, and a record larger than one of the service's cells."""
+    """Check that a store keeps more records than fit in one request, and a record larger than one table cell."""
     many = [parked_record("k", number) for number in range(250)]
     photo = RecordColumn("photo", ColumnOperation.PUT, b"x" * (3 * 1024 * 1024), 1)
     record = evolve(many[-1].record, columns=(photo,), sequence_info=SequenceInfo(1, 250, 0))

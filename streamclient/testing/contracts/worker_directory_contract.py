@@ -1,7 +1,7 @@
-"""The contract of ``WorkerDirectory``: run ``check_worker_directory`` on a store that keeps worker rows with leases.
+"""The contract of ``WorkerDirectory``: run ``check_worker_directory`` on a store of leases that also keeps worker rows.
 
-Workers take the leases of a killed session without waiting, so a store that breaks one of these rules lets two workers
-read one shard.
+Each scenario checks one rule. Workers take the leases of a killed session without waiting, so a store that breaks a
+rule lets two workers read one shard.
 """
 
 from __future__ import annotations
@@ -25,21 +25,23 @@ from streamclient.worker.lease.lease_store import WorkerDirectory, as_worker_dir
 Scenario = Callable[["_Directory"], None]
 
 MANY_WORKERS = 230
-"""A number of worker rows larger than one request may read or write."""
+"""The number of worker rows in the scenario with many workers: more than one request may read or write."""
 
 
 def check_worker_directory(make_manager: MakeLeaseManager) -> None:
-    """Run every scenario, each with a fresh manager and stream id. The manager must keep worker rows.
+    """Run every scenario of ``WorkerDirectory``, each with a new manager and a new stream id.
+
+    The managers must keep worker rows.
 
     Raises:
-        AssertionError: a rule is broken; the message names scenario, expectation and answer.
+        AssertionError: a rule is broken; the message names the scenario, the expected result and the actual one.
     """
     for name in WORKER_DIRECTORY_SCENARIOS:
         check_worker_directory_scenario(name, make_manager)
 
 
 def check_worker_directory_scenario(name: str, make_manager: MakeLeaseManager) -> None:
-    """Run one of ``WORKER_DIRECTORY_SCENARIOS``, for test frameworks that report each on its own."""
+    """Run the scenario ``name`` of ``WORKER_DIRECTORY_SCENARIOS``, with a new manager and a new stream id."""
     stream_id = f"stream-{uuid.uuid4().hex}"
     manager = make_manager(stream_id)
     manager.create_lease_table_if_not_exists()
@@ -74,7 +76,7 @@ class _Directory:
         return answer.outcome
 
     def accept(self, write: WorkerWrite) -> WorkerRow:
-        """Send a write that must be accepted; return the row that it leaves, or a fresh row if it leaves no row."""
+        """Send a write that the store must accept; return the row that it leaves, or a fresh row after a deletion."""
         expect(str(write), self.send(write), WriteOutcome.ACCEPTED)
         return write.result or self.row()
 
@@ -187,7 +189,7 @@ def _nothing_but_a_restoring_beat_or_a_registration_brings_a_row_back(directory:
 
 
 def _workers_and_leases_do_not_mix(directory: _Directory) -> None:
-    """Check that one request with both kinds of rows is answered row by row, and that both kinds are listed apart."""
+    """Check that one request may write leases and workers, and that the store lists each kind separately."""
     lease = Lease("w1", directory.stream_id, owner="w1")
     row, taken = directory.row(), leases.take(lease, "w2")
     beat = membership.beat(evolve(row, beat=9))
@@ -240,4 +242,4 @@ WORKER_DIRECTORY_SCENARIOS: Mapping[str, Scenario] = named(
     _of_rival_writes_exactly_one_wins,
     _no_wake_is_lost_among_many,
 )
-"""Every rule of the contract by name."""
+"""The scenarios by name. Each name states the rule that its scenario checks."""

@@ -1,1 +1,1 @@
-"""Workers and fleets on simulated time."""
+"""Simulations of workers, fleets, tunnel clients and loops on simulated time, and the laws that judge them."""

@@ -1,4 +1,4 @@
-"""Many histories in several processes, and reports for people: violations with their plans, and a summary."""
+"""A campaign: many simulated histories, run in several processes, and a report of their violations and totals."""
 
 from __future__ import annotations
 
@@ -20,34 +20,34 @@ from streamclient.testing.simulation.drawing import Size, draw_plan, size_of
 from streamclient.testing.simulation.runner import HistoryVerdict, run_plan
 
 SEEDS_PER_TASK = 20
-"""The number of seeds that a process gets at once. They take seconds of work, so that the transfer costs nothing and
-progress shows."""
+"""The number of seeds in one task of the process pool. A task takes seconds, so that its transfer to a process costs
+little and progress is visible."""
 
 Judged = tuple[HistoryVerdict, float]
-"""A verdict, and the processor time, in seconds, that its history took."""
+"""The verdict on a history, and the processor time in seconds that the history took."""
 
 
 @define(eq=False)
 class Summary:
-    """Adds up verdicts, in the order of their seeds."""
+    """The totals of a campaign: sums over the verdicts of its histories, in the order of their seeds."""
 
     histories: Counter[str] = field(factory=Counter)
-    """Number of histories, by size of the fleet."""
+    """The number of histories, by size of the fleet."""
     injected: Counter[str] = field(factory=Counter)
     counts: Counter[str] = field(factory=Counter)
     excused: Counter[str] = field(factory=Counter)
-    """The number of times that an excuse prevented a violation. The keys are ``LAW: EXCUSE``."""
+    """The number of violations that each excuse allowed. A key has the form ``LAW: EXCUSE``."""
     simulated_seconds: float = 0.0
     work_seconds: Counter[str] = field(factory=Counter)
-    """Processor time in seconds, by size of the fleet."""
+    """The processor time, in seconds, by size of the fleet."""
     events: int = 0
     slowest_recovery_durations: float = 0.0
     violations: dict[int, str] = field(factory=dict)
-    """Name of the broken law, by seed."""
+    """The name of the broken law, by seed."""
     _digests: list[str] = field(factory=list)
 
     def add(self, verdict: HistoryVerdict, work_seconds: float) -> None:
-        """Add one history."""
+        """Add the verdict on one history, whose run took ``work_seconds`` of processor time."""
         plan, size = verdict.plan, size_of(verdict.plan).value
         self.histories[size] += 1
         self.injected.update(verdict.injected)
@@ -65,16 +65,16 @@ class Summary:
 
     @property
     def digest(self) -> str:
-        """The digest of all histories together."""
+        """A digest of the digests of all histories. Campaigns with equal histories have equal digests."""
         return sha256("".join(self._digests).encode()).hexdigest()[:16]
 
     def per_minute(self, size: str) -> float:
-        """Return the number of histories of a size in one minute of one core."""
+        """Return the number of histories of ``size`` that one core runs in a minute."""
         seconds = self.work_seconds[size]
         return 60.0 * self.histories[size] / seconds if seconds else 0.0
 
     def as_json(self) -> dict[str, Any]:
-        """Return everything, for programs."""
+        """Return the whole summary as JSON values, for programs."""
         return {
             "histories": dict(self.histories),
             "violations": {str(seed): law for seed, law in self.violations.items()},
@@ -89,7 +89,7 @@ class Summary:
         }
 
     def lines(self) -> Iterable[str]:
-        """Yield the summary as text."""
+        """Yield the lines of the summary, for people."""
         total = sum(self.histories.values())
         violations = counted(len(self.violations), "violation")
         yield f"{counted(total, 'history')}, {violations}, digest {self.digest}"
@@ -107,7 +107,7 @@ class Summary:
 
 
 def violation_lines(verdict: HistoryVerdict) -> Iterable[str]:
-    """Yield a violation and the events that led to it."""
+    """Yield lines about the violation of a verdict, if it has one, and about the events that led to the violation."""
     found = verdict.violation
     if found is None:
         return
@@ -121,7 +121,7 @@ def _listed(numbers: Mapping[str, int]) -> str:
 
 
 def run_seeds(seeds: Sequence[int], size: Size | None = None) -> list[Judged]:
-    """Run the histories of ``seeds`` in this process."""
+    """Run the histories of ``seeds`` in this process; return their verdicts. ``size`` replaces the drawn sizes."""
     judged = []
     for seed in seeds:
         began = time.process_time()
@@ -137,9 +137,10 @@ def run_campaign(
     size: Size | None = None,
     progress: Callable[[Summary, HistoryVerdict], None] | None = None,
 ) -> tuple[Summary, list[HistoryVerdict]]:
-    """Run the histories of many seeds; return the summary and the verdicts with a violation, in order.
+    """Run the histories of ``seeds``; return the summary, and the verdicts with a violation in the order of the seeds.
 
-    ``processes=0`` means one per core. ``progress`` is called after each history, in the order of the seeds.
+    ``processes=0`` uses one process per core. ``size`` replaces the drawn sizes. The campaign calls ``progress`` after
+    each history, in the order of the seeds.
     """
     summary, broken = Summary(), []
     for verdict, seconds in _all(seeds, processes or os.cpu_count() or 1, size):
@@ -167,9 +168,9 @@ def _all(seeds: range, processes: int, size: Size | None) -> Iterator[Judged]:
 
 @contextmanager
 def pool_of(processes: int) -> Iterator[ProcessPoolExecutor]:
-    """Start processes that end with the block, and at once if an exception, Ctrl-C or SIGTERM ends the block.
+    """Lend a pool of processes for a ``with`` block. An exception, Ctrl-C or SIGTERM ends the processes immediately.
 
-    The executor by itself waits for running tasks, which may be a minute of histories.
+    A bare ``ProcessPoolExecutor`` would first wait for running tasks, which may take a minute.
     """
     before = {child.pid for child in active_children()}
     with ProcessPoolExecutor(processes, mp_context=get_context("spawn"), initializer=leave_ending_signals) as pool:
@@ -178,5 +179,5 @@ def pool_of(processes: int) -> Iterator[ProcessPoolExecutor]:
         except BaseException:
             for child in active_children():
                 if child.pid not in before:
-                    child.kill()  # it takes no other signal, and has nothing to clean up
+                    child.kill()  # a process of the pool ignores other signals, and has no cleanup
             raise

@@ -1,7 +1,7 @@
-"""The drawing of a plan from a seed.
+"""The random drawing of a history's plan from its seed.
 
-Each history gets its own mixture: some kinds of faults are frequent, some are rare, most are absent. Mixtures find more
-than everything at once, because one fault can hide the effect of another.
+Each history gets its own mixture of faults: some kinds are frequent, some are rare, most are absent. Such mixtures find
+more errors than all faults together would, because one fault can hide the effect of another.
 """
 
 from __future__ import annotations
@@ -16,31 +16,32 @@ from streamclient.testing.simulation.plan import Action, HistoryPlan, LoopPlan, 
 from streamclient.testing.simulation.simulated_faults import Do
 
 HISTORY_DURATIONS = 20
-"""The number of lease durations for which the storm of a history lasts. Recovery and rest afterwards take half a dozen
-more, or many."""
+"""The duration of a small history's storm, which is the phase with faults, in lease durations. The recovery and the
+rest take at least six more lease durations."""
 
 
 class Size(Enum):
-    """The subject of a history: a fleet of some size, or clients of a tunnel."""
+    """The kind of a history: a fleet of some size, clients of a tunnel, or workers with loops."""
 
     SMALL = "small"
-    """1 to 5 workers, 1 to 12 shards; low numbers are more likely."""
+    """A fleet of 1 to 5 workers and 1 to 12 shards. Low numbers of shards are more likely."""
     MEDIUM = "medium"
-    """4 to 8 workers, 12 to 32 shards."""
+    """A fleet of 4 to 8 workers and 13 to 32 shards."""
     FULL = "full size"
-    """20 workers, 200 shards, for a shorter time."""
+    """A fleet of 20 workers and 200 shards, with a shorter time of faults."""
     TUNNEL = "of tunnels"
-    """1 to 4 clients of one tunnel; only on request."""
+    """1 to 4 clients of one tunnel. Only the caller can choose this kind."""
     LOOP = "of loops"
-    """1 to 3 workers whose user code is a loop; only on request."""
+    """1 to 3 workers whose user code is a loop. Only the caller can choose this kind."""
 
 
 SHARES = ((Size.SMALL, 0.95), (Size.MEDIUM, 0.995), (Size.FULL, 1.0))
-"""The upper ends of ranges between 0 and 1. A number is drawn, and the range that it is in selects the size."""
+"""The sizes that are drawn by chance, each with the upper end of its range between 0 and 1. A random number selects the
+size whose range holds the number."""
 
 FULL_STORM_DURATIONS = 3
-"""The number of lease durations for which the storm of a history of full size lasts. Twenty workers meet as many faults
-in them as two workers do in thirty."""
+"""The duration of a full-size history's storm, in lease durations. In this time twenty workers meet as many faults as
+two workers meet in thirty lease durations."""
 
 FAMILIES: dict[str, tuple[Do, ...]] = {
     "crashes": (Do.CRASH, Do.CRASH, Do.START),
@@ -60,13 +61,14 @@ FAMILIES: dict[str, tuple[Do, ...]] = {
     "operators": (Do.PAUSE, Do.REWIND, Do.RELEASE, Do.MOVE),
     "programs": (Do.HOLD, Do.HOLD, Do.HOLD_ALL),
 }
-"""The families of faults: kinds of faults that occur together, by the name of the family."""
+"""The kinds of faults, by the name of their family. For each history some families are drawn, and all kinds in a drawn
+family may occur. A kind that is listed twice occurs twice as often."""
 
 TUNNEL_FAMILIES = {
     **{name: FAMILIES[name] for name in ("crashes", "stops", "freezes", "cuts", "load", "splits")},
     "sessions": (Do.END_SESSION,),
 }
-"""The families of faults for clients of tunnels."""
+"""The kinds of faults for clients of tunnels, by the name of their family."""
 
 TUNNEL_ACTION_SECONDS = 5.0
 
@@ -77,7 +79,7 @@ LOOP_FAMILIES: dict[str, tuple[Do, ...]] = {
     "cuts": (Do.CUT,),
     "splits": (Do.SPLIT, Do.SPLIT, Do.MERGE),
 }
-"""The families of faults for loops."""
+"""The kinds of faults for workers whose user code is a loop, by the name of their family."""
 
 MOST_MISHAPS = {
     "raises": 0.05,
@@ -89,10 +91,11 @@ MOST_MISHAPS = {
     "time_outs": 0.5,
     "drops": 1.0,
 }
-"""The greatest share of each mishap of a loop."""
+"""The upper bound of the share that is drawn for each mishap of a loop, by the field of ``Mishaps``."""
 
 MOST_AWAITS = 60
-"""The largest number of the wait at which a program is cancelled. Seed by seed, each number has its turn."""
+"""The program of a loop may be cancelled at one of its first waits, up to this number. Successive seeds cancel at
+successive waits."""
 
 FAMILY_SHARES = {
     "twins": 0.15,
@@ -104,29 +107,30 @@ FAMILY_SHARES = {
     "operators": 0.3,
     "programs": 0.2,
 }
-"""The share of histories in which a family of faults occurs. For a family that is not named here it is one half."""
+"""The share of histories in which a family of faults occurs. A family without an entry occurs in half of them."""
 
 DESTRUCTIVE = ("java", "vandals")
-"""The families of faults that delete or replace rows. They are left out in two cases. If shards start at the latest
-record, a shard whose row was deleted before any living worker saw the row would start there again, and that would be
-right. With two-phase checkpoints, a row that is created again has lost the prepared checkpoint."""
+"""The families of faults that delete or replace lease rows. Two kinds of histories have no such faults. If shards start
+at the latest record, a row that is deleted and created anew may rightly skip records. With two-phase checkpoints, a row
+that is created anew has lost the prepared checkpoint."""
 
 SIGNAL_INTERVALS_MILLIS = (400,) + 3 * (1_000,) + 8 * (3_000,) + 24 * (6_000,)
-"""The intervals at which workers look at other workers. Looks every 400 ms, the default, are most of a small fleet's
-work. Few histories can afford them, and none needs them: the consequences of a look are the same."""
+"""The intervals at which workers read wake-up signals of other workers, in milliseconds. At the default of 400 ms these
+reads are most of a small fleet's work, so few histories use the default."""
 
 READ_CEILINGS = (0, 0, 0, 1, 2, 4)
-"""The ceilings of a worker's reads without records; 0 for the default, which no simulated fleet reaches."""
+"""The limits that are drawn for a worker's reads without records, in reads per second. 0 stands for the default limit,
+which no simulated fleet reaches."""
 
 MOST_SHARDS = 12
-"""The largest number of shards of a small fleet at the beginning."""
+"""The largest initial number of shards of a small fleet."""
 
 SECONDS_PER_ACTION = 12.0
-"""The usual time between two events from outside."""
+"""The usual time between two actions of a plan, for example two faults, in seconds."""
 
 
 def draw_plan(seed: int, size: Size | None = None) -> HistoryPlan:
-    """Return the plan of a seed, which is the same on every machine."""
+    """Return the plan of ``seed``, which is the same on every machine. ``size`` replaces the drawn size."""
     dice = Dice.of(seed, "plan")
     number = dice.random()
     size = size or next(size for size, end in SHARES if number < end)
@@ -134,7 +138,7 @@ def draw_plan(seed: int, size: Size | None = None) -> HistoryPlan:
 
 
 def size_of(plan: HistoryPlan) -> Size:
-    """Return the size of a plan."""
+    """Return the ``Size`` of the history that ``plan`` describes."""
     if isinstance(plan, TunnelPlan | LoopPlan):
         return Size.TUNNEL if isinstance(plan, TunnelPlan) else Size.LOOP
     if plan.shards >= 100:
@@ -240,7 +244,7 @@ def _draw(seed: int, dice: Dice, workers: int, shards: int, durations: float) ->
         max_reads_per_second=Dice.of(seed, "ceiling").choice(READ_CEILINGS),
     )
     if plan.is_two_phase:
-        plan = evolve(plan, then="RESTART")  # a prepared batch is a whole page, so no page may be cut
+        plan = evolve(plan, then="RESTART")  # a prepared batch is a whole page, and RESTART divides no page
     plan = evolve(plan, storm_seconds=durations * plan.duration_seconds)
     return evolve(plan, actions=_draw_actions(plan, dice, workers))
 
@@ -253,14 +257,15 @@ MOST_RATES = {
     "false_refusal": 0.08,
     "throttled": 0.1,
 }
-"""The greatest probabilities with which single calls fail."""
+"""The upper bound of the probability that is drawn for each fault of a single call, by the field of ``Rates``."""
 
 TUNNEL_RATES = {name: MOST_RATES[name] for name in ("lost_request", "lost_answer", "late_request", "throttled")}
-"""The greatest probabilities for clients of tunnels. Answers after the end of a call do not reach these clients, so
-late answers are left out."""
+"""The upper bounds of ``MOST_RATES`` for clients of tunnels. Late answers are left out, because these clients ignore an
+answer that comes after they have given up the call."""
 
 LOOP_RATES = {name: MOST_RATES[name] for name in ("lost_request", "lost_answer", "throttled")}
-"""The greatest probabilities for loops, whose status table answers at once or never."""
+"""The upper bounds of ``MOST_RATES`` for workers with loops. Late answers are left out, because the status table of
+these workers answers immediately or never."""
 
 
 def _draw_rates(dice: Dice, most_rates: Mapping[str, float]) -> Rates:
@@ -290,17 +295,17 @@ def _draw_actions(plan: Plan, dice: Dice, workers: int) -> tuple[Action, ...]:
 
 
 class _ActionDrawing:
-    """Draws one action after the other, and counts the workers, so that a fleet does not outgrow its size."""
+    """The drawing of one plan's actions in order. It counts the workers, so that a fleet does not outgrow its size."""
 
     def __init__(self, plan: HistoryPlan, dice: Dice, names: list[str]) -> None:
         self._dice, self._duration, self._end = dice, plan.duration_seconds, plan.storm_seconds
         self._names = names
         self._most = len(names) + 1
         self._present = len(names)
-        """The number of living workers if each action succeeds."""
+        """The number of living workers after the drawn actions, if each action succeeds."""
 
     def storm(self, kinds: list[Do], seconds: float, *, crowd: float = 1.0) -> list[Action]:
-        """Return one action of these kinds after the other, usually ``seconds`` apart, divided by ``crowd``."""
+        """Return actions of ``kinds`` for the whole storm. The usual time between them is ``seconds / crowd``."""
         actions: list[Action] = []
         now = 0.0
         while kinds:
@@ -311,7 +316,7 @@ class _ActionDrawing:
         return actions
 
     def draw(self, do: Do, now: float) -> list[Action]:
-        """Return an action with its later parts; return no action if it does not fit now."""
+        """Return an action ``do`` with its later parts, such as a restart; return ``[]`` if it does not fit now."""
         dice = self._dice
         who, where = dice.choice(self._names), round(dice.random(), 3)
         seconds = round(self._duration * 2.0 * dice.random() * dice.random(), 3)
@@ -320,7 +325,7 @@ class _ActionDrawing:
         if do in (Do.CRASH, Do.STOP):
             return self._leave(do, now, who)
         if do in (Do.FREEZE, Do.HANG):
-            # A lease expires meanwhile, and its worker may get it again before the hanging call has returned.
+            # The time suffices for the lease to expire, and for the same worker to retake it during the hanging call.
             seconds = round(self._duration * (2.5 if do is Do.FREEZE else 4.0) * dice.random(), 3)
         action = Action(at=now, do=do, seconds=seconds, amount=round(self._amount(do, seconds), 3))
         if do in (Do.SPLIT, Do.MERGE, Do.EXPIRE, Do.DELETE_ROW, Do.RESET_ROW, Do.DONE, Do.REPLACE, Do.POISON):
@@ -368,5 +373,8 @@ class _ActionDrawing:
 
 
 def _next_name(who: str) -> str:
-    """Return a new name. A Java worker that returned under its old name could hold a requested lease for ever."""
+    """Return the name under which the worker ``who`` starts its next life.
+
+    A Java worker gets a new name, because under its old name it could hold a requested lease for ever.
+    """
     return f"{who}x" if who.startswith("j") else who

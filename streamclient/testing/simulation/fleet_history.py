@@ -1,4 +1,4 @@
-"""The document of a history of a fleet, from its world at the end."""
+"""The document of a fleet's history, made from the simulated world in which the history ran."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from streamclient.testing.simulation.world import SimulatedWorld
 POSITION_WRITES = frozenset({WriteKind.CHECKPOINT.value, WriteKind.PREPARE.value})
 
 TOLD_BY_THE_ROW = CheckpointOutcome.STORED.value
-"""The answer to a checkpoint that is left out of documents, because they already have the change of the row."""
+"""The checkpoint outcome whose events documents omit, because the change of the lease row is an event, too."""
 
 TROUBLES = frozenset({Severity.WARNING.value, Severity.ERROR.value, *(each.value for each in CheckpointOutcome)})
 
@@ -43,7 +43,7 @@ OUTSIDE = "outside"
 
 
 def fleet_history(world: SimulatedWorld, verdict: HistoryVerdict) -> HistoryDocument:
-    """Return the document of a history that ``play_plan`` returned with its verdict."""
+    """Return the document of a history, given the world and the verdict that ``play_plan`` returned."""
     entries = world.trace.entries
     times = sorted(set(chain.from_iterable(shard.times for shard in world.stream.shards.values())))
     stored, events = list(stored_positions(entries, place_of)), list(_events(entries))
@@ -69,7 +69,7 @@ def fleet_history(world: SimulatedWorld, verdict: HistoryVerdict) -> HistoryDocu
 
 
 def violation_of(violation: Violation | None) -> HistoryViolation | None:
-    """Return a broken law as it stands in a document."""
+    """Return ``violation`` in the form that documents have; return ``None`` for ``None``."""
     if violation is None:
         return None
     return HistoryViolation(law=violation.law, shard=violation.lease_key, at=violation.at, text=violation.text)
@@ -118,7 +118,7 @@ def _lives(world: SimulatedWorld) -> list[HistoryLife]:
 
 
 def _faults(world: SimulatedWorld) -> list[HistoryFault]:
-    """Return the actions that came before the end, including actions without an effect. The trace has these, too."""
+    """Return the actions of the plan up to the end of the history, including actions without an effect."""
     happened = [action for action in world.plan.actions if action.at <= world.now]
     return [
         HistoryFault(
@@ -133,7 +133,7 @@ def _faults(world: SimulatedWorld) -> list[HistoryFault]:
 
 
 def _text_of(world: SimulatedWorld, action: Action) -> str:
-    """Return an action as text. A split or a merge is named with its shards, which the plan does not name."""
+    """Return an action as text. For a split or a merge, the text names the shards, which the plan does not know."""
     if action.do not in (Do.SPLIT, Do.MERGE):
         return str(action)
     opened, _ = world.stream.listed_times()
@@ -146,7 +146,7 @@ def _text_of(world: SimulatedWorld, action: Action) -> str:
 
 
 def owner_spans(entries: list[Entry], end: float) -> Iterator[Span]:
-    """Yield the spans of time in which each worker was the owner of each shard, by the changes of rows in a trace."""
+    """Yield the time ranges in which workers owned shards, up to ``end``, by the row changes in ``entries``."""
     since: dict[str, tuple[str, float]] = {}
     for at, _, _, shard, detail in entries:
         rows = rows_of(detail)
@@ -164,10 +164,7 @@ def owner_spans(entries: list[Entry], end: float) -> Iterator[Span]:
 
 
 def _reading_spans(world: SimulatedWorld) -> Iterator[Span]:
-    """Yield the spans of time in which each process had a consumer of each shard.
-
-    The trace has the ends by a crash, too.
-    """
+    """Yield the time ranges in which processes had a consumer of a shard. A crash also ends a time range."""
     since: dict[tuple[str, str, str], float] = {}
     for at, who, what, shard, detail in world.trace.entries:
         if what == "starts to read":
@@ -181,9 +178,9 @@ def _reading_spans(world: SimulatedWorld) -> Iterator[Span]:
 
 
 def stored_positions(entries: list[Entry], place: Callable[[str], int]) -> Iterator[Stored]:
-    """Yield every change of a stored position in a trace.
+    """Yield each new stored position of a shard in the trace ``entries``.
 
-    For a position before the end, ``place`` returns the place.
+    ``place`` maps a position, except the end of the shard, to the number of its next record.
     """
     for at, _, _, shard, detail in entries:
         rows = rows_of(detail)
@@ -193,7 +190,7 @@ def stored_positions(entries: list[Entry], place: Callable[[str], int]) -> Itera
 
 
 def rows_of(detail: object) -> tuple[Lease | None, Lease | None] | None:
-    """Return the row of a lease before and after, if an entry of a trace is about its change."""
+    """Return the lease row before and after a change that ``detail`` of a trace entry describes, or ``None``."""
     if not isinstance(detail, tuple) or not any(isinstance(row, Lease) for row in detail):
         return None
     before, after = detail
@@ -232,12 +229,12 @@ def _event_text(what: str, detail: object) -> str:
 
 
 def stored_text(row: Lease, place: Callable[[str], int]) -> str:
-    """Return the stored position of a row in words."""
+    """Return a text about the stored position of ``row``. ``place`` maps a position to its next record's number."""
     return "stored the end" if row.is_finished else f"stored position {place(row.checkpoint)}"
 
 
 def row_text(row: Lease | None) -> str:
-    """Return who has the lease of a row, and who asks for it."""
+    """Return a text with the owner in a lease row and the worker that asks for the lease."""
     if row is None:
         return "no row"
     asked = f", {'handed over' if row.is_handed_over else f'asked for by {row.stealer}'}" if row.stealer else ""

@@ -1,7 +1,7 @@
 """The document of a history, for a page that shows what happened to a simulated fleet.
 
-Times are seconds of simulated time. The values are JSON's: a tuple is a list there, and the long lists hold tuples
-because their members' names would be most of the document.
+Times are seconds of simulated time. The document becomes JSON, where tuples become lists. The long lists hold tuples
+and not objects, because the names of members would be most of the document.
 """
 
 from __future__ import annotations
@@ -12,31 +12,31 @@ from typing import Final, Literal, TypedDict
 FORMAT: Final = "streamclient-history-1"
 
 MOST_EVENTS = 3_000
-"""The largest number of events in a document: a page lists that number in 0.1 s, and they take 200 kB."""
+"""The largest number of events in a document. A browser lists this number of events in 0.1 s; their JSON has 200 kB."""
 
 TIME_DIGITS = 2
-"""The number of decimal digits of the seconds in a document, except in the text of a violation. A picture shows
-tenths."""
+"""The number of decimal digits of times in a document, except in the text of a violation. A picture shows only tenths
+of seconds."""
 
 Kind = Literal["fault", "trouble", "owner", "position"]
-"""The kinds of events by which a page filters, the most important one first."""
+"""The kinds of events by which a page filters, the most important kind first."""
 
 KINDS: tuple[Kind, ...] = ("fault", "trouble", "owner", "position")
 
 Event = tuple[float, str, Kind, str, str]
-"""The time, the actor, the kind, the shard (or an empty text), and the text of one event."""
+"""One event: its time, actor, kind, shard and text. The shard is empty if the event concerns no shard."""
 
 Span = tuple[str, str, float, float, Literal["owns", "reads"]]
-"""A shard, an actor, and the beginning and end of the time in which the actor had the shard. An owner is the worker's
-name in the row, a reader is the label of one process."""
+"""A time range in which an actor had a shard: the shard, the actor, the beginning, the end, and ``owns`` or ``reads``.
+An owner is named as in the lease row, and a reader by the label of its process."""
 
 Stored = tuple[float, str, int | None]
-"""The time, the shard, and the number of the first record of the shard that the stored position leaves unread; ``None``
-for the end of the shard."""
+"""One stored position: the time, the shard, and the number of the next record to read; ``None`` for the end of the
+shard."""
 
 
 class HistoryViolation(TypedDict):
-    """A broken law."""
+    """A broken law, with the shard, the time and a text about the violation."""
 
     law: str
     shard: str
@@ -45,7 +45,7 @@ class HistoryViolation(TypedDict):
 
 
 class HistoryShard(TypedDict):
-    """One shard. Its keys are ``low`` to ``high``, as shares of the key space."""
+    """One shard. It holds the keys from ``low`` to ``high``, which are shares of the key space."""
 
     shard: str
     parents: list[str]
@@ -53,57 +53,57 @@ class HistoryShard(TypedDict):
     high: float
     opened: float
     closed: float | None
-    """``None`` if the shard is open at the end of the history."""
+    """The time when the shard was closed; ``None`` if it is open at the end of the history."""
     left: float | None
-    """The time when the stream stopped listing the shard; ``None`` if it never did."""
+    """The time when the shard left the stream's list of shards; ``None`` if the list still has the shard."""
     first_write: int
-    """The place in ``writes`` of the first time to which ``records`` refers."""
+    """The index, in the document's ``writes``, of the time to which the first digit of ``records`` belongs."""
     records: str
-    """One digit for each time in ``writes`` from ``first_write`` on: the number of records written then."""
+    """The numbers of records written to the shard, one digit for each time in ``writes`` from ``first_write`` on."""
 
 
 class HistoryLife(TypedDict):
-    """One process, from its start to its end."""
+    """One process of a worker, from its start to its end."""
 
     worker: str
     label: str
-    """The worker's name with the number of its life."""
+    """The worker's name with the number of this process among the processes of the name."""
     client: Literal["python", "java"]
     started: float
     ended: float | None
-    """``None`` if the process lives at the end of the history."""
+    """The time when the process ended; ``None`` if it is alive at the end of the history."""
     manner: str
-    """The manner of the end: ``killed``, ``stopped`` or ``died``; empty for a process that lives."""
+    """The way in which the process ended: ``killed``, ``stopped`` or ``died``; empty for a process that is alive."""
     frozen: list[tuple[float, float]]
 
 
 class HistoryFault(TypedDict):
-    """Something that was done to the fleet."""
+    """A fault, or another action of the plan on the fleet, for example the start of a worker."""
 
     at: float
     kind: str
     worker: str
-    """The worker; empty if the fault concerns no worker, or all workers."""
+    """The name of the worker; empty if the fault concerns no worker, or all workers."""
     seconds: float
-    """The duration of the fault."""
+    """The duration of the fault, in seconds; 0 for a fault without a duration."""
     text: str
 
 
 class HistoryDocument(TypedDict):
-    """A whole history."""
+    """The whole document of one history, which is one simulated run."""
 
     format: Literal["streamclient-history-1"]
     seed: int
     digest: str
-    """The digest that the command prints for the same plan; empty if the simulation has none."""
+    """The digest that ``streamclient simulate`` prints for the same plan; empty for simulations without a digest."""
     seconds: float
     handled: int
-    """The number of events that the cores of all workers handled."""
+    """The total number of events that the decision cores of all workers handled."""
     calm: float | None
     """The time when all faults ended; ``None`` if the history ended earlier."""
     violation: HistoryViolation | None
     writes: list[float]
-    """The times at which records were written, ascending."""
+    """The times at which records were written, in ascending order."""
     shards: list[HistoryShard]
     lives: list[HistoryLife]
     spans: list[Span]
@@ -114,15 +114,15 @@ class HistoryDocument(TypedDict):
 
 
 def moment(seconds: float) -> float:
-    """Return a time as it stands in a document."""
+    """Return a time in seconds, rounded to the ``TIME_DIGITS`` of documents."""
     return round(seconds, TIME_DIGITS)
 
 
 def chosen_events(events: Sequence[Event], most: int = MOST_EVENTS) -> list[Event]:
-    """Return at most ``most`` events, in their given order.
+    """Return at most ``most`` of ``events``, in the given order.
 
-    Kinds are kept whole, in the order of ``KINDS``, while they fit. The first kind that does not fit keeps its last
-    events.
+    Kinds are kept in the order of ``KINDS``. The first kind that does not fit as a whole keeps its last events, and
+    events of later kinds are left out.
     """
     left, kept = most, set[int]()
     for kind in KINDS:
@@ -133,9 +133,10 @@ def chosen_events(events: Sequence[Event], most: int = MOST_EVENTS) -> list[Even
 
 
 def records_of(times: Iterable[float], writes: Mapping[float, int]) -> tuple[int, str]:
-    """Return ``first_write`` and ``records`` of a shard, from the times of its records and the place of each time.
+    """Return ``first_write`` and ``records`` of a ``HistoryShard``.
 
-    At most nine records of a shard may have the same time.
+    ``times`` are the ascending times at which the shard's records were written. ``writes`` maps each time to its index
+    in the document's ``writes``. At most nine records of a shard may have the same time.
     """
     places = [writes[time] for time in times]
     if not places:

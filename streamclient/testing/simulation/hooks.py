@@ -1,4 +1,4 @@
-"""The events of a history that laws may observe."""
+"""The events of a fleet's history that laws can observe, one method for each event."""
 
 from __future__ import annotations
 
@@ -13,82 +13,88 @@ from streamclient.testing.simulation.simulated_table import Actor, LeaseChange
 
 
 class Hooks:
-    """One method for each event. These methods do nothing; an event costs nothing if no law overrides its method."""
+    """The base of all laws, with one method for each event. A law overrides the methods of the events that it judges.
+
+    An event costs almost nothing if no law overrides its method.
+    """
 
     def row_changed(self, change: LeaseChange) -> None:
-        """Handle a change of a lease row. ``write`` in it is ``None`` unless the production core made the change."""
+        """Handle a change of a lease row by a write with or without a condition."""
 
     def worker_row_changed(
         self, actor: Actor, write: WorkerWrite, before: WorkerRow | None, after: WorkerRow | None
     ) -> None:
-        """Handle a change of a worker row, except a wake."""
+        """Handle a change of a worker row that is more than a wake-up signal."""
 
     def consumer_started(self, consumer: ConsumerRole) -> None:
-        """Handle the start of a consumer of this package."""
+        """Handle the start of a consumer in a Python worker; Java workers do not call this method."""
 
     def event_handled(self, process: ProcessRole) -> None:
-        """Handle the news that a process has handled an event, while some shard has consumers in several processes."""
+        """Check the state of a process after it has handled an event.
+
+        The world calls this method only while a shard has consumers in several processes.
+        """
 
     def consumer_ended(self, consumer: ConsumerRole) -> None:
-        """Handle the end of a consumer. No part of it runs any more."""
+        """Handle the end of a consumer, whose user code does not run any more."""
 
     def records_came(self, consumer: ConsumerRole) -> None:
-        """Handle the news that a consumer read records which it delivers next."""
+        """Note that a consumer has read records, which it delivers next."""
 
     def idle_wait_began(self, consumer: ConsumerRole) -> None:
-        """Handle the beginning of a consumer's pause because nothing is left to read."""
+        """Handle the beginning of a pause that a consumer makes because its shard has no new records."""
 
     def read_began(self, consumer: ConsumerRole) -> None:
         """Handle a consumer's request for a page."""
 
     def processor_started(self, consumer: ConsumerRole) -> None:
-        """Handle the news that a consumer is about to make a processor."""
+        """Note that a consumer is about to make a processor."""
 
     def call_began(self, consumer: ConsumerRole, name: str) -> None:
         """Handle the beginning of a call into user code, or into the parking store."""
 
     def call_ended(self, consumer: ConsumerRole) -> None:
-        """Handle the end of the present call, which has returned or raised."""
+        """Handle the end of the consumer's present call, which has returned or raised."""
 
     def batch_refused(self, consumer: ConsumerRole, places: Sequence[int]) -> None:
-        """Handle a processor's error; ``places`` are the numbers of the records of its batch in the shard."""
+        """Handle a processor's error for a batch; ``places`` are the numbers of the batch's records in the shard."""
 
     def records_ordered(self, lease_key: str, places: Sequence[int]) -> None:
-        """Handle an operator's order to take records out of a shard, given by their numbers.
+        """Handle an operator's order to take the records with the numbers ``places`` out of a shard.
 
-        The row already has the order.
+        The lease row already holds the order.
         """
 
     def records_parked(self, consumer: ConsumerRole, records: Sequence[ParkedRecord]) -> None:
-        """Handle the news that records are now in the parking store."""
+        """Note that records are now in the parking store."""
 
     def records_replayed(self, changes: Iterable[tuple[str, int, int]]) -> None:
-        """Handle parked records that reach the sink after all, in this order: shard, key and number of each."""
+        """Handle the replay of parked records into the sink: the shard, key and number of each record, in order."""
 
     def records_written(self, consumer: ConsumerRole, start: int, end: int) -> None:
-        """Handle the news that the sink accepted records of a shard, from ``start`` to before ``end``."""
+        """Note that the sink accepted the records of a shard from ``start`` to before ``end``."""
 
     def java_wrote(self, lease_key: str, start: int, end: int) -> None:
-        """Handle the news that a Java worker processed records, which are not judged."""
+        """Note that a Java worker processed the records from ``start`` to before ``end``."""
 
     def write_refused(self, consumer: ConsumerRole) -> None:
-        """Handle the sink's refusal of a writer's epoch."""
+        """Note that the sink refused a write because of the consumer's epoch."""
 
     def checkpoint_answered(self, process: ProcessRole, request: Request, answer: AnswerCheckpoint) -> None:
-        """Handle the answer that waiting user code got."""
+        """Handle the answer to a checkpoint request of user code."""
 
     def reported(self, process: ProcessRole, report: Report) -> None:
-        """Handle a worker's report."""
+        """Handle a message that a worker's core reports."""
 
     def recovered(self, unread: Container[str]) -> None:
-        """Handle the news that all faults have ended and the fleet rests; shards in ``unread`` may be unread."""
+        """Note that the fleet has recovered from all faults. Only the shards in ``unread`` may be unread now."""
 
 
 HOOKS = tuple(name for name in vars(Hooks) if not name.startswith("_"))
 
 
 class Laws(Hooks):
-    """Passes each event on to the laws that override it."""
+    """All laws of a history as one object, which passes each event on to the laws that override its method."""
 
     def __init__(self, laws: Sequence[Hooks]) -> None:
         for name in HOOKS:

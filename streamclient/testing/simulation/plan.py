@@ -1,8 +1,8 @@
-"""The plan of one history: everything that the seed decided, as a value that can be cut down, stored and replayed.
+"""The plan of one history: the faults and settings that are drawn from a seed.
 
-Details outside the plan (the delay of each message, which record is written next) are drawn while the history runs, by
-dice that are made from the seed and their purpose. So the same plan always gives the same history, and a plan from
-which something was removed gives a similar one.
+A plan can be reduced, stored and replayed. Details outside the plan, such as the delay of each message, are drawn while
+the history runs, by dice for each purpose that are made from the seed. So the same plan always gives the same history,
+and a reduced plan gives a similar history.
 """
 
 from __future__ import annotations
@@ -21,31 +21,32 @@ from streamclient.model import BalanceBy, OnFailure, TrimmedDataPolicy
 from streamclient.testing.simulation.simulated_faults import Do
 
 LONGEST_IDLE_ROUNDS = 4
-"""The largest number of rounds between two reads of an idle shard, which is read less and less often."""
+"""The longest interval between two reads of an idle shard, as a multiple of ``round_seconds``. The interval grows while
+the shard is idle."""
 
 PARKED_SHARE, PARKED_WINDOW = 0.2, 50
-"""The bound at which a shard stops and parks no more: a fifth of its last fifty records. These are ten, so few that it
-does happen."""
+"""The failure policy's limit at which a shard stops: a share of parked records, and the number of the shard's last
+records of which it is a share. The limit is low, so that histories reach it."""
 
 STRATEGY_RETRIES, STRATEGY_PAUSE_MILLIS = 2, 700
 
 
 @frozen(kw_only=True)
 class Action:
-    """One event of a plan, at its time."""
+    """One event that a plan causes in the fleet: a fault or, for example, the start of a worker."""
 
     at: float
-    """Seconds since the beginning of the history."""
+    """The time of the event, in seconds since the beginning of the history."""
     do: Do
     who: str = ""
-    """Name of the worker; empty if the event concerns no worker, or all workers."""
+    """The name of the worker; empty if the event concerns no worker, or all workers."""
     where: float = 0.0
-    """The shard, as a share of the list of the shards that fit at that moment: the middle one is 0.5."""
+    """The position of the event's shard in the list of suitable shards, from 0 to 1: 0.5 selects the middle shard."""
     seconds: float = 0.0
-    """Duration of the event."""
+    """The duration of the event, in seconds; 0 for an event without a duration."""
     amount: float = 0.0
     java: bool = False
-    """Whether the starting worker is a Java client."""
+    """Whether the worker that starts is a Java client."""
 
     def __str__(self) -> str:
         named = [self.do.value, self.who or None, "java" if self.java else None]
@@ -55,74 +56,74 @@ class Action:
 
 @frozen(kw_only=True)
 class Rates:
-    """The probabilities of faults of a single call."""
+    """The probability of each fault for a single call."""
 
     lost_request: float = 0.0
     """The request is not carried out, and the caller gets no answer."""
     lost_answer: float = 0.0
     """The request is carried out, and the caller gets no answer."""
     late_request: float = 0.0
-    """The caller gets no answer, and the request is carried out afterwards."""
+    """The caller gets no answer, and the service carries out the request after the caller has given up."""
     late_answer: float = 0.0
     """The request is carried out. The answer comes after up to one and a half lease durations."""
     false_refusal: float = 0.0
     """The first try is carried out. Its retry is refused, and the caller sees only the refusal."""
     throttled: float = 0.0
-    """The request is refused for load. It is certainly not carried out, and the error says so."""
+    """The service refuses the request for load. The error tells the caller that the request was not carried out."""
 
 
 @frozen(kw_only=True)
 class Mishaps:
-    """The shares of bodies of a loop, or of its waits for a batch, in which something goes wrong."""
+    """The shares of loop bodies, or of waits for a batch, in which user code does something unusual."""
 
     raises: float = 0.0
-    """The body raises: the loop is over, or the failure policy decides for a handler."""
+    """The body raises. The error ends a loop; the error of a handler is treated by the failure policy."""
     fails: float = 0.0
-    """The body settles its batch as failed."""
+    """The body reports its batch as failed."""
     breaks: float = 0.0
-    """The body breaks, and a new loop over the same object begins."""
+    """The body leaves the loop by ``break``, and a new loop over the same object begins."""
     leaves: float = 0.0
-    """The body breaks, and the program is over."""
+    """The body leaves the loop by ``break``, and the program ends."""
     sleeps: float = 0.0
-    """The body waits for longer than a lease."""
+    """The body waits for longer than a lease duration."""
     closes_loop: float = 0.0
     """The event loop is closed in the middle of the body."""
     time_outs: float = 0.0
     """The wait for a batch has a time-out."""
     drops: float = 0.0
-    """The program drops its object and closes nothing: a share of programs, not of bodies."""
+    """The program drops the object that it iterates over without closing the object. This is a share of programs."""
 
 
 @frozen(kw_only=True)
 class HistoryPlan(ABC):
-    """The common part of all plans."""
+    """The base of all kinds of plans, with the fields that they share."""
 
     seed: int
     actions: tuple[Action, ...] = ()
-    """Actions, by time."""
+    """The events that the plan causes, ordered by time."""
     rates: Rates = field(factory=Rates)
     delay_seconds: float = 0.05
-    """The usual time of a message, one way."""
+    """The usual time of a message in one direction, in seconds."""
     shards: int = 1
     storm_seconds: float = 480.0
-    """The time when all faults end."""
+    """The time when all faults end, in seconds since the beginning of the history."""
     drift: float = 0.0
-    """The largest error of a process's clock, as a share of the time."""
+    """The largest share by which a process's clock runs too fast or too slow."""
     CALMER: ClassVar[Sequence[tuple[str, Any]]] = (("drift", 0.0), ("delay_seconds", 0.02))
-    """The names of fields, each with the value that may replace the drawn one when a plan is cut down."""
+    """The names of fields, each with a simpler value that may replace the drawn value in a reduced plan."""
 
     @property
     @abstractmethod
     def duration_seconds(self) -> float:
-        """The time after which a silent worker has lost its leases. It is the measure of all other times."""
+        """The time, in seconds, after which a silent worker has lost its leases. Limits are multiples of this time."""
 
     @property
     def workers(self) -> tuple[str, ...]:
-        """Names of all workers that ever start, in order."""
+        """The names of all workers that ever start, in the order of their first starts."""
         return tuple(dict.fromkeys(action.who for action in self.actions if action.do is Do.START))
 
     def to_json(self) -> str:
-        """Return the text that ``plan_from_json`` reads. It has one action a line, and no default values."""
+        """Return the plan as JSON for ``plan_from_json``, with one action per line and without default values."""
         entry = _differing(self)
         actions = entry.pop("actions", [])
         lines = [json.dumps(action) for action in actions]
@@ -132,47 +133,47 @@ class HistoryPlan(ABC):
 
 @frozen(kw_only=True)
 class TunnelPlan(HistoryPlan):
-    """One history of clients of a tunnel."""
+    """The plan of one history of tunnel clients."""
 
     tunnel: int = 3
-    """The type of the tunnel: 1 full data, 2 changes, 3 both, as the service numbers them."""
+    """The type of the tunnel, in the service's numbers: 1 for full data, 2 for changes, 3 for both."""
     keys: int = 20
     pages_per_checkpoint: int = 1
     process_seconds: float = 0.05
-    """Usual time to process a page."""
+    """The usual time to process a page, in seconds."""
     write_seconds: float = 10.0
-    """Usual time between two writes to the table."""
+    """The usual time between two writes to the table, in seconds."""
     heartbeat_seconds: float = 5.0
     timeout_seconds: float = 20.0
     CALMER = (*HistoryPlan.CALMER, ("tunnel", 2), ("pages_per_checkpoint", 1), ("process_seconds", 0.05))
 
     @property
     def duration_seconds(self) -> float:
-        """The time after which the service ends a silent session."""
+        """The time, in seconds, after which the service ends a silent session."""
         return self.timeout_seconds
 
 
 @frozen(kw_only=True)
 class LoopPlan(HistoryPlan):
-    """One history of a fleet whose user code is a loop."""
+    """The plan of one history of a fleet whose user code is a loop."""
 
     concurrency: int = 0
     """The largest number of tasks that one process runs at the same time; 0 for a plain loop."""
     commit_every: int = 0
-    """The number of batches after which a body commits; 0 if the turn commits."""
+    """The number of batches after which a body commits; 0 if the loop's next turn commits each batch."""
     is_processor: bool = False
-    """Whether the tasks belong to a processor without ``shutdown``, which commits by itself."""
+    """Whether the tasks belong to a processor class. It has no ``shutdown``, and commits while it processes a batch."""
     records: int = 60
     keys: int = 12
     max_records: int = 5
     body_seconds: float = 1.0
-    """The longest usual time of a body."""
+    """The longest time of a loop body without mishaps, in seconds."""
     failing_reads: float = 0.0
     """The probability that a read of records fails."""
     cancel_at: int = 0
-    """The number of the wait at which each program is cancelled; 0 for never."""
+    """The number of the wait at which each program is cancelled, counted from 1; 0 cancels no program."""
     cancels_rung: bool = False
-    """Whether the cancellation comes when that wait has just ended."""
+    """Whether the program is cancelled just after the wait ``cancel_at`` has ended, and not at its beginning."""
     mishaps: Mishaps = field(factory=Mishaps)
     storm_seconds: float = 120.0
     CALMER = (
@@ -187,36 +188,36 @@ class LoopPlan(HistoryPlan):
 
     @property
     def duration_seconds(self) -> float:
-        """The lease duration, which is the default."""
+        """The lease duration, in seconds, which is the default of ``ClientConfig``."""
         return 20.0
 
     @property
     def is_quiet(self) -> bool:
-        """Whether nothing happens to processes and their network that may cost a live one a lease."""
+        """Whether the plan has no freezes, cuts and faults of calls, by which a living process may lose a lease."""
         has_faults = any(action.do in (Do.FREEZE, Do.CUT) for action in self.actions)
         return not has_faults and self.rates == Rates()
 
 
 @frozen(kw_only=True)
 class Plan(HistoryPlan):
-    """One history of a fleet."""
+    """The plan of one history of a fleet."""
 
     write_seconds: float = 3.0
-    """Usual time between two writes to the same shard."""
+    """The usual time between two writes to the same shard, in seconds."""
     round_seconds: float = 2.0
-    """Usual time in which a processor takes one batch."""
+    """The usual time that a processor takes for one batch, in seconds."""
     is_two_phase: bool = False
     """Whether processors prepare each checkpoint before they commit."""
     then: str = "RESTART"
-    """The last resort of the failure policy: ``RESTART``, ``PARK`` or ``STOP_SHARD``."""
+    """The failure policy's reaction after all retries: ``RESTART``, ``PARK`` or ``STOP_SHARD``."""
     retries: int = 1
-    """The number of retries of the same records before that last resort."""
+    """The number of retries of the same records before the reaction ``then``."""
     has_strategy: bool = False
-    """Whether the user's own retry strategy decides."""
+    """Whether a retry strategy of the user decides about retries."""
     trimmed: str = "STOP_SHARD"
-    """The reaction of a consumer to lost records: ``STOP_SHARD`` or ``RESTART_AT_OLDEST``."""
+    """The reaction of a consumer if unread records have left the stream: ``STOP_SHARD`` or ``RESTART_AT_OLDEST``."""
     position: str = "oldest"
-    """The position at which shards without a row start: ``oldest`` or ``latest``."""
+    """The position at which shards without a lease row start: ``oldest`` or ``latest``."""
     has_sessions: bool = True
     """Whether the status table has worker rows as well as lease rows."""
     balance_by: str = "count"
@@ -226,7 +227,7 @@ class Plan(HistoryPlan):
     sync_shard_interval_millis: int = 10_000
     signal_interval_millis: int = 2_000
     max_reads_per_second: int = 0
-    """The ceiling of reads without records; 0 for the default."""
+    """The largest number of reads without records that a worker makes per second; 0 for the default."""
     CALMER = (
         *HistoryPlan.CALMER,
         ("is_two_phase", False),
@@ -239,7 +240,7 @@ class Plan(HistoryPlan):
 
     @property
     def duration_seconds(self) -> float:
-        """The lease duration."""
+        """The lease duration, in seconds."""
         return self.lease_duration_millis / 1_000
 
     @property
@@ -248,7 +249,7 @@ class Plan(HistoryPlan):
         return any(action.java for action in self.actions)
 
     def config(self, parking: IParkingStore) -> ClientConfig:
-        """Return the settings that all workers of the plan share, with a store for parked records."""
+        """Return the settings that all workers of the plan share. They park records in the store ``parking``."""
         then, round_millis = OnFailure(self.then), int(1_000 * self.round_seconds)
         return ClientConfig(
             worker_idle_time_millis=round_millis,
@@ -274,7 +275,9 @@ class Plan(HistoryPlan):
 
 
 def plan_from_json(text: str) -> HistoryPlan:
-    """Return the plan in a text. It is a plan for a tunnel or for loops if the text has a field that only they have.
+    """Return the plan in a text that ``to_json`` wrote.
+
+    A plan with the field ``tunnel`` is a ``TunnelPlan``, with ``concurrency`` a ``LoopPlan``, otherwise a ``Plan``.
 
     Raises:
         ValueError: the text is not a plan; the message names the part that does not fit.
@@ -295,19 +298,20 @@ def plan_from_json(text: str) -> HistoryPlan:
 
 
 class FewRetries(IRetryStrategy):
-    """A retry strategy like a user's: a few quick retries of everything."""
+    """An example of a user's retry strategy, with a few quick retries of every action."""
 
     def should_retry(self, action: RetryableAction, error: Exception, retries: int) -> bool:
-        """See the interface."""
+        """Return whether fewer than ``STRATEGY_RETRIES`` retries were made."""
         return retries < STRATEGY_RETRIES
 
     def backoff_millis(self, action: RetryableAction, error: Exception, retries: int) -> int:
-        """See the interface."""
+        """Return the same short pause, ``STRATEGY_PAUSE_MILLIS``, before every retry."""
         return STRATEGY_PAUSE_MILLIS
 
 
 ALWAYS_TOLD = ("seed", "at", "do", "tunnel", "concurrency")
-"""Fields that are written even with their defaults: required fields, and those that distinguish the kinds of plans."""
+"""The fields that the JSON of a plan has even with default values: required fields, and fields that distinguish the
+kinds of plans."""
 
 
 def _action(entry: Mapping[str, Any]) -> Action:
@@ -315,7 +319,7 @@ def _action(entry: Mapping[str, Any]) -> Action:
 
 
 def _differing(value: Any) -> dict[str, Any]:
-    """Return the fields that differ from their defaults, ready for JSON."""
+    """Return the fields of ``value`` that differ from their defaults, and ``ALWAYS_TOLD``, as values for JSON."""
     given = {each.name: getattr(value, each.name) for each in fields(type(value))}
     bare = type(value)(**{name: given[name] for name in ALWAYS_TOLD if name in given})
     return {name: _plain(v) for name, v in given.items() if name in ALWAYS_TOLD or v != getattr(bare, name)}

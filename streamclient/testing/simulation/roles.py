@@ -1,4 +1,4 @@
-"""The actors of a history, as the world, the laws and each other see them."""
+"""The interfaces of simulated processes and consumers, as the world, the laws and other actors use them."""
 
 from __future__ import annotations
 
@@ -19,37 +19,37 @@ from streamclient.testing.simulation.simulated_table import Actor
 
 
 class ProcessRole(Actor, Protocol):
-    """A process with a worker of this package in it."""
+    """The interface of a simulated process with a Python worker of this package."""
 
     dice: Dice
     frozen_until: float
     pace: TablePace
     holdings: Holdings
     is_selective: bool
-    """Whether one of its processors marked itself done, so that this worker does not take the lease again."""
+    """Whether a processor of the worker has marked itself done. The worker never takes that shard's lease again."""
     held_by_program: dict[str | None, None]
     """The shards that the worker's own program paused; ``None`` stands for the whole worker."""
     decided: dict[str, LeaseWrite]
-    """The last write of each lease. Other writes that arrive under this process's name are late."""
+    """The last write of each lease that the core decided, by lease key. Any other write of the process is late."""
 
     def local(self) -> float:
-        """Return the time of the process's monotonic clock."""
+        """Return the time that the process's monotonic clock shows, in seconds."""
 
     def believes(self, consumer: ConsumerRole) -> bool:
-        """Return whether the worker relies on the lease under which a consumer reads, and on the worker's session."""
+        """Return whether the worker relies on its session, and on the lease under which ``consumer`` reads."""
 
     def deliver(self, event: Event) -> None:
-        """Let an event reach the process: at once, or when the process continues, or never."""
+        """Let the process handle ``event`` immediately, or after a freeze. A dead process ignores it."""
 
     def handle(self, event: Event) -> None:
-        """Let the core handle an event at once."""
+        """Let the core handle ``event`` immediately, even in a frozen process, and carry out its commands."""
 
     def forget(self, consumer: ConsumerRole) -> None:
-        """Drop a consumer that has ended."""
+        """Remove ``consumer``, which has ended, from the process."""
 
 
 class ConsumerRole(Protocol):
-    """The reader of one shard in a process with a worker of this package."""
+    """The interface of the reader of one shard in a process with a Python worker of this package."""
 
     lease_key: str
     identifier: str
@@ -58,12 +58,12 @@ class ConsumerRole(Protocol):
     """The checkpoint at which the consumer began."""
     pending: PendingCheckpoint | None
     orders: tuple[RecordOrder, ...]
-    """The operator's orders about records that the consumer had from the start."""
+    """The orders about records that an operator had given before the consumer started."""
     shard: SimulatedShard
     is_made: bool
-    """Whether the consumer's processor was made."""
+    """Whether the consumer has a processor object; false if the user's factory raised."""
     is_given_up: bool
-    """Whether the consumer has reported that an operator must decide, and no operator has decided yet."""
+    """Whether the consumer waits for the decision of an operator, for example after a loss of records."""
 
     @property
     def process(self) -> ProcessRole:
@@ -71,36 +71,36 @@ class ConsumerRole(Protocol):
 
     @property
     def place(self) -> int:
-        """The number of the next record that the consumer reads."""
+        """The number, within the shard, of the next record that the consumer reads."""
 
     def mark(self, reason: ShutdownReason) -> None:
-        """Let the consumer's processor request its own end."""
+        """Let the consumer's processor request to be ended for ``reason``."""
 
     def handle(self, event: ConsumerEvent) -> None:
-        """Let the machine handle an event."""
+        """Let the consumer's state machine handle an event."""
 
     def work(self, seconds: float, call: Callable[..., None], *arguments: Any) -> None:
         """Let user code work for ``seconds``, and longer if it hangs; then continue with ``call``."""
 
     def returns(self, error: BaseException | None = None, value: object = None) -> None:
-        """Let the present call of user code return, or raise."""
+        """Let the running call into user code return ``value``, or raise ``error``."""
 
     def checkpoint_answered(self, request: Request, outcome: CheckpointOutcome) -> None:
-        """Hand over the core's answer to one of the consumer's requests."""
+        """Handle the core's answer to one of the consumer's checkpoint requests."""
 
 
 @frozen(eq=False)
 class Request:
-    """One request of a checkpoint that waits for its answer. It may be the first phase of two."""
+    """One checkpoint request that waits for its answer. It may be the first phase of a two-phase checkpoint."""
 
     consumer: ConsumerRole
     value: str
     progress: Progress
     pending: PendingCheckpoint | None
     answered: Callable[[CheckpointOutcome], None]
-    """A function that continues the user code."""
+    """A function that lets the waiting user code continue with the outcome."""
 
     @property
     def asked(self) -> tuple[str, str, bool]:
-        """The request: lease key, value, and whether it is the first phase of two."""
+        """The request's lease key, its value, and whether it is the first phase of two."""
         return self.consumer.lease_key, self.value, self.pending is not None

@@ -20,27 +20,27 @@ from streamclient.testing.simulation.tunnels.tunnel_world import TunnelWorld
 from streamclient.testing.simulation.world import SimulatedWorld
 
 LINES_OF_A_REPORT = 30
-"""The largest number of lines about a lease that a violation shows: the last ones."""
+"""The largest number of trace entries that a violation shows. They are the last entries about its lease."""
 
 RAISED = "the core does not raise"
-"""Name of the law that any exception breaks."""
+"""The name of the law that is broken by every exception except ``LawBroken``."""
 
 
 @frozen
 class Violation:
-    """A broken law, and the events that led to it."""
+    """A violation of a law, and the events that led to the violation."""
 
     law: str
     lease_key: str
     at: float
     text: str
     lines: tuple[str, ...]
-    """The last events about the lease."""
+    """The last entries of the trace about the lease, as text."""
 
 
 @frozen(kw_only=True)
 class HistoryVerdict:
-    """The result of one history."""
+    """The result of one history: the violation, if a law was broken, and numbers about the history."""
 
     plan: HistoryPlan
     violation: Violation | None
@@ -48,22 +48,22 @@ class HistoryVerdict:
     seconds: float
     """The duration of the history, in simulated seconds."""
     events: int
-    """The number of events that the cores handled."""
+    """The number of events that the decision cores of the workers handled."""
     recovery_seconds: float | None
-    """Seconds from the end of the storm, and of the freezes that began in it, until every shard was held, even and
-    read."""
+    """The time, in seconds, from the end of all faults until all shards were held, evenly distributed and read;
+    ``None`` if the fleet did not recover."""
     injected: Counter[str] = field(factory=Counter)
     counts: Counter[str] = field(factory=Counter)
     excused: Excused = field(factory=Excused)
 
 
 def run_plan(plan: HistoryPlan, observer: Observer | None = None) -> HistoryVerdict:
-    """Run one history. The same plan gives the same verdict, digest included, on every machine."""
+    """Run the history of a plan. The same plan gives the same verdict, digest included, on every machine."""
     return play_plan(plan, observer)[1]
 
 
 def play_plan(plan: HistoryPlan, observer: Observer | None = None) -> tuple[PlayedHistory, HistoryVerdict]:
-    """Run one history. Return the history at its end, or where it broke a law, and its verdict."""
+    """Run the history of a plan up to its end or its first violation; return the history and its verdict."""
     history, run = _history_of(plan, observer)
     broken = None
     try:
@@ -88,7 +88,7 @@ def play_plan(plan: HistoryPlan, observer: Observer | None = None) -> tuple[Play
 
 
 def _history_of(plan: HistoryPlan, observer: Observer | None) -> tuple[PlayedHistory, Callable[[], None]]:
-    """Return the history of a plan, and what runs it."""
+    """Return a new history for a plan, and the function that runs this history."""
     if isinstance(plan, TunnelPlan):
         tunnel = TunnelWorld(plan, observer)
         return tunnel, tunnel.run
@@ -103,7 +103,7 @@ def _history_of(plan: HistoryPlan, observer: Observer | None) -> tuple[PlayedHis
 
 
 def run_fleet(world: SimulatedWorld) -> None:
-    """Run the whole history of a fleet: its storm, then the time after all faults."""
+    """Run the whole history of a fleet: the storm with its faults, the end of all freezes, and the recovery."""
     storm = Storm(SimulatedFleet(world))
     world.agenda.run_until(world.plan.storm_seconds)
     storm.calm()

@@ -1,6 +1,7 @@
-"""The requirements after all faults have ended: the fleet recovers within a bound, and then nothing moves.
+"""The laws for the time after all faults: the fleet recovers within a time limit, and afterwards no lease moves.
 
-The bounds are in lease durations, so they hold for every configuration whose intervals are in proportion.
+The limits are in lease durations, so they fit every configuration whose intervals are in proportion to the lease
+duration.
 """
 
 from __future__ import annotations
@@ -14,35 +15,42 @@ from streamclient.testing.simulation.simulated_stream import place_of
 from streamclient.testing.simulation.storm import SimulatedFleet
 
 RECOVERY_DURATIONS = 20.0
-"""The number of lease durations after the storm within which every shard must be held, even and read. They cover two
-expiries, then balancing at a third of the need per pass, then reading the backlog."""
+"""The time after the end of all faults, in lease durations, within which all shards must be held, evenly distributed
+and read. This time covers two expiries of leases, passes of balancing that each move a third of the needed leases, and
+the reading of the backlog."""
 
 LEVEL_DURATIONS = 3.0
-"""The time, in lease durations, in which moves that were already decided are carried out."""
+"""The time after the recovery, in lease durations, in which workers may carry out moves that they have already
+decided."""
 
 QUIET_DURATIONS = 2.0
-"""The time, in lease durations, without any move afterwards."""
+"""The time after ``LEVEL_DURATIONS``, in lease durations, in which no lease may move."""
 
 LOOK_DURATIONS = 0.25
-"""The interval of checks for the recovery, in lease durations."""
+"""The interval between two checks of the recovery, in lease durations."""
 
 MOVES = (WriteKind.TAKE.value, WriteKind.STEAL.value, WriteKind.TRANSFER.value, WriteKind.CREATE.value)
 
 
 class Settling:
-    """Observes the recovery of a world.
+    """The judge of two laws about the time after all faults, "recovery" and "rest".
 
-    Laws: "recovery" (every shard has one owner, leases and work are within one of each other, all records were
-    delivered, within the bound) and "rest" (no lease moves after that). Shards that a Java worker reads are excused
-    from recovery. Whenever a Java worker reaches the end of a shard, work is uneven and children begin, so rest begins
-    anew.
+    By "recovery", every shard has one owner within the time limit, all records are delivered, and the numbers of leases
+    and of unread shards per worker differ by at most one. Shards that a Java worker reads are excused.
+
+    By "rest", no lease moves after the recovery. When a Java worker reaches the end of a shard, the child shards begin
+    and the work is uneven. So the time of rest begins anew.
     """
 
     def __init__(self, fleet: SimulatedFleet) -> None:
         self.world, self.fleet = fleet.world, fleet
 
     def run(self) -> None:
-        """Wait for the fleet to recover, then require that nothing moves."""
+        """Wait for the recovery of the fleet, and then require that no lease moves.
+
+        Raises:
+            LawBroken: the fleet does not recover in time, or a lease moves afterwards.
+        """
         world, duration = self.world, self.world.plan.duration_seconds
         began = world.now
         reasons = self._wait(RECOVERY_DURATIONS + self._absence_seconds() / duration)
@@ -59,7 +67,7 @@ class Settling:
         world.laws.recovered(self._excused())
 
     def _unrest(self) -> tuple[str, str] | None:
-        """Let time pass in which nothing may move; return a move, or an unrecovered part, as (lease, reason)."""
+        """Let the time of rest pass; return the lease key and the reason of a disturbance, or ``None``."""
         world, duration = self.world, self.world.plan.duration_seconds
         world.agenda.run_until(world.now + LEVEL_DURATIONS * duration)
         before = self._moves()
@@ -68,7 +76,7 @@ class Settling:
         if moved and world.plan.balance_by == "count":
             return "", f"{moved} moves although nothing happened for {LEVEL_DURATIONS:g} durations"
         if world.plan.balance_by != "count":
-            # Loads go on changing, and a move may be on its way.
+            # The loads of the shards still change, so a move of a lease may be under way.
             self._wait(LEVEL_DURATIONS)
         reasons = self.unsettled()
         return (reasons[0][0], "; ".join(text for _, text in reasons[:5])) if reasons else None
@@ -77,7 +85,7 @@ class Settling:
         return {key for key, row in self.world.table.rows.items() if row.is_finished}
 
     def _wait(self, durations: float) -> list[tuple[str, str]]:
-        """Let time pass until nothing is missing, at most ``durations``; return the parts that are still missing."""
+        """Wait for the recovery, at most ``durations`` lease durations; return the reasons why it is incomplete."""
         duration = self.world.plan.duration_seconds
         return self.world.agenda.wait(self.unsettled, durations * duration, LOOK_DURATIONS * duration)
 
@@ -85,17 +93,17 @@ class Settling:
         return sum(self.world.counts[kind] for kind in MOVES)
 
     def _absence_seconds(self) -> float:
-        """Return the seconds for which a shard that left the stream holds up its children.
+        """Return the time, in seconds, for which child shards wait for a parent that has left the stream.
 
-        After that time its loss is certain.
+        After this time the loss of the parent is certain. The time is 0 if no shard has left the stream.
         """
         gone = any(not shard.is_listed for shard in self.world.stream.shards.values())
         return ABSENCE_SECONDS + 2 * self.world.plan.duration_seconds if gone else 0.0
 
-    # --- gaps --------------------------------------------------------------------------------------------------
+    # --- the parts of a recovery -------------------------------------------------------------------------------
 
     def unsettled(self) -> list[tuple[str, str]]:
-        """Return everything that has not recovered yet, as (lease, reason)."""
+        """Return the reasons why the recovery is incomplete, each with the key of its lease."""
         rows, shards = self.world.table.rows, self.world.stream.shards
         reasons = [(key, f"{key} has no row") for key in shards if key not in rows and shards[key].is_listed]
         held, excused = self._held(), self._excused()
@@ -113,10 +121,7 @@ class Settling:
         return reasons + ([] if reasons else self._unevenness(held))
 
     def _excused(self) -> set[str]:
-        """Return the leases that may stay unread.
-
-        These are the leases of living Java workers, and of shards that wait for these leases.
-        """
+        """Return the keys of leases that may stay unread: of living Java workers, and of shards that wait for them."""
         javas, rows = {java.name for java in self.fleet.living_javas()}, self.world.table.rows
         if not javas:
             return set()
@@ -136,11 +141,11 @@ class Settling:
         return held | {java.name: java.holds() for java in self.fleet.living_javas()}
 
     def _unevenness(self, held: dict[str, set[str]]) -> list[tuple[str, str]]:
-        """Return leases and work that differ by more than one.
+        """Return reasons if the numbers of leases, or of unread shards, per worker differ by more than one.
 
-        Without sessions, a worker that has no lease is invisible to the others, and may stay without a lease if all
-        shards are done. The Java client does not distinguish finished leases: it may keep too many of them, and never
-        gives any away. Balancing by load leaves the numbers of leases as they are.
+        Without sessions, other workers cannot see a worker that has no lease, so this worker may stay without a lease
+        if any shard is finished. A Java worker does not distinguish finished leases: it may keep too many finished
+        leases, and hands over no finished lease. Balancing by load does not even out the numbers of leases.
         """
         finished = self._finished()
         javas = {java.name for java in self.fleet.living_javas()}

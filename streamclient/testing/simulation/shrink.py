@@ -1,8 +1,8 @@
-"""The reduction of a plan to the parts that a violation needs.
+"""The reduction of a plan to the parts that cause a violation.
 
-A smaller plan counts if it breaks the same law. First whole workers, kinds of actions and kinds of faults are removed,
-then parts of the list of actions (halves, quarters, down to single ones), then shards and time. The rest is small
-enough to be read from beginning to end.
+A smaller plan is accepted if it breaks the same law. The reduction tries an earlier end of all faults first. Then it
+removes whole workers, kinds of actions and kinds of faults, then parts of the list of actions from halves down to
+single actions, then shards. The resulting plan is usually small enough to be read from beginning to end.
 """
 
 from __future__ import annotations
@@ -15,17 +15,19 @@ from streamclient.testing.simulation.plan import Action, HistoryPlan, Rates
 from streamclient.testing.simulation.runner import HistoryVerdict, run_plan
 
 MOST_RUNS = 600
-"""The largest number of histories that one reduction may run. They take a few minutes at most, and are far more than
-most reductions need."""
+"""The largest number of histories that one reduction may run. This number of runs takes a few minutes, and
+most reductions need far fewer runs."""
 
 Progress = Callable[[HistoryVerdict], None]
 
 
 def shrink(verdict: HistoryVerdict, progress: Progress | None = None, most_runs: int = MOST_RUNS) -> HistoryVerdict:
-    """Return the verdict of the smallest plan that was found to break the same law.
+    """Reduce the plan of ``verdict``, and return the verdict of the smallest plan found that breaks the same law.
+
+    ``progress`` gets the verdict of each smaller plan.
 
     Raises:
-        ValueError: no law is broken.
+        ValueError: ``verdict`` has no violation.
     """
     if verdict.violation is None:
         raise ValueError(f"seed {verdict.plan.seed} breaks no law, so there is nothing to shrink")
@@ -47,7 +49,7 @@ def shrink(verdict: HistoryVerdict, progress: Progress | None = None, most_runs:
 
 
 def _smaller(plan: HistoryPlan) -> Iterator[HistoryPlan]:
-    """Yield plans that are smaller by one step, the boldest steps first."""
+    """Yield plans that are smaller than ``plan`` by one step, the largest steps first."""
     yield from _shorter(plan)
     for name in plan.workers:
         yield _with_actions(plan, [action for action in plan.actions if action.who != name])
@@ -65,7 +67,7 @@ def _with_actions(plan: HistoryPlan, actions: list[Action]) -> HistoryPlan:
 
 
 def _shorter(plan: HistoryPlan) -> Iterator[HistoryPlan]:
-    """Yield plans with less time, whose later actions are cut off."""
+    """Yield plans in which all faults end earlier, without the actions after this end."""
     for share in (0.5, 0.75, 0.9):
         end = round(plan.storm_seconds * share, 3)
         if end >= plan.duration_seconds / 4:
@@ -74,7 +76,7 @@ def _shorter(plan: HistoryPlan) -> Iterator[HistoryPlan]:
 
 
 def _fewer_actions(plan: HistoryPlan) -> Iterator[HistoryPlan]:
-    """Yield plans without a run of actions, from halves down to single ones."""
+    """Yield plans without a part of the list of actions. The parts shrink from half of the list to one action."""
     actions = list(plan.actions)
     length = len(actions) // 2
     while length >= 1:
@@ -84,7 +86,7 @@ def _fewer_actions(plan: HistoryPlan) -> Iterator[HistoryPlan]:
 
 
 def _simpler(plan: HistoryPlan) -> Iterator[HistoryPlan]:
-    """Yield plans with fewer shards, truer clocks, one phase, or ordinary settings."""
+    """Yield plans with fewer shards, or with one field set to its simpler value in ``CALMER``."""
     for shards in dict.fromkeys((1, plan.shards // 2, plan.shards - 1)):
         if 0 < shards < plan.shards:
             yield evolve(plan, shards=shards)

@@ -1,7 +1,7 @@
-"""The vocabulary of faults: the faults of every kind of simulation, and the violations that they excuse.
+"""The names of faults, outcomes of calls and excuses in all simulations.
 
-A law is judged first. An excuse is looked for only if the law would be broken. So ``excused`` in a summary counts how
-often a law would have failed without an excuse: after some faults the law cannot be kept.
+After some faults no worker can keep some laws, so these faults excuse a violation. A simulation judges a law first, and
+looks for an excuse only if the law is broken. So ``excused`` in a summary counts violations that were excused.
 """
 
 from __future__ import annotations
@@ -15,74 +15,75 @@ from streamclient.testing.history import EPOCHS, LOST, ORDER, READERS
 
 
 class Do(Enum):
-    """An event that may happen to a fleet from outside."""
+    """An event that a plan may cause in a fleet: a fault, or another action such as the start of a worker."""
 
     START = "start"
-    """A worker starts. If its name was already used, it is that worker's next life."""
+    """A worker starts. Under a name that was already used, it is a new process of the same worker."""
     CRASH = "crash"
-    """A process ends at once, with everything it was doing."""
+    """A process ends immediately, in the middle of its work."""
     STOP = "stop"
     """A worker is asked to stop, and hands its leases over."""
     TWIN = "twin"
     """A second process starts under the name of a living worker."""
     FREEZE = "freeze"
-    """A process is frozen, user code included, as by SIGSTOP. It continues as if nothing had happened."""
+    """A process is frozen with its user code, as by SIGSTOP. After the freeze it continues where it was."""
     CUT = "cut"
-    """No request of a worker (or of all) arrives."""
+    """No request of a worker (or of all workers) reaches the service."""
     DEAFEN = "deafen"
-    """The requests of a worker (or of all) arrive and are carried out, but no answer comes back."""
+    """The service carries out the requests of a worker (or of all workers), but no answer comes back."""
     SLOW = "slow"
-    """Every message of a worker (or of all) takes ``amount`` times as long."""
+    """Every message of a worker (or of all workers) takes ``amount`` times as long as usual."""
     THROTTLE = "throttle"
     """The service refuses the share ``amount`` of all calls, without applying any of them."""
     SPLIT = "split"
-    """An open shard closes and leaves two children."""
+    """An open shard closes, and its two child shards open."""
     MERGE = "merge"
-    """Two adjacent open shards close and leave one child."""
+    """Two adjacent open shards close, and one child of both opens."""
     EXPIRE = "expire"
-    """A closed shard leaves the stream with all its records, read or not."""
+    """A closed shard leaves the stream with all its records, read or unread."""
     TRIM = "trim"
-    """Retention removes the oldest records of a shard, the share ``amount`` of them, read or not."""
+    """Retention removes the oldest records of a shard, read or unread: the share ``amount`` of its records."""
     STALE = "stale"
-    """Lists of shards are ``amount`` seconds old."""
+    """The service returns lists of shards that are ``amount`` seconds old."""
     DELETE_ROW = "delete row"
-    """The row of a lease is deleted without a condition, as Java's shard sync does with a stale list."""
+    """The row of a lease is deleted without a condition, as the Java client's shard sync does after a stale list."""
     RESET_ROW = "reset row"
-    """The row of a lease is created anew without a condition, as Java's shard sync does when two of them race."""
+    """The row of a lease is created anew without a condition, as two racing shard syncs of the Java client do."""
     FAIL = "fail"
     """The processors of a shard raise each time they are called."""
     POISON = "poison"
-    """A record that comes soon is poisoned: every processor that gets this record raises."""
+    """One of the next records of a shard becomes a poison record: every processor that gets the record raises."""
     DRAG = "drag"
-    """The processors of a shard take ``amount`` times as long."""
+    """The processors of a shard take ``amount`` times as long as usual."""
     HANG = "hang"
-    """The present call of a shard's processor does not return; after ``amount`` seconds the watchdog reports it."""
+    """The present call of a shard's processor hangs; after ``amount`` seconds the watchdog reports the call."""
     DONE = "done"
-    """The processor of a shard marks itself done."""
+    """The processor of a shard marks itself as done."""
     REPLACE = "replace"
-    """The processor of a shard marks itself for a restart."""
+    """The processor of a shard asks to be replaced by a new processor."""
     PAUSE = "pause"
-    """An operator pauses a shard, and resumes it afterwards; with an ``amount``, the pause ends by itself."""
+    """An operator pauses a shard for ``seconds``. If ``amount`` is 0, the operator resumes the shard; otherwise the
+    pause has an end time."""
     REWIND = "rewind"
     """An operator pauses a shard, waits until its owner obeys, sets the checkpoint back to the share ``amount`` of the
     processed records, and resumes the shard."""
     RELEASE = "release"
-    """An operator takes a lease from its owner, once the owner obeys a pause."""
+    """An operator pauses a shard, and takes the lease from its owner once the owner obeys."""
     MOVE = "move"
-    """An operator requests a lease in the name of a worker."""
+    """An operator marks a lease in the name of a worker, as if that worker had asked for the lease."""
     TAKE_OUT = "take out"
-    """An operator orders that a record of a shard is parked, or skipped with an ``amount``: a poisoned record, if there
-    is one."""
+    """An operator orders that one record of a shard is parked, or skipped if ``amount`` is above 0. The operator
+    prefers a poison record."""
     HOLD = "hold"
     """The worker's own program pauses one of its shards, and resumes it afterwards."""
     HOLD_ALL = "hold all"
     """The worker's own program pauses the whole worker, and resumes it afterwards."""
     END_SESSION = "end session"
-    """The tunnel service loses the session of a client without notice."""
+    """The Tunnel Service loses the session of a client without telling the client."""
 
 
 class Fate(Enum):
-    """The outcome of one call."""
+    """The outcome of one call to the service."""
 
     FINE = "fine"
     LOST_REQUEST = "lost request"
@@ -96,48 +97,49 @@ class Fate(Enum):
     DEAF = "answer cut off"
     """The answer is lost, because the way back is cut for a while."""
     FAILING_READ = "failing read"
-    """The stream does not deliver a page."""
+    """A read of records fails, although the network works."""
 
     @property
     def is_unsent(self) -> bool:
-        """Whether the service certainly does nothing."""
+        """Whether the service certainly does not carry out the request."""
         return self in (Fate.LOST_REQUEST, Fate.CUT, Fate.THROTTLED)
 
 
 class Excuse(Enum):
-    """A reason why a law need not hold."""
+    """A reason why the violation of a law is excused."""
 
     ROW_DESTROYED = "row destroyed"
-    """The row of the lease was destroyed since the process's last accepted write, and the process cannot know that
-    yet."""
+    """The row of the lease was destroyed after the process's last accepted write. The process cannot know this yet."""
     ROW_ANEW = "row begun anew"
-    """The counter of the row began anew a short time ago, so a frozen process may take the row for the former one."""
+    """The counter of the row began anew a short time ago. A process that was frozen may confuse the new row with
+    the old row."""
     NAME_TAKEN = "name taken over"
-    """Another process has registered under the name so recently that the excused process may not know it."""
+    """Another process has registered under the process's name so recently that the process may not know it yet."""
     TOUCHED = "changed from outside"
-    """The row was changed from outside, so the shard is read again."""
+    """An actor that is not a worker changed the row, so records of the shard may be read twice."""
     JAVA = "Java worker"
-    """A Java worker has no epochs, does not wait for children, and leaves shards unread."""
+    """The Java client has no epochs, takes leases that have not expired, and may leave shards unread."""
     LOSS_GIVEN_UP = "reported loss"
-    """Records had left the stream, which was reported, and reading went on after these records."""
+    """Records had left the stream. The loss was reported, and the reader went on after these records."""
     LEFT_UNSEEN = "left unseen"
     """A shard left the stream before any worker knew of it."""
     BEGINS_LATER = "begins later"
-    """Nothing before the first row of a shard is required if reading starts at the latest record."""
+    """The change was written before the position at which the shard's first row starts."""
     JUST_THAWED = "just thawed"
-    """A process continues what it was about to do, and notices the time a moment later."""
+    """The process has just continued after a freeze, and has not yet noticed how much time has passed."""
     CALL_UNDER_WAY = "call under way"
-    """A reader was told to stop during a call."""
+    """The reader was told to stop while it processed a page."""
     SESSION_LOST = "session lost"
-    """The service lost the session without notice."""
+    """The service lost the session without telling the client."""
 
 
 @frozen
 class Excusing:
-    """The faults that an excuse comes from, and the laws that it excuses."""
+    """The faults that an excuse requires, and the laws whose violations it excuses."""
 
     faults: tuple[Do, ...]
-    """The faults of which at least one must have happened. An empty tuple allows any event that moves a channel."""
+    """The faults of which at least one must have happened. An empty tuple requires no fault: a channel may move to
+    another client without a fault."""
     laws: frozenset[str]
 
 
@@ -161,10 +163,10 @@ EXCUSES: Mapping[Excuse, Excusing] = {
 
 
 class Excused(dict[str, int]):
-    """The number of times that each excuse was needed. The keys are ``LAW: EXCUSE``."""
+    """The number of violations that each excuse allowed. A key has the form ``LAW: EXCUSE``."""
 
     def note(self, law: str, excuse: Excuse) -> bool:
-        """Count an excuse; return true, for use in a condition."""
+        """Count that ``excuse`` prevented a violation of ``law``; return ``True``, for use in a condition."""
         if law not in EXCUSES[excuse].laws:
             raise ValueError(f"{excuse.value!r} is not declared to excuse the law {law!r}")
         name = f"{law}: {excuse.value}"

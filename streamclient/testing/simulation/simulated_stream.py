@@ -1,7 +1,7 @@
-"""The simulated stream: shards with ranges of keys, records with numbers, splits, merges, expiry, old lists.
+"""The simulated stream: shards with ranges of keys, numbered records, splits, merges, expiry, and outdated lists.
 
-Every record has a key and a number, which counts the changes of that key. A split gives one half of the keys to each
-child, and a merge joins the ranges of two neighbours. So the changes of a key are in a chain of shards.
+Every record has a key and a number, which counts the changes of this key. A split gives half of the keys to each child.
+A merge joins the key ranges of two neighbours. So the changes of a key are in a chain of shards, from parent to child.
 """
 
 from __future__ import annotations
@@ -23,47 +23,47 @@ from streamclient.testing.simulation.kernel import Dice
 STREAM_ID = "stream"
 
 KEY_SPACE = 1 << 30
-"""The upper bound of keys, which are whole numbers. It allows thirty splits, one within the other."""
+"""The upper bound of keys, which are whole numbers. This bound allows thirty successive splits of a shard."""
 
 KEYS_PER_SHARD = 4
-"""The number of different keys written to one open shard. They are few, so that each has many changes whose order can
-be wrong."""
+"""The number of different keys that are written to one open shard. The number is small, so that each key has many
+changes whose order can be wrong."""
 
 
 @define(eq=False)
 class SimulatedShard:
-    """One shard. Its records are stored as columns: the key, the number and the time of writing of each record."""
+    """One shard. The lists ``keys``, ``numbers`` and ``times`` hold key, number and write time of each record."""
 
     shard: Shard
     low: int
     high: int
-    """The upper end of the shard's keys: they run from ``low`` up to, not including, ``high``."""
+    """The end of the shard's key range, which has the keys from ``low`` to before ``high``."""
     keys: list[int] = field(factory=list)
     numbers: list[int] = field(factory=list)
     times: list[float] = field(factory=list)
     is_open: bool = True
     trimmed: int = 0
-    """Number of the oldest record that the stream still has."""
+    """The number of the oldest record that the stream still has of this shard."""
     is_given_up: bool = False
-    """Whether retention removed unread records, which was reported, and the loss was accepted."""
+    """Whether a reader has reported that retention removed unread records, and has gone on after these records."""
     poisoned: set[int] = field(factory=set)
-    """Numbers of poison records."""
+    """The numbers of the shard's poison records, for which processors raise."""
     is_listed: bool = True
-    """Whether the stream still lists the shard. The records of a shard disappear when it leaves the list."""
+    """Whether the stream still lists the shard. A shard that leaves the list also loses its records."""
 
     @property
     def shard_id(self) -> str:
-        """The id of the shard."""
+        """The id of the shard, which is also the key of its lease."""
         return self.shard.shard_id
 
     @property
     def size(self) -> int:
-        """The number of records that were written to the shard."""
+        """The number of records that were ever written to the shard."""
         return len(self.keys)
 
 
 class PartOfShard(Sequence[StreamRecord]):
-    """Consecutive records of a shard. Each record is made when it is accessed."""
+    """Consecutive records of a shard, as a sequence that makes each record when it is accessed."""
 
     def __init__(self, shard: SimulatedShard, start: int, end: int) -> None:
         self._shard = shard
@@ -87,14 +87,14 @@ class PartOfShard(Sequence[StreamRecord]):
         return StreamRecord(RecordType.PUT, key, sequence_info=self.sequence_info(index))
 
     def sequence_info(self, index: int) -> SequenceInfo:
-        """Return the sequence of a record."""
+        """Return the ``sequence_info`` of the record at ``index``."""
         place = self.places[index]
         return SequenceInfo(1, int(self._shard.times[place] * MICROS_PER_SECOND), place)
 
 
 @frozen
 class SimulatedPage:
-    """The result of one read."""
+    """The response to one read of a shard: records and the next position."""
 
     records: PartOfShard
     next_position: Position
@@ -103,27 +103,27 @@ class SimulatedPage:
 
 
 def places_of(records: Sequence[StreamRecord]) -> Sequence[int]:
-    """Return the numbers of records in their shard."""
+    """Return the number of each record in its shard."""
     return records.places if isinstance(records, PartOfShard) else [each.sequence_info.row_index for each in records]
 
 
 @define(eq=False)
 class SimulatedStream:
-    """Shards by id, in the order in which they appeared."""
+    """The simulated stream. ``shards`` and ``parents`` have the order in which the shards were opened."""
 
     dice: Dice
     shards: dict[str, SimulatedShard] = field(factory=dict)
     parents: dict[str, tuple[str, ...]] = field(factory=dict)
     open_ids: list[str] = field(factory=list)
-    """The sorted ids of open shards."""
+    """The ids of open shards, in sorted order."""
     written: dict[int, int] = field(factory=dict)
-    """Number of changes of each key."""
+    """The number of changes written to each key."""
     _listings: list[tuple[float, tuple[Shard, ...]]] = field(factory=list)
-    """The lists of shards, each with the time from which on it holds."""
+    """All lists of shards so far, each with the time from which it is valid."""
     _names: count[int] = field(factory=lambda: count(1))
 
     def open_first(self, shards: int) -> None:
-        """Open the first ``shards`` shards, which share the keys evenly."""
+        """Open the stream's first shards, ``shards`` in number, which divide the keys evenly."""
         edges = [KEY_SPACE * number // shards for number in range(shards + 1)]
         for low, high in pairwise(edges):
             self._open(low, high, ())
@@ -132,7 +132,7 @@ class SimulatedStream:
     # --- changes -----------------------------------------------------------------------------------------------
 
     def write(self, shard_id: str, records: int, now: float) -> None:
-        """Write records with a shard's keys. The shard must be open."""
+        """Write ``records`` new records, with random keys of its key range, to an open shard."""
         entry, written = self.shards[shard_id], self.written
         for _ in range(records):
             key = entry.low + (entry.high - entry.low) * self.dice.randrange(KEYS_PER_SHARD) // KEYS_PER_SHARD
@@ -142,7 +142,10 @@ class SimulatedStream:
             entry.times.append(now)
 
     def split(self, shard_id: str, now: float) -> tuple[str, ...]:
-        """Close a shard and open two children; do nothing if it holds a single key."""
+        """Close an open shard and open two children; return the children's ids.
+
+        A shard with a single key is not split, and the result is empty.
+        """
         entry = self.shards[shard_id]
         middle = (entry.low + entry.high) // 2
         if not entry.is_open or middle == entry.low:
@@ -153,7 +156,10 @@ class SimulatedStream:
         return children
 
     def merge(self, shard_id: str, now: float) -> tuple[str, ...]:
-        """Close a shard and its right neighbour and open one child; do nothing without an open neighbour."""
+        """Close an open shard and its right neighbour, and open one child; return the child's id.
+
+        Without an open right neighbour, the shard stays open and the result is empty.
+        """
         entry = self.shards[shard_id]
         neighbour = next((self.shards[name] for name in self.open_ids if self.shards[name].low == entry.high), None)
         if not entry.is_open or neighbour is None:
@@ -165,12 +171,12 @@ class SimulatedStream:
         return children
 
     def expire(self, shard_id: str, now: float) -> None:
-        """Remove a closed shard with all its records."""
+        """Remove a closed shard, with all its records, from the stream's list."""
         self.shards[shard_id].is_listed = False
         self._list(now)
 
     def trim(self, shard_id: str, share: float) -> bool:
-        """Let retention remove a share of a shard's remaining records; return whether there were any."""
+        """Trim the oldest ``share`` of a shard's remaining records; return whether any record was trimmed."""
         entry = self.shards[shard_id]
         taken = int((entry.size - entry.trimmed) * share)
         entry.trimmed += taken
@@ -179,13 +185,13 @@ class SimulatedStream:
     # --- reading -----------------------------------------------------------------------------------------------
 
     def listing(self, moment: float) -> tuple[Shard, ...]:
-        """Return the list of shards at a moment; for an earlier moment, the first list."""
+        """Return the list of shards that was valid at ``moment``. A time before the first list gives the first list."""
         since = [at for at, _ in self._listings]
         place = bisect_left(since, moment + 1e-9)
         return self._listings[max(place - 1, 0)][1]
 
     def listed_times(self) -> tuple[dict[str, float], dict[str, float]]:
-        """Return, by id, the times when shards were first listed, and the times when they were no longer listed."""
+        """Return the times when shards were first listed, and when they left the list, each by shard id."""
         opened: dict[str, float] = {}
         left: dict[str, float] = {}
         for at, listed in self._listings:
@@ -195,15 +201,15 @@ class SimulatedStream:
         return opened, left
 
     def place_at(self, shard_id: str, moment: float) -> int:
-        """Return the number of the shard's first record that was written at or after a moment."""
+        """Return the number of the shard's first record that was written at or after ``moment``."""
         return bisect_left(self.shards[shard_id].times, moment)
 
     def ancestors(self, shard_id: str) -> set[str]:
-        """Return all shards before a shard, up to the first ones."""
+        """Return the ids of all ancestors of a shard."""
         return ancestors(shard_id, self.parents)
 
     def expirable_ids(self) -> list[str]:
-        """Return the sorted ids of closed shards without listed ancestors: records expire in the order of their age."""
+        """Return the sorted ids of closed shards whose ancestors have all left the stream, so that they may leave."""
         closed = [name for name, entry in self.shards.items() if entry.is_listed and not entry.is_open]
         return sorted(name for name in closed if not any(self.shards[old].is_listed for old in self.ancestors(name)))
 
@@ -227,5 +233,5 @@ class SimulatedStream:
 
 
 def place_of(checkpoint: str) -> int:
-    """Return the number of the next record for a position other than the end."""
+    """Return the number of the next record at ``checkpoint``, which must not be the end of a shard."""
     return 0 if checkpoint == CheckpointPosition.TRIM_HORIZON else int(checkpoint.split(":", 1)[0])

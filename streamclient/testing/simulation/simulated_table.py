@@ -1,4 +1,4 @@
-"""The simulated status table: rows, the rule for their changes, and the actors that change them."""
+"""The simulated status table: its rows, its conditional writes, and the actors that write rows."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from streamclient.model import Lease
 
 
 class Actor(Protocol):
-    """An actor that changes rows."""
+    """An actor that writes rows of the status table."""
 
     name: str
-    """The actor's name in rows."""
+    """The actor's name in rows of the table."""
     label: str
-    """The actor's name in the history: its name in rows with the number of its life."""
+    """The actor's name in the trace. For workers it is the name in rows with the number of the process."""
     kind: str
     """The kind of actor: ``worker``, ``java``, ``operator`` or ``outside``."""
     is_alive: bool
     is_python: bool
-    """Whether the production core makes the actor's writes, so that the laws apply to the actor."""
+    """Whether the actor is a worker of this package, whose writes the laws judge."""
 
 
 @define(eq=False)
 class Outsider:
-    """An actor that is not a worker: an operator, or a vandal of rows."""
+    """An actor that is not a worker: an operator, or the cause of destroyed rows."""
 
     name: str
     label: str
@@ -41,29 +41,29 @@ class Outsider:
 
 @define(eq=False)
 class LeaseChange:
-    """A change of a lease row."""
+    """A change of a lease row, with the row before and after the change."""
 
     actor: Actor
     what: str
-    """The kind of write."""
+    """The kind of write that changed the row."""
     lease_key: str
     before: Lease | None
     after: Lease | None
     write: LeaseWrite | None = None
-    """The write; ``None`` unless the production core made it."""
+    """The conditional write that changed the row; ``None`` for an unconditional change."""
 
 
 WorkerWatcher = Callable[[Actor, WorkerWrite, WorkerRow | None, WorkerRow | None], None]
-"""A function that gets every accepted write of a worker row, except wakes: actor, write, and the row before and
-after."""
+"""A function that the table calls after every accepted write of a worker row, except wake-up signals. Its arguments are
+the actor, the write, and the row before and after the write."""
 
 
 @define(eq=False)
 class SimulatedTable:
-    """Lease rows by key, the greatest epoch given out for each lease, and worker rows by name."""
+    """The status table: lease rows by key, the last epoch of each lease, and worker rows by name."""
 
     watch: Callable[[LeaseChange], None]
-    """A function that is called with every change of a lease row."""
+    """A function that the table calls after every change of a lease row."""
     watch_workers: WorkerWatcher
     rows: dict[str, Lease] = field(factory=dict)
     epochs: dict[str, EpochRow] = field(factory=dict)
@@ -77,11 +77,11 @@ class SimulatedTable:
         return self._sorted_keys
 
     def sorted_rows(self) -> list[Lease]:
-        """Return the rows of all leases, by key."""
+        """Return the rows of all leases, sorted by lease key."""
         return [self.rows[key] for key in self.sorted_keys()]
 
     def land(self, actor: Actor, write: LeaseWrite) -> bool:
-        """Carry out a write if the row permits it; return whether it did."""
+        """Carry out a write of a lease row if its condition holds; return whether the condition held."""
         before = self.rows.get(write.lease_key)
         if not permits(before, write):
             return False
@@ -93,13 +93,13 @@ class SimulatedTable:
         return True
 
     def put(self, actor: Actor, what: str, lease_key: str, after: Lease | None) -> None:
-        """Change a row without any condition of this package."""
+        """Set the row of a lease to ``after`` without a condition; ``None`` deletes the row."""
         before = self.rows.get(lease_key)
         self._store(lease_key, after)
         self.watch(LeaseChange(actor, what, lease_key, before, after))
 
     def draw_epoch(self, lease_key: str) -> int:
-        """Return the next epoch of a lease."""
+        """Increment the epoch of a lease in the table, and return the new epoch."""
         last = self.epochs.get(lease_key)
         drawn = apply_write(last, draw(lease_key, last))
         assert drawn is not None
@@ -107,7 +107,7 @@ class SimulatedTable:
         return drawn.number
 
     def land_worker(self, actor: Actor, write: WorkerWrite) -> bool:
-        """Carry out a write of a worker row if the row permits it; return whether it did."""
+        """Carry out a write of a worker row if its condition holds; return whether the condition held."""
         before = self.workers.get(write.worker_id)
         if not permits(before, write):
             return False
@@ -120,13 +120,13 @@ class SimulatedTable:
         return True
 
     def wake(self, names: tuple[str, ...]) -> None:
-        """Wake workers that have rows."""
+        """Send a wake-up signal to each of the workers ``names`` that has a row."""
         for name in names:
             if name in self.workers:
                 self.workers[name] = membership.woken(self.workers[name])
 
     def workers_of(self, names: Iterable[str]) -> tuple[WorkerRow, ...]:
-        """Return the existing rows of these workers, by name."""
+        """Return the existing rows of the workers ``names``, sorted by name."""
         return tuple(self.workers[name] for name in sorted(names) if name in self.workers)
 
     def _store(self, lease_key: str, after: Lease | None) -> None:

@@ -1,4 +1,4 @@
-"""The workers of a history, the execution of a plan's actions, and the end of all faults when its time is over."""
+"""The workers of a fleet's history, and the storm, which carries out the plan's actions and then ends all faults."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from streamclient.testing.simulation.simulated_table import Outsider
 from streamclient.testing.simulation.world import SimulatedWorld
 
 MOST_SHARDS_FACTOR = 4
-"""The multiple of a history's initial number of shards at which it stops splitting shards."""
+"""A history stops splitting shards at this multiple of its initial number of shards."""
 
 FEWEST_SHARDS_CAP = 12
-"""The number of shards below which a history does not stop splitting shards."""
+"""A history with fewer shards than this number may always split them."""
 
 MEND_DURATIONS = 3.0
-"""The interval, in lease durations, at which an operator lets stopped shards continue."""
+"""The interval, in lease durations, at which an operator lets shards continue that stopped after a failure or loss."""
 
 HELD_SECONDS = 1.0
-"""The number of seconds for which a shard is paused to make it start anew."""
+"""The time, in seconds, for which a stopped shard is paused, so that it starts anew afterwards."""
 
 POISON_AHEAD = 8
-"""The largest number of records between a shard's position and a poisoned record."""
+"""The largest number of records between the first unprocessed record of a shard and a new poison record."""
 
 OUTSIDER = Outsider("outsider", "outside", "outside")
 
@@ -42,19 +42,19 @@ Choice = TypeVar("Choice")
 
 
 class SimulatedFleet:
-    """Starts workers in a world, and keeps them all."""
+    """All workers of a simulated world, including workers that have ended."""
 
     def __init__(self, world: SimulatedWorld) -> None:
         self.world = world
         self.workers: dict[str, PythonProcess | JavaWorker] = {}
-        """The last life of each worker, by name."""
+        """The newest process of each worker, by the worker's name."""
         self.everybody: list[PythonProcess | JavaWorker] = []
         self.java_client: type[JavaWorker] = JavaWorker
-        """The model of a Java worker; measurements put a model here that counts its calls."""
+        """The class of Java workers. Measurements replace this class by a class that counts calls."""
         self._lives: Counter[str] = Counter()
 
     def start(self, name: str, *, java: bool = False) -> None:
-        """Start a worker, or its next life."""
+        """Start a worker under ``name`` or, if the name was already used, a new process of the same worker."""
         self._lives[name] += 1
         worker: PythonProcess | JavaWorker
         if java:
@@ -68,18 +68,18 @@ class SimulatedFleet:
         worker.start()
 
     def living(self) -> list[PythonProcess]:
-        """Return the living processes of this package, by name."""
+        """Return the living processes with a Python worker, ordered by name and by the number of the process."""
         found = [worker for worker in self.everybody if worker.is_alive and isinstance(worker, PythonProcess)]
         return sorted(found, key=lambda process: (process.name, process.life))
 
     def living_javas(self) -> list[JavaWorker]:
-        """Return the living Java workers, by name."""
+        """Return the living Java workers, ordered by name."""
         found = [worker for worker in self.everybody if worker.is_alive and isinstance(worker, JavaWorker)]
         return sorted(found, key=lambda worker: worker.name)
 
 
 class Storm:
-    """The events that happen to one world from outside."""
+    """The actions of a plan, carried out on the workers, the stream and the table of one world."""
 
     def __init__(self, fleet: SimulatedFleet) -> None:
         world = self.world = fleet.world
@@ -90,10 +90,10 @@ class Storm:
         world.agenda.after(MEND_DURATIONS * world.plan.duration_seconds, self._mend)
 
     def calm(self) -> None:
-        """End every fault. From now on everything works, and the fleet has to recover.
+        """End every fault except freezes, so that the fleet can recover.
 
-        A freeze that has begun is not shortened: events that reached the process since the beginning of the freeze wait
-        for its end, and later events would overtake them.
+        A freeze keeps its planned end, for which events of the frozen process wait. If the freeze ended earlier, later
+        events would overtake these events.
         """
         world = self.world
         world.note("outside", "calm")
@@ -112,10 +112,11 @@ class Storm:
         self._begin_new_lives()
 
     def _mend(self) -> None:
-        """Let shards that wait for an operator continue: accept a loss, or start them anew.
+        """Let shards that wait for an operator continue: accept their loss, or start them anew.
 
-        An order to park that stands at the end of the storm parks its record again after the replay, perhaps with more
-        of its key than the failure policy allows. So the operator drops the record instead, and repeats the replay.
+        After the storm, parked records were replayed, but an earlier order to park a record may still be in force. The
+        order would park that record again, and then more records of the key might be parked than the failure policy
+        allows. So the operator orders to drop the record instead, and repeats the replay.
         """
         if self.operator.has_parked and not self.world.is_writing:
             for key in self.world.table.sorted_keys():
@@ -128,7 +129,7 @@ class Storm:
         self.world.agenda.after(MEND_DURATIONS * self.world.plan.duration_seconds, self._mend)
 
     def _flush(self) -> None:
-        """Replace processors at intervals. Otherwise records that they keep for the next batch would wait for ever."""
+        """Replace all processors, because records that a processor keeps for its next batch could wait for ever."""
         for process in self.fleet.living():
             for consumer in process.consumers.values():
                 consumer.mark(ShutdownReason.PROCESS_RESTART)
@@ -142,7 +143,7 @@ class Storm:
             self.world.agenda.after(HELD_SECONDS, process.let_go, consumer.lease_key)
 
     def last_thaw(self) -> float:
-        """Return the time when the last frozen process continues, which may be in the past."""
+        """Return the time when the last freeze ends, which may be in the past."""
         everybody: list[PythonProcess | JavaWorker] = [*self.fleet.living(), *self.fleet.living_javas()]
         return max((worker.frozen_until for worker in everybody), default=0.0)
 
@@ -154,13 +155,16 @@ class Storm:
                 process.let_go(held)
 
     def _lift_pauses(self) -> None:
-        """Lift pauses repeatedly, because a worker that restores a destroyed row may restore a pause that is over."""
+        """End all pauses once per lease duration. A worker that restores a destroyed row may restore an ended pause."""
         for key in list(self.world.table.sorted_keys()):
             self.operator.resume(key)
         self.world.agenda.after(self.world.plan.duration_seconds, self._lift_pauses)
 
     def _begin_new_lives(self) -> None:
-        """Replace workers whose processors marked a shard done. They never take it again in the same life."""
+        """Replace workers whose processors marked a shard as done, because such a worker never takes the shard again.
+
+        Start another worker if all living workers are stopping or replaced.
+        """
         for process in self.fleet.living():
             if process.is_selective and self.fleet.workers[process.name] is process:
                 process.crash()
@@ -169,7 +173,7 @@ class Storm:
             self.fleet.start("last")
 
     def _is_replaced(self, process: PythonProcess) -> bool:
-        """Return whether another process was started under the process's name: ``process`` then has no leases."""
+        """Return whether a newer process has the name of ``process``. A replaced process holds no leases."""
         return self.fleet.workers[process.name] is not process
 
     # --- workers -----------------------------------------------------------------------------------------------
@@ -181,7 +185,10 @@ class Storm:
         return True
 
     def _twin(self, action: Action) -> bool:
-        """Start a twin, if there are sessions. Only sessions distinguish two processes with one name."""
+        """Start a second process under the name of a living worker, if the plan has sessions.
+
+        Without sessions, other workers cannot distinguish two processes with the same name.
+        """
         if not self.world.plan.has_sessions or not isinstance(self._living(action), PythonProcess):
             return False
         self.fleet.start(action.who)
@@ -234,10 +241,10 @@ class Storm:
         return True
 
     def _trim(self, action: Action) -> bool:
-        """Trim a shard, preferably one with a backlog.
+        """Trim a shard, preferably a shard with a backlog.
 
-        Only shards qualify whose checkpoint is a position, or of which a batch is prepared. If a shard was never read,
-        its remaining records are all that readers will request.
+        Only shards that a worker has begun to read are trimmed: their checkpoint is an iterator, or a batch is
+        prepared. A shard that was never read would lose nothing, because its reader begins at the oldest record.
         """
         rows, shards, processed = self.world.table.rows, self.world.stream.shards, self.world.sink.processed
         ends = (TRIM_HORIZON, SHARD_END)
@@ -260,9 +267,9 @@ class Storm:
         return self._destroy(action, _anew)
 
     def _destroy(self, action: Action, change: Callable[[Lease], Lease | None]) -> bool:
-        """Destroy a row, but not twice within a short time.
+        """Destroy a row, unless the same row was destroyed a short time ago.
 
-        A late write that was to repair the first destruction would also fit the second.
+        Otherwise a late write that repairs the first destruction would be accepted after the second destruction, too.
         """
         key = _pick(self.world.table.sorted_keys(), action.where)
         if key is None or self.world.has_begun_anew(key):
@@ -295,14 +302,14 @@ class Storm:
         return True
 
     def _report_stall(self, key: str) -> None:
-        """Report a hanging consumer, as the watchdog of its process does."""
+        """Report the consumers of a shard whose processors hang, as the watchdogs of the processes do."""
         if self.world.hangs.get(key, 0.0) > self.world.now:
             for consumer in list(self.world.readers_of(key)):
                 event = events.ConsumerStalled(key, consumer.identifier, "process_records does not return")
                 consumer.process.deliver(event)
 
     def _shard(self, action: Action) -> str:
-        """Return the shard of an action, among all shards that ever existed. At least one exists."""
+        """Return the shard that an action selects by ``where`` among all shards that ever existed."""
         shards = sorted(self.world.stream.shards)
         return shards[min(int(action.where * len(shards)), len(shards) - 1)]
 
@@ -338,7 +345,7 @@ class Storm:
         return key is not None and self.operator.take_out(key, is_skip=action.amount > 0)
 
     def _hold(self, action: Action) -> bool:
-        """Let the program of a worker pause the whole worker or one lease, unless the process is frozen."""
+        """Let a worker's own program pause the whole worker or one lease, unless the process is frozen."""
         worker, key = self._living(action), _pick(self.world.table.sorted_keys(), action.where)
         if not isinstance(worker, PythonProcess) or worker.is_frozen or key is None:
             return False

@@ -1,8 +1,8 @@
-"""Workers on virtual time: nothing happens unless the caller lets time pass, and only one thing at a time.
+"""Real workers on simulated time, which do nothing unless the caller lets time pass.
 
-``Simulation`` owns the clock. Its pools queue calls instead of running them. Each step takes the owners' turns,
-continues one call, and lets time leap when there is nothing to do. Calls into user code run in threads of their own, so
-that they can wait, but exactly one thread runs while the others stand still: runs repeat exactly.
+``Simulation`` owns the clock. Its pools queue calls instead of running them. Each step of the simulation runs the turns
+of all workers, and continues one call. A step without anything to do moves the time forward. Calls into user code run
+in threads of their own, so that they can wait. Only one thread runs at a time, so every run can be repeated exactly.
 """
 
 from __future__ import annotations
@@ -22,42 +22,44 @@ from streamclient.testing.simulation.kernel import Agenda
 from streamclient.worker import Runtime, Worker
 
 SMALLEST_STEP_SECONDS = 0.001
-"""The shortest time by which the clock advances when nothing can run, so that a deadline in the past does not block
-it."""
+"""The shortest time, in seconds, by which the clock advances when no call can run. So the clock advances even if a
+deadline is in the past."""
 
 MOST_STEPS = 400_000
-"""The largest number of steps of one wait. An hour of a small fleet takes some tens of thousands of steps."""
+"""The largest number of steps in one call of ``Simulation.until``. An hour of a small fleet takes some tens of
+thousands of steps."""
 
 STARTED_AT_SECONDS = 1_000.0
-"""The initial time of the monotonic clock, in seconds: not zero, which could pass for an unset value."""
+"""The initial time of the monotonic clock, in seconds. The time is not 0, which could be mistaken for an
+unset value."""
 
 STARTED_AT_WALL_MICROS = 1_600_000_000_000_000
 
 
 class TrialOver(BaseException):
-    """Raised in user code that still waits when its simulation is closed, so that its thread ends."""
+    """The error that ends the threads of user code that still wait when the simulation is closed."""
 
 
 class QueuedPool(Executor):
-    """Keeps calls until the simulation runs them."""
+    """A stand-in for a thread pool of one worker, which queues calls until the simulation runs them."""
 
     def __init__(self, simulation: Simulation, name: str) -> None:
         self.simulation = simulation
         self.name = name
         self.is_frozen = False
-        """Whether the pool's process is frozen: no part of a frozen process runs."""
+        """Whether the worker's process is frozen, so that no call of the pool runs."""
         self.calls: deque[tuple[Future[Any], Callable[[], Any]]] = deque()
         self.may_wait = not name.endswith(("-scan", "-status", "-fetch"))
         """Whether the pool's calls are user code, which may wait for a checkpoint. Other calls never wait."""
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        """Queue a call."""
+        """Queue a call of ``fn``; return the future of its result."""
         future: Future[Any] = Future()
         self.calls.append((future, partial(fn, *args, **kwargs)))
         return future
 
     def run_one(self) -> None:
-        """Run the oldest call until it ends or waits."""
+        """Run the oldest queued call until the call ends or waits."""
         future, call = self.calls.popleft()
         if not future.set_running_or_notify_cancel():
             return
@@ -67,7 +69,7 @@ class QueuedPool(Executor):
             _complete(future, call)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Drop the queued calls."""
+        """Drop all queued calls."""
         self.calls.clear()
 
 
@@ -79,7 +81,7 @@ def _complete(future: Future[Any], call: Callable[[], Any]) -> None:
 
 
 class SimulatedCall:
-    """One call in a thread of its own, which runs only while the simulation stands still."""
+    """One call into user code in its own thread. The thread runs only while the simulation waits for it."""
 
     def __init__(self, pool: QueuedPool, call: Callable[[], None]) -> None:
         self.pool = pool
@@ -92,14 +94,14 @@ class SimulatedCall:
         self._thread.start()
 
     def go_on(self) -> None:
-        """Run the call until it ends or waits."""
+        """Let the thread of the call run until the call ends or waits."""
         self.event = None
         self.pool.simulation.simulated_calls[self._thread.ident or 0] = self
         self._mine.release()
         self._theirs.acquire()
 
     def wait(self, event: threading.Event, limit: float) -> None:
-        """Wait in the thread of the call until the event is set or the time ``limit`` has come."""
+        """Let the thread of the call wait until ``event`` is set or the simulated time ``limit`` has come."""
         self.event, self.limit = event, limit
         self._theirs.release()
         self._mine.acquire()
@@ -107,7 +109,7 @@ class SimulatedCall:
             raise TrialOver
 
     def can_go_on(self, now: float) -> bool:
-        """Return whether the awaited event or time has come, in a process that is not frozen."""
+        """Return whether the wait of the call is over at the time ``now``, and its process is not frozen."""
         return not self.pool.is_frozen and self.event is not None and (self.event.is_set() or now >= self.limit)
 
     def _run(self) -> None:
@@ -118,12 +120,12 @@ class SimulatedCall:
 
 
 class Simulation:
-    """Virtual time and every worker in it."""
+    """The simulated time, and all workers, pools and calls that run on this time."""
 
     def __init__(self, seed: int = 1) -> None:
         self.is_closed = False
         self.agenda = Agenda(STARTED_AT_SECONDS)
-        """The calls from outside of every worker. The time of this agenda is the time of all workers."""
+        """The calls that do not belong to a worker, such as faults. The agenda's time is the time of all workers."""
         self.pools: list[QueuedPool] = []
         self.workers: list[SimulatedWorker] = []
         self.simulated_calls: dict[int, SimulatedCall] = {}
@@ -132,11 +134,11 @@ class Simulation:
 
     @property
     def now(self) -> float:
-        """The time of all monotonic clocks."""
+        """The time that all monotonic clocks show, in seconds."""
         return self.agenda.now
 
     def runtime(self) -> Runtime:
-        """Return the substitute for the outside world that a worker of this simulation gets."""
+        """Return the runtime for one worker of this simulation: its clocks, waits, identifiers, dice and pools."""
         return Runtime(
             monotonic=lambda: self.now,
             wall_micros=lambda: STARTED_AT_WALL_MICROS + int(self.now * MICROS_PER_SECOND),
@@ -147,7 +149,7 @@ class Simulation:
         )
 
     def wait(self, event: threading.Event, seconds: float) -> bool:
-        """Let everything else go on until the event is set or ``seconds`` have passed; return whether it is set."""
+        """Let time pass until ``event`` is set, for at most ``seconds``; return whether ``event`` is set."""
         simulated_call = self.simulated_calls.get(threading.get_ident())
         if simulated_call is None:
             self.until(event.is_set, seconds, required=False)
@@ -156,11 +158,15 @@ class Simulation:
         return event.is_set()
 
     def advance(self, seconds: float) -> None:
-        """Advance the clock by ``seconds``, and run everything that falls due."""
+        """Advance the clock by ``seconds``, and run everything that is due in this time."""
         self.until(lambda: False, seconds, required=False)
 
     def until(self, condition: Callable[[], bool], seconds: float = 600.0, *, required: bool = True) -> None:
-        """Let everything continue until ``condition`` returns true, for at most ``seconds``."""
+        """Run the simulation until ``condition`` returns true, for at most ``seconds`` of simulated time.
+
+        Raises:
+            AssertionError: the condition was ``required`` but not reached, or the simulation took too many steps.
+        """
         limit = self.now + seconds
         for _ in range(MOST_STEPS):
             if condition():
@@ -172,13 +178,13 @@ class Simulation:
         raise AssertionError("the simulation does not come to rest")
 
     def close(self) -> None:
-        """End every waiting thread of user code, in all processes. Nothing may be run afterwards."""
+        """End all waiting threads of user code, in all processes. The simulation must not run afterwards."""
         self.is_closed = True
         for simulated_call in list(self.simulated_calls.values()):
             simulated_call.go_on()
 
     def _step(self, limit: float, condition: Callable[[], bool]) -> None:
-        while self.agenda.next_moment <= self.now:  # a call may have let time pass
+        while self.agenda.next_moment <= self.now:  # a loop, because calls may let time pass
             self.agenda.run_until(self.now)
         for worker in self.workers:
             worker.thaw()
@@ -205,15 +211,16 @@ class Simulation:
         return pool
 
     def pool(self, name: str) -> QueuedPool:
-        """Return the pool called ``name``.
+        """Return the pool ``name``.
 
-        A pool's name is the worker's name followed by ``-scan``, ``-status``, ``-renew``, ``-fetch`` or ``-processor``.
+        The name of a pool is the worker's name, followed by ``-scan``, ``-status``, ``-renew``, ``-fetch`` or
+        ``-processor``.
         """
         return next(pool for pool in self.pools if pool.name == name)
 
 
 class SimulatedWorker:
-    """One worker, run turn by turn by the simulation."""
+    """One real worker, whose turns the simulation runs."""
 
     def __init__(self, simulation: Simulation, worker: Worker) -> None:
         self.worker = worker
@@ -222,9 +229,9 @@ class SimulatedWorker:
         self.frozen_until = float("-inf")
         self._due = float("-inf")
         self.ended: tuple[float, str] | None = None
-        """The time and the manner of the end: ``killed`` or ``stopped``; ``None`` while the worker lives."""
+        """The time of the end, and ``killed`` or ``stopped``; ``None`` while the worker is alive."""
         self.freezes: list[tuple[float, float]] = []
-        """The beginning and the planned end of each freeze."""
+        """The times of the beginning and of the planned end of each freeze of the worker's process."""
         self.error: BaseException | None = None
         """The error that the worker's owner thread would have raised."""
         made_before = len(simulation.pools)
@@ -234,16 +241,16 @@ class SimulatedWorker:
 
     @property
     def name(self) -> str:
-        """The worker identifier."""
+        """The identifier under which the worker appears in the status table."""
         return self.worker.worker_identifier
 
     @property
     def holdings(self) -> Holdings:
-        """The worker's decisions about leases; to be read and never to be changed."""
+        """The core of the worker, which decides about leases. Callers may only read it."""
         return self.coordinator.holdings
 
     def turn(self) -> None:
-        """Take one turn of the owner thread, if there is work for it and its process is not frozen."""
+        """Run one turn of the worker's owner loop, if the loop has work and the process is not frozen."""
         if self.is_over or self.coordinator.loop.is_inside or (not self.has_messages and self.next_moment > self._now):
             return
         try:
@@ -261,7 +268,7 @@ class SimulatedWorker:
         return self.simulation.now
 
     def kill(self) -> None:
-        """End the worker as ``kill -9`` does: no part of it runs any more."""
+        """End the worker as ``kill -9`` does, so that no part of the worker runs any more."""
         self._end("killed")
         self._set_frozen(True)
 
@@ -277,18 +284,18 @@ class SimulatedWorker:
             self._set_frozen(True)
 
     def thaw(self) -> None:
-        """Continue the worker, if its freeze is over."""
+        """Continue the worker if its freeze is over."""
         if not self.is_over and self.frozen_until <= self.simulation.now and self.frozen_until != float("-inf"):
             self.frozen_until = float("-inf")
             self._set_frozen(False)
 
     @property
     def is_frozen(self) -> bool:
-        """Whether the process is frozen."""
+        """Whether the worker's process is frozen."""
         return self.frozen_until > self.simulation.now
 
     def take_along(self, pool: QueuedPool) -> None:
-        """Freeze one more pool of the same process together with the worker."""
+        """Let ``pool`` belong to the worker's process, so that the pool freezes and continues with the worker."""
         self._pools.append(pool)
 
     def _set_frozen(self, is_frozen: bool) -> None:
@@ -296,25 +303,25 @@ class SimulatedWorker:
             pool.is_frozen = is_frozen
 
     def stop(self) -> None:
-        """Request an orderly stop."""
+        """Ask the worker for an orderly stop."""
         self.coordinator.request_stop()
 
     @property
     def has_messages(self) -> bool:
-        """Whether a turn would have something to do at once."""
+        """Whether messages wait that the next turn of the owner loop would handle."""
         return not self.is_over and not self.is_frozen and self.coordinator.loop.has_messages
 
     @property
     def next_moment(self) -> float:
-        """The time when a turn is due even without events; known since the last turn."""
+        """The time of the next turn without messages: the deadline that the last turn left, or the end of a freeze."""
         return self.frozen_until if self.is_frozen else self._due
 
     def statuses(self) -> dict[str, Any]:
-        """Return the status of each shard, by id."""
+        """Return the status of each shard in this worker, by shard id."""
         return dict(self.coordinator._statuses())
 
     @property
     def reads(self) -> set[str]:
-        """The shards whose consumer has a processor or will have one."""
+        """The ids of the shards whose consumer has a processor or is about to make one."""
         states = (ShardState.PROCESSING, ShardState.INITIALIZING)
         return {key for key, status in self.statuses().items() if status.has_consumer and status.state in states}

@@ -1,4 +1,4 @@
-"""One history of a fleet: its stream, status table and sink, and the laws that observe them."""
+"""The world of one fleet's history: its stream, status table and sink, and the laws that observe them."""
 
 from __future__ import annotations
 
@@ -27,46 +27,45 @@ WALL_START_MICROS = 1_600_000_000_000_000
 """The time that the wall clocks show when a history begins, in microseconds since 1970."""
 
 MOST_RECORDS_AT_ONCE = 4
-"""The upper bound, exclusive, of the number of records that one write adds to a shard. So one write adds at most
-three."""
+"""The exclusive upper bound of the number of records that one write adds to a shard: one write adds at most three."""
 
 ANEW_DURATIONS = 4.0
-"""The number of lease durations during which a destroyed row may be taken for its former self: longer than any process
-is frozen."""
+"""The time after the destruction of a row, in lease durations, in which a process may confuse the new row with the old
+one. This time is longer than any freeze."""
 
 QUIET_WRITES = frozenset({WriteKind.RENEW.value})
-"""Writes that are too frequent for the trace of a history."""
+"""The kinds of writes that are too frequent for the trace of a history."""
 
 
 @frozen
 class Habits:
-    """The behaviour of user code in the absence of faults."""
+    """The behaviour of user code when no fault happens."""
 
     checkpointed_share: float = 0.8
-    """The share of batches that processors write and checkpoint at once. Others are kept until the next such batch."""
+    """The share of batches that a processor writes and checkpoints immediately, with the batches that it has kept."""
     prompt_seconds: float = 0.02
-    """The duration, in seconds, of a call that does nothing."""
+    """The duration, in seconds, of a call that has no work to do."""
     queued_share: float = 0.05
-    """The share of calls that wait for a thread, and can be taken back meanwhile."""
+    """The share of calls that wait for a thread. The consumer can take a call back while the call waits."""
 
 
 @define(eq=False)
 class Sink:
-    """The processed records of every shard."""
+    """The sink to which all workers of a history write their processed records."""
 
     laws: Laws
     counts: Counter[str]
     newest: dict[str, int] = field(factory=dict)
-    """The greatest epoch that wrote, by shard."""
+    """The greatest epoch that has written to the sink or fenced it, by lease key."""
     processed: dict[str, int] = field(factory=dict)
-    """The number of the first unprocessed record, by shard."""
+    """The number of the first unprocessed record of each shard, by lease key."""
     committed: dict[str, str] = field(factory=dict)
-    """The end position of the last transaction of each shard, by which it is identified."""
+    """The end position of each shard's last transaction, by lease key. The position identifies the transaction."""
     aside: dict[str, set[int]] = field(factory=dict)
-    """The numbers of parked records, by shard."""
+    """The numbers of each shard's records that were parked or skipped, by lease key."""
 
     def fence(self, consumer: ConsumerRole) -> bool:
-        """Refuse all older epochs from now on; return whether the writer's own epoch was accepted."""
+        """Refuse epochs older than the consumer's from now on; return ``False`` if a newer epoch is already known."""
         key = consumer.lease_key
         if consumer.epoch < self.newest.get(key, 0):
             return False
@@ -74,7 +73,10 @@ class Sink:
         return True
 
     def commit(self, consumer: ConsumerRole, rows: Sequence[tuple[int, int]], value: str) -> bool:
-        """Write records as one transaction, which its end position identifies. A repeat changes nothing."""
+        """Write the record ranges ``rows`` as one transaction; return whether the sink accepted the transaction.
+
+        The end position ``value`` identifies the transaction. A repeated transaction changes nothing.
+        """
         if self.committed.get(consumer.lease_key) == value and consumer.epoch >= self.newest[consumer.lease_key]:
             return True
         if not all(self.write(consumer, start, end) for start, end in rows):
@@ -83,7 +85,7 @@ class Sink:
         return True
 
     def write(self, consumer: ConsumerRole, start: int, end: int) -> bool:
-        """Write the records of a shard from ``start`` to before ``end``; return whether the epoch was accepted."""
+        """Write the records of a shard from ``start`` to before ``end``; return whether the sink accepted them."""
         key = consumer.lease_key
         if consumer.epoch < self.newest.get(key, 0):
             self.counts["refused by the sink"] += 1
@@ -95,13 +97,13 @@ class Sink:
         return True
 
     def advance(self, lease_key: str, start: int, end: int) -> None:
-        """Record that records were processed, or need not be."""
+        """Record that the records from ``start`` to before ``end`` were processed, or need not be processed."""
         if start <= self.processed.get(lease_key, 0) < end:
             self.processed[lease_key] = end
             self._pass_over(lease_key)
 
     def set_aside(self, lease_key: str, places: Iterable[int]) -> None:
-        """Record that records were parked."""
+        """Record that the records with the numbers ``places`` were parked or skipped."""
         self.aside.setdefault(lease_key, set()).update(places)
         self._pass_over(lease_key)
 
@@ -113,7 +115,7 @@ class Sink:
 
 
 class SimulatedWorld(PlayedHistory):
-    """Everything in one history of a fleet except its processes, which a ``SimulatedFleet`` starts."""
+    """All parts of one fleet's history except its processes, which a ``SimulatedFleet`` starts."""
 
     plan: Plan
 
@@ -129,40 +131,40 @@ class SimulatedWorld(PlayedHistory):
         self.stream = SimulatedStream(Dice.of(plan.seed, "stream"))
         self.table = SimulatedTable(self._row_changed, self._worker_row_changed)
         self.processes: list[ProcessRole] = []
-        """Every process of this package that was ever started."""
+        """All processes with a Python worker that were ever started, in the order of their starts."""
         self.ended: set[str] = set()
-        """Shards that were read to their ends."""
+        """The shards that were read to their ends, according to a present or former lease row."""
         self.touched: set[str] = set()
-        """The shards whose rows were changed from outside. They may be read again."""
+        """The shards whose rows were changed by an actor that is not a worker. Their records may be read twice."""
         self.notes: set[tuple[str, str]] = set()
-        """Orders about records whose end stands in the audit: lease key and request id."""
+        """The orders about records whose end is noted in the audit, each as lease key and request id."""
         self.losses: set[str] = set()
-        """Shards for which a loss was reported."""
+        """The shards for which a worker has reported a loss of records."""
         self.hangs: dict[str, float] = {}
-        """The time until which the processor of a shard hangs."""
+        """The time until which the processors of a shard hang, by shard."""
         self.failing: dict[str, float] = {}
-        """The time until which the processors of a shard raise."""
+        """The time until which the processors of a shard raise, by shard."""
         self.dragging: dict[str, tuple[float, float]] = {}
-        """The time until which the processors of a shard are slow, and the factor."""
+        """The time until which the processors of a shard are slow, and the factor of their slowness, by shard."""
         self.stale: tuple[float, float] = (0.0, 0.0)
-        """The time until which lists of shards are old, and their age."""
+        """The time until which the service returns outdated lists of shards, and the age of these lists in seconds."""
         self.contested: set[str] = set()
-        """Shards with consumers in several processes."""
+        """The shards with consumers in several processes at present."""
         self.patience_seconds = plan.duration_seconds * (1.0 - 2.0 * plan.drift) - 1e-6
         self.is_writing = True
         self.habits = Habits()
         self.asked: Counter[tuple[str, str, bool]] = Counter()
-        """The number of times that each value of each lease was requested, by ``Request.asked``."""
+        """The number of equal checkpoint requests, by ``Request.asked``."""
         self._consumers: dict[str, list[ConsumerRole]] = {}
         self._requests: dict[int, Request] = {}
         self._values = count(1)
         self._dismissed_at: dict[str, float] = {}
-        """The time when a worker's session was last killed or removed, by name."""
+        """The time when a worker's session was last killed or removed, by the worker's name."""
         self._registered_at: dict[str, float] = {}
         self._replaced_at: dict[Actor, float] = {}
-        """The time when another process registered under a process's name."""
+        """The time when a newer process registered under the name of an older process, by the older process."""
         self.born_at: dict[Actor, float] = {}
-        """The time when each process started, in order, whichever client runs in it."""
+        """The time when each process started, in order, for Python and Java clients."""
         self._moved_at: dict[str, float] = {}
         self._destroyed_at: dict[str, float] = {}
         self._accepted_at: dict[tuple[Actor, str], float] = {}
@@ -176,17 +178,20 @@ class SimulatedWorld(PlayedHistory):
     # --- time and clocks ---------------------------------------------------------------------------------------
 
     def wall_micros(self) -> int:
-        """Return the time of all wall clocks. The wall clocks of real machines differ, but nothing compares them."""
+        """Return the time of all wall clocks, in microseconds since 1970.
+
+        The wall clocks of real machines differ, but workers do not compare them.
+        """
         return WALL_START_MICROS + int(self.agenda.now * MICROS_PER_SECOND)
 
     def moment_of(self, wall_micros: int) -> float:
-        """Return the moment at which the wall clocks showed a time."""
+        """Return the simulated time, in seconds, at which the wall clocks show ``wall_micros``."""
         return (wall_micros - WALL_START_MICROS) / MICROS_PER_SECOND
 
     # --- the stream --------------------------------------------------------------------------------------------
 
     def listing(self) -> tuple[Shard, ...]:
-        """Return the present answer of DescribeStream."""
+        """Return the list of shards that the service returns now, which may be outdated."""
         until, age = self.stale
         return self.stream.listing(self.now - age if self.now < until else self.now)
 
@@ -197,7 +202,10 @@ class SimulatedWorld(PlayedHistory):
             self.agenda.after(self.plan.write_seconds * (0.5 + self.dice.random()), self._write_records)
 
     def may_be_missing(self, record: int, number: int) -> Excuse | None:
-        """Return the reason why a change need not reach the sink; ``None`` if it must."""
+        """Return the reason why a change need not reach the sink; ``None`` if the change must reach it.
+
+        The change is given by the key ``record`` and its number.
+        """
         for name, shard in self.stream.shards.items():
             if shard.low <= record < shard.high and number in shard.numbers:
                 places = [p for p, n in enumerate(shard.numbers) if n == number and shard.keys[p] == record]
@@ -218,25 +226,25 @@ class SimulatedWorld(PlayedHistory):
     # --- rows --------------------------------------------------------------------------------------------------
 
     def rest_of(self, lease_key: str) -> float:
-        """Return the time, in seconds, for which counter and owner of a row have not changed."""
+        """Return the time, in seconds, since the counter or the owner in a lease row last changed."""
         return self.now - self._moved_at.get(lease_key, float("-inf"))
 
     def is_bereft(self, process: Actor, lease_key: str) -> bool:
-        """Return whether a lease's row was destroyed from outside since the process's last accepted write to it."""
+        """Return whether a lease's row was destroyed from outside after the last accepted write of ``process``."""
         destroyed_at = self._destroyed_at.get(lease_key)
         return destroyed_at is not None and destroyed_at > self._accepted_at.get((process, lease_key), -1.0)
 
     def has_begun_anew(self, lease_key: str) -> bool:
         """Return whether the row of a lease was destroyed from outside a short time ago.
 
-        Its counter then began anew, so a worker that was frozen meanwhile may take the present row for the former one;
-        the two cannot be told apart.
+        The counter of the row then began anew. So a worker that was frozen meanwhile may confuse the present row with
+        the former row, because both can look alike.
         """
         destroyed_at = self._destroyed_at.get(lease_key)
         return destroyed_at is not None and self.now - destroyed_at < ANEW_DURATIONS * self.plan.duration_seconds
 
     def excuses(self, law: str, process: Actor, lease_key: str, *candidates: Excuse) -> bool:
-        """Return whether one of these excuses a process that would break a law; if so, count it."""
+        """Return whether one of ``candidates`` excuses a process that would break ``law``; if so, count the excuse."""
         held = {
             Excuse.ROW_DESTROYED: lambda: self.is_bereft(process, lease_key),
             Excuse.ROW_ANEW: lambda: self.has_begun_anew(lease_key),
@@ -247,7 +255,7 @@ class SimulatedWorld(PlayedHistory):
         return found is not None and self.excused.note(law, found)
 
     def destroyed(self, lease_key: str) -> None:
-        """Record that a change from outside deletes the row of a lease, or creates it anew."""
+        """Record that an actor outside the fleet deletes the row of a lease, or creates the row anew."""
         self._destroyed_at[lease_key] = self.now
         self.touched.add(lease_key)
 
@@ -283,8 +291,8 @@ class SimulatedWorld(PlayedHistory):
     def is_dismissed(self, row: Lease) -> bool:
         """Return whether the owner's session has ended, and no later session of the owner has taken the lease.
 
-        Then no session of the owner can rely on the lease. A lease that was handed over to a worker whose session has
-        ended was never that worker's own. A request of an ended session that arrives late takes nothing.
+        Such an owner cannot rely on the lease. A lease that was handed over to the owner, but that the owner has not
+        taken yet, counts as not taken.
         """
         present = self.table.workers.get(row.owner)
         if row.owner not in self._dismissed_at:
@@ -293,28 +301,28 @@ class SimulatedWorld(PlayedHistory):
         return is_over or row.is_handed_over or self._moved_at[row.lease_key] < self._registered_at[row.owner]
 
     def was_replaced(self, process: Actor) -> bool:
-        """Return whether another process has registered under this process's name."""
+        """Return whether another process has registered under the name of ``process``."""
         return process in self._replaced_at
 
     def is_being_replaced(self, process: Actor) -> bool:
-        """Return whether another process registered under its name so recently that the process may not know it yet."""
+        """Return whether another process took over the name of ``process`` less than a lease duration ago."""
         replaced_at = self._replaced_at.get(process)
         return replaced_at is not None and self.now - replaced_at < self.plan.duration_seconds
 
     def has_had_row(self, lease_key: str) -> bool:
-        """Return whether a lease ever had a row."""
+        """Return whether the lease ever had a row."""
         return lease_key in self._started_at
 
     def start_of(self, actor: Actor) -> float:
-        """Return when a process started."""
+        """Return the time when a process started, in seconds since the history began."""
         return self.born_at.get(actor, self.now)
 
     def creator_of(self, lease_key: str) -> Actor | None:
-        """Return the process that created the first row of a lease."""
+        """Return the process that created the first row of a lease; ``None`` if the lease never had a row."""
         return self._creators.get(lease_key)
 
     def _row_created(self, actor: Actor, row: Lease) -> None:
-        """Record a shard's first row. No change before its starting position is required."""
+        """Record the first row of a shard. Changes before the row's position need not reach the sink."""
         key = row.lease_key
         self._creators.setdefault(key, actor)
         if key in self._started_at or row.checkpoint == CheckpointPosition.SHARD_END:
@@ -330,7 +338,7 @@ class SimulatedWorld(PlayedHistory):
         return self._consumers.get(lease_key, [])
 
     def consumer_started(self, consumer: ConsumerRole) -> None:
-        """Handle the news that a worker of this package starts to read a shard."""
+        """Note that ``consumer``, in a worker of this package, starts to read a shard."""
         key = consumer.lease_key
         self.counts["started"] += 1
         self.note(consumer.process.label, "starts to read", key, f"{consumer.checkpoint} {consumer!r}")
@@ -339,7 +347,7 @@ class SimulatedWorld(PlayedHistory):
         self._judge_contest(key)
 
     def consumer_ended(self, consumer: ConsumerRole) -> None:
-        """Handle the news that no user code of a consumer runs any more."""
+        """Note that a consumer has ended, so that none of its user code runs any more."""
         key = consumer.lease_key
         self.note(consumer.process.label, "ends reading", key, consumer.identifier)
         self._consumers[key].remove(consumer)
@@ -350,58 +358,59 @@ class SimulatedWorld(PlayedHistory):
         (self.contested.add if len(processes) > 1 else self.contested.discard)(key)
 
     def is_failing(self, lease_key: str) -> bool:
-        """Return whether the processor of a shard raises now."""
+        """Return whether the processors of a shard raise at present; if so, count the fault."""
         if self.failing.get(lease_key, 0.0) <= self.now:
             return False
         self.injected["processor raised"] += 1
         return True
 
     def is_poisoned(self, lease_key: str, places: Sequence[int]) -> bool:
-        """Return whether a batch of a shard holds a poison record."""
+        """Return whether one of the records with the numbers ``places`` is a poison record."""
         poisoned = self.stream.shards[lease_key].poisoned
         return bool(poisoned) and any(place in poisoned for place in places)
 
     def loss_given_up(self, lease_key: str) -> None:
-        """Handle the news that a consumer has reported a loss to retention, and goes on after it."""
+        """Note that a consumer has reported that unread records left the stream, and goes on after these records."""
         self.stream.shards[lease_key].is_given_up = True
         self.begins_at_oldest(lease_key)
 
     def begins_at_oldest(self, lease_key: str) -> None:
-        """Record that a shard is read from its oldest record.
+        """Record that a consumer reads a shard from its oldest record.
 
-        Records lost before it are not required if the loss was reported.
+        Lost records before the oldest record need not reach the sink if the loss was reported, or if the shard's row
+        was changed from outside.
         """
         shard = self.stream.shards[lease_key]
         if shard.is_given_up or lease_key in self.touched:
             self.sink.advance(lease_key, 0, shard.trimmed)
 
     def replay_parked(self) -> None:
-        """Replay the parked records, as an operator does after mending the cause."""
+        """Replay all parked records into the sink, as an operator does once the cause of their errors is mended."""
         parked = sorted(self.parking.parked(), key=lambda each: (each.generation, each.record_id))
         places = [(self.stream.shards[each.shard_id], each.record.sequence_info.row_index) for each in parked]
         self.laws.records_replayed((shard.shard.shard_id, shard.keys[at], shard.numbers[at]) for shard, at in places)
         self.parking.remove(parked)
 
     def drag(self, lease_key: str) -> float:
-        """Return the factor by which the processor of a shard is slow."""
+        """Return the factor by which the processors of a shard take longer than usual; 1 without the fault ``DRAG``."""
         until, factor = self.dragging.get(lease_key, (0.0, 1.0))
         return factor if self.now < until else 1.0
 
     # --- checkpoints -------------------------------------------------------------------------------------------
 
     def new_value(self, place: int) -> str:
-        """Return a position that has never been requested."""
+        """Return a new text for the position of the record ``place``. Each text occurs once in a history."""
         return f"{place}:{next(self._values)}"
 
     def register_request(self, request: Request) -> int:
-        """Register a checkpoint request and return its number."""
+        """Register a checkpoint request; return the number that the answer to the request will have."""
         number = next(self._values)
         self._requests[number] = request
         self.asked[request.asked] += 1
         return number
 
     def checkpoint_answered(self, process: ProcessRole, answer: AnswerCheckpoint) -> None:
-        """Hand over the core's answer to a request; user code continues in a moment."""
+        """Hand the core's answer to a checkpoint request over to the consumer that made the request."""
         request = self._requests.pop(answer.request_id)
         key, outcome = request.consumer.lease_key, answer.outcome
         self.counts[f"checkpoint {outcome.value}"] += 1
@@ -410,7 +419,7 @@ class SimulatedWorld(PlayedHistory):
         request.consumer.checkpoint_answered(request, outcome)
 
     def reported(self, process: ProcessRole, report: Report) -> None:
-        """Handle a worker's report."""
+        """Handle a message that a worker's core reports."""
         self.counts[f"report {report.severity.value}"] += 1
         if report.severity is not Severity.INFO:
             self.note(process.label, report.severity.value, report.lease_key, report.text)
@@ -419,23 +428,23 @@ class SimulatedWorld(PlayedHistory):
     # --- workers -----------------------------------------------------------------------------------------------
 
     def started(self, worker: Actor) -> None:
-        """Record that a worker starts, or its next life."""
+        """Record that a process of ``worker`` starts."""
         self.born_at[worker] = self.now
         self.note(worker.label, "starts")
 
     def newest(self, name: str) -> ProcessRole | None:
-        """Return the process of this package that was started last under a name."""
+        """Return the Python worker's process that was started last under ``name``, or ``None``."""
         return next((process for process in reversed(self.processes) if process.name == name), None)
 
     def java_processed(self, lease_key: str, start: int, end: int) -> None:
-        """Handle the news that a Java worker processed records of a shard."""
+        """Note that a Java worker processed the records of a shard from ``start`` to before ``end``."""
         self.counts["java batches"] += 1
         self.laws.java_wrote(lease_key, start, end)
         self.sink.advance(lease_key, start, end)
 
 
 class Law(Hooks):
-    """One condition that must hold in every history. A law observes everything, and changes nothing."""
+    """A condition that must hold in every history of a fleet. A law only observes the world, and never changes it."""
 
     name = ""
 
@@ -443,9 +452,9 @@ class Law(Hooks):
         self.world = world
 
     def broken(self, lease_key: str, text: str) -> LawBroken:
-        """Return the exception to raise."""
+        """Return the exception for a violation of this law, which the caller raises."""
         return LawBroken(self.name, lease_key, text)
 
     def excuses(self, process: Actor, lease_key: str, *candidates: Excuse) -> bool:
-        """Return whether one of these excuses a process that would break the law; if so, count that excuse."""
+        """Return whether one of ``candidates`` excuses a process that would break this law; if so, count the excuse."""
         return self.world.excuses(self.name, process, lease_key, *candidates)

@@ -1,1 +1,1 @@
-"""Functions and async processors as the processors of shards."""
+"""Adapters by which functions and async processors serve as the processors of shards."""

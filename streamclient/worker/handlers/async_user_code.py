@@ -1,4 +1,4 @@
-"""The coroutines of user code for one shard: of an ``async def`` handler, or of an async processor."""
+"""The coroutines of user code for one shard, from an ``async def`` handler or from an async processor."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from streamclient.worker.handlers.batches import AsyncBatch, AsyncBatchHandler, 
 from streamclient.worker.handlers.turn_commits import is_commit_due
 
 MakeCoroutine = Callable[[], Coroutine[Any, Any, None]]
-"""Makes the coroutine of one call."""
+"""A function that makes the coroutine of one call."""
 
 Store = Callable[[str | None], Awaitable[None]]
-"""Stores a position, or the largest permitted one."""
+"""An async function that stores a position; with ``None``, the largest permitted position."""
 
 
 def require_none(answer: object) -> None:
-    """Refuse the answer of a handler that is not ``None``: it made a processor, or forgot an ``await``.
+    """Refuse a handler's result other than ``None``. The handler may have made a processor, or forgotten an ``await``.
 
     Raises:
-        ApplicationException: the handler has failed.
+        ApplicationException: ``answer`` is not ``None``, so the handler has failed.
     """
     checks.done("the handler", answer)
     if answer is not None:
@@ -36,43 +36,44 @@ def require_none(answer: object) -> None:
 
 
 class AsyncUserCode(ABC):
-    """The coroutines for one shard, which run in one event loop and never two at a time."""
+    """The coroutines of user code for one shard. They run in one event loop, one at a time."""
 
     commits_by_itself = False
-    """Whether the end of ``handle`` commits the batch."""
+    """Whether the batch is committed at the end of ``handle``, without a call of ``commit``."""
 
     @property
     def is_made_first(self) -> bool:
-        """Whether ``initialize`` has something to do."""
+        """Whether ``initialize`` has work to do, and so must be awaited first."""
         return True
 
     async def initialize(self, given: InitializationInput) -> None:  # noqa: B027  # handlers have nothing to prepare
-        """Prepare for the shard."""
+        """Prepare to process the shard. By default, do nothing."""
 
     @abstractmethod
     async def handle(self, batch: AsyncBatch) -> None:
-        """Process one batch."""
+        """Process one batch of the shard."""
 
     @abstractmethod
     def last_work(
         self, reason: ShutdownReason, end: tuple[AsyncBatch, Settlement], commit: Callable[[], Awaitable[None]]
     ) -> MakeCoroutine | None:
-        """Return the last work for the shard, if user code has any.
+        """Return a function that does the last work of user code for the shard; ``None`` if there is no such work.
 
-        ``end`` is a batch without records for the end of the shard; ``commit`` stores the largest permitted position.
+        ``end`` is a batch without records, which stands for the end of the shard. ``commit`` stores the largest
+        permitted position.
         """
 
     @abstractmethod
     def stores_at(self, reason: ShutdownReason, *, has_stored_all: bool, has_unstored: bool) -> bool:
-        """Return whether the largest permitted position is stored after the last batch, if there is no last work.
+        """Return whether to store the largest permitted position at the end, if user code has no last work.
 
-        ``has_stored_all`` says whether everything that user code received is stored. ``has_unstored`` says whether the
-        status table has not answered the commit of a batch that was handled.
+        ``has_stored_all`` says whether the positions of all batches are stored. ``has_unstored`` says whether
+        the commit of a handled batch got no answer from the status table.
         """
 
 
 async def run_batch(code: AsyncUserCode, batch: AsyncBatch, settlement: Settlement) -> None:
-    """Let user code process a batch; raise if it has failed."""
+    """Let user code process a batch; raise if the batch has failed."""
     try:
         await code.handle(batch)
         if settlement.error is not None:
@@ -82,7 +83,7 @@ async def run_batch(code: AsyncUserCode, batch: AsyncBatch, settlement: Settleme
 
 
 class HandlerCode(AsyncUserCode):
-    """An ``async def`` of one batch."""
+    """The user code of an ``async def`` that takes one batch."""
 
     def __init__(self, handler: AsyncBatchHandler, commit: Commit) -> None:
         self._handler = handler
@@ -94,23 +95,23 @@ class HandlerCode(AsyncUserCode):
         return False
 
     async def handle(self, batch: AsyncBatch) -> None:
-        """Call the handler."""
+        """Call the handler with the batch."""
         require_none(cast(object, await self._handler(batch)))
 
     def last_work(
         self, reason: ShutdownReason, end: tuple[AsyncBatch, Settlement], commit: Callable[[], Awaitable[None]]
     ) -> MakeCoroutine | None:
-        """With explicit commits, return the call of the handler for the shard's end."""
+        """Return the call of the handler for the shard's end, if commits are explicit; otherwise ``None``."""
         is_told = reason is ShutdownReason.TERMINATE and not self.commits_by_itself
         return partial(run_batch, self, *end) if is_told else None
 
     def stores_at(self, reason: ShutdownReason, *, has_stored_all: bool, has_unstored: bool) -> bool:
-        """Return whether a commit of a turn is due: of the shard's end, or of a batch whose commit has no answer."""
+        """Return whether the shard's end, or a batch whose commit got no answer, must be committed."""
         return is_commit_due(reason, has_unstored=has_unstored)
 
 
 class ProcessorCode(AsyncUserCode):
-    """An ``AsyncRecordProcessor``, made in the event loop."""
+    """The user code of an ``AsyncRecordProcessor``. ``initialize`` makes that processor, in the event loop."""
 
     def __init__(self, make: Callable[[], AsyncRecordProcessor]) -> None:
         self._make = make
@@ -126,23 +127,23 @@ class ProcessorCode(AsyncUserCode):
         """Make the processor and initialise it.
 
         Raises:
-            ConfigurationError: the function made something else.
+            ConfigurationError: the program's function did not make an ``AsyncRecordProcessor``.
         """
         made: object = self._make()
         checks.done("the processor factory", made)
         if not isinstance(made, AsyncRecordProcessor):
-            raise ConfigurationError(f"the function must make an AsyncRecordProcessor, not {checks.shown(made)}")
+            raise ConfigurationError(f"the factory must make an AsyncRecordProcessor, not {checks.shown(made)}")
         self._processor = made
         checks.done("initialize", cast(object, await made.initialize(given)))
 
     async def handle(self, batch: AsyncBatch) -> None:
-        """Call ``process_records``."""
+        """Call ``process_records`` of the processor."""
         checks.done("process_records", cast(object, await self._made.process_records(batch)))
 
     def last_work(
         self, reason: ShutdownReason, end: tuple[AsyncBatch, Settlement], commit: Callable[[], Awaitable[None]]
     ) -> MakeCoroutine | None:
-        """Return the call of ``shutdown``, if the processor has that method."""
+        """Return the call of ``shutdown`` if the processor overrides that method, otherwise ``None``."""
         has_shutdown = type(self._processor).shutdown is not AsyncRecordProcessor.shutdown if self._processor else False
         return partial(self._shutdown, reason, commit) if has_shutdown else None
 
@@ -150,12 +151,12 @@ class ProcessorCode(AsyncUserCode):
         checks.done("shutdown", cast(object, await self._made.shutdown(reason, commit)))
 
     def stores_at(self, reason: ShutdownReason, *, has_stored_all: bool, has_unstored: bool) -> bool:
-        """Return whether the shard's end is stored for a processor without ``shutdown``."""
+        """Return whether to store the shard's end for a processor without ``shutdown``."""
         return self._processor is not None and reason is ShutdownReason.TERMINATE and has_stored_all
 
 
 def async_code_maker(kind: ProcessorKind, given: object, commit: Commit) -> Callable[[], AsyncUserCode]:
-    """Return what makes the user code of each shard from an ``async def`` or a class of async processors."""
+    """Return a function that makes the ``AsyncUserCode`` of a shard from ``given``, of the kind ``kind``."""
     if kind is ProcessorKind.ASYNC_HANDLER:
         return partial(HandlerCode, cast(AsyncBatchHandler, given), commit)
     return partial(ProcessorCode, cast(Callable[[], AsyncRecordProcessor], given))

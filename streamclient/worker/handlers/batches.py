@@ -1,7 +1,8 @@
-"""The records that a loop or a handler gets in one piece, and the processor of a shard in asyncio.
+"""Batches of records for loops and handlers, and the async processor of a shard.
 
-A batch is *settled* once: committed, accepted, failed, or left. The end of the loop's body or of the handler settles a
-batch that user code has not settled: it commits the batch, or accepts it where commits are explicit.
+A batch is *settled* once: committed, accepted, failed, or left. A batch that user code has not settled is settled at
+the end of the loop's body or of the handler. The batch is then committed. With explicit commits, it is accepted without
+a commit.
 """
 
 from __future__ import annotations
@@ -29,21 +30,24 @@ if TYPE_CHECKING:
     from pyarrow import Table
 
 Commit = Literal["turn", "explicit"]
-"""The moment at which a batch's position is stored: ``turn`` at the end of the body or handler that got the batch,
-``explicit`` only by ``commit()``."""
+"""The time at which the position of a batch is stored: with ``turn`` at the end of the body or handler that got the
+batch, with ``explicit`` when the program calls ``commit()``."""
 
 Key = Callable[[StreamRecord], Hashable]
-"""Returns the key within which records stay in order."""
+"""A function that returns the key of a record. Records with the same key stay in order."""
 
 
 @define(eq=False)
 class Settlement:
-    """The fate of one batch. Thread-safe; shared by the batch and by the code that gave the batch out."""
+    """The state of one batch: whether it is open, committed, failed or over.
+
+    Thread-safe. The batch shares this object with the code that gave the batch out.
+    """
 
     commits_by_itself: bool = True
-    """Whether the end of the body commits the batch, so that user code has no use for the batch after it."""
+    """Whether the end of the body commits the batch. If so, user code must not use the batch after the body."""
     error: Exception | None = None
-    """Why the batch failed, if user code says so."""
+    """The error with which user code has settled the batch as failed; ``None`` otherwise."""
     is_committed: bool = False
     is_over: bool = False
     """Whether the body or the handler that got the batch has ended."""
@@ -53,7 +57,7 @@ class Settlement:
         """Settle the batch as failed.
 
         Raises:
-            StreamClientException: the batch is settled, or over.
+            StreamClientException: the batch is settled already, or its body has ended.
         """
         with self._lock:
             self._require_open("fail")
@@ -62,10 +66,10 @@ class Settlement:
             self.error = error
 
     def begin_commit(self) -> bool:
-        """Return whether the batch is still to be committed.
+        """Return whether a commit must store the position; ``False`` if the batch is committed already.
 
         Raises:
-            StreamClientException: the batch failed, or is over.
+            StreamClientException: the batch has failed, or its body has ended.
         """
         with self._lock:
             self._require_open("commit")
@@ -77,16 +81,16 @@ class Settlement:
             self.is_committed = True
 
     def end(self) -> None:
-        """Record that the body or the handler has ended."""
+        """Record that the body or the handler that got the batch has ended."""
         with self._lock:
             self.is_over = True
 
     def require_readable(self) -> None:
-        """Raise ``StreamClientException`` if the batch is over and must not be used any more."""
+        """Raise ``StreamClientException`` if the batch must not be used any more, because its body has ended."""
         if self.is_over and self.commits_by_itself:
             raise StreamClientException(
                 "the batch is over: it was committed when the body or the handler that got it ended, so no other task "
-                'may work on it; finish the work inside, or use commit="explicit"'
+                'may work on it; finish the work before that, or use commit="explicit"'
             )
 
     def _require_open(self, what: str) -> None:
@@ -96,10 +100,10 @@ class Settlement:
 
 
 class BatchBase(Sequence[StreamRecord]):
-    """Records of one shard, oldest first, as an immutable sequence. A new object for each delivery.
+    """Records of one shard, oldest first, as an immutable sequence. Each delivery of the records is a new batch.
 
-    Each record object is made when it is first read. Records of one shard come in order, a batch at a time; the next
-    batch of the shard comes when this one is settled.
+    Each record object is made when it is first read. The records of a shard come in order, one batch at a time: the
+    next batch of the shard comes when the present batch is settled.
     """
 
     def __init__(
@@ -114,10 +118,10 @@ class BatchBase(Sequence[StreamRecord]):
         is_end: bool = False,
         lost_after: str | None = None,
     ) -> None:
-        """Make a batch. Only loops and handlers get batches; programs make none.
+        """Make a batch; programs receive batches and need not call this.
 
-        ``store`` stores a position, and raises what ``checkpointer.checkpoint`` raises. For an ``AsyncBatch`` it is
-        awaited.
+        ``store`` stores a position, and raises the errors of ``checkpointer.checkpoint``. For an ``AsyncBatch``,
+        ``store`` is awaited.
         """
         self._records = records
         self._given = given
@@ -147,15 +151,15 @@ class BatchBase(Sequence[StreamRecord]):
         return iter(self._records)
 
     def arrow(self, schema: Mapping[str, ColumnType] | None = None) -> Any:
-        """Return the records by column, with all that they carry; see ``ProcessRecordsInput.arrow``."""
+        """Return the records by column, with all their fields; see ``ProcessRecordsInput.arrow``."""
         self._settlement.require_readable()
         return ProcessRecordsInput(self._records, self._given.checkpointer, self._given.shutdown_marker).arrow(schema)
 
     def to_arrow(self) -> Table:
-        """Return the records as a ``pyarrow.Table``: a row for each, with a column for each column that a record puts.
+        """Return the records as a ``pyarrow.Table``, with a row for each record.
 
-        The rows are the same as in ``streamclient.destinations.change_rows``. A whole batch makes no record objects for
-        this.
+        The table has a column for each column that a record of the batch puts. The rows are the same as in
+        ``streamclient.destinations.change_rows``. If the batch is a whole page, this method makes no record objects.
 
         Raises:
             CodecError: the records are not of one table.
@@ -166,29 +170,29 @@ class BatchBase(Sequence[StreamRecord]):
     def to_polars(self) -> Any:
         """Return the rows of ``to_arrow`` as a ``polars.DataFrame``.
 
-        Errors as in ``to_arrow``, also if polars is missing.
+        Errors are the same as in ``to_arrow``; a missing polars is a ``ConfigurationError``, too.
         """
         return self._frames.to_polars(self._records, shard=self.shard.shard_id)
 
     def to_pandas(self) -> Any:
         """Return the rows of ``to_arrow`` as a ``pandas.DataFrame`` with the types of Arrow.
 
-        Errors as in ``to_arrow``.
+        Errors are the same as in ``to_arrow``.
         """
         return self._frames.to_pandas(self._records, shard=self.shard.shard_id)
 
     @property
     def _frames(self) -> ModuleType:
-        from streamclient.destinations.rows import frames  # noqa: PLC0415  # pyarrow is for those who ask for it
+        from streamclient.destinations.rows import frames  # noqa: PLC0415  # loaded only if it is used
 
         self._settlement.require_readable()
         return frames
 
-    # --- where they are from -------------------------------------------------------------------------------------
+    # --- the origin of the records -------------------------------------------------------------------------------
 
     @property
     def shard(self) -> ShardInfo:
-        """The shard. Its ``epoch`` is the number of this acquisition of the lease."""
+        """The shard of the records. Its ``epoch`` is the number of this acquisition of the lease."""
         return self._given.shard_info
 
     @property
@@ -200,33 +204,33 @@ class BatchBase(Sequence[StreamRecord]):
     def position(self) -> str:
         """The position after the batch, which ``commit`` stores.
 
-        For a piece of a page, it is the position before that page.
+        For a batch that is a part of a page, it is the position before that page.
         """
         return self._position
 
     @property
     def attempt(self) -> int:
-        """The number of earlier deliveries of all these records that failed in this process."""
+        """The number of times that a delivery of all these records has already failed in this process."""
         return self._attempt
 
     @property
     def is_replay(self) -> bool:
-        """Whether parked records are delivered again; see ``InitializationInput.is_replay``."""
+        """Whether this batch delivers parked records again; see ``InitializationInput.is_replay``."""
         return self._given.is_replay
 
     @property
     def is_end(self) -> bool:
-        """Whether this batch, without records, stands for the shard's end and is to be committed.
+        """Whether this batch has no records, and stands for the shard's end, which the program must commit.
 
-        There is such a batch only if commits are explicit.
+        Such a batch comes only if commits are explicit.
         """
         return self._is_end
 
     @property
     def is_lost(self) -> bool:
-        """Whether the lease is lost, so that nothing can be stored any more.
+        """Whether the lease is lost, so that no position can be stored any more.
 
-        Further work on the batch is then in vain.
+        Further work on the batch is then useless.
         """
         return self._given.checkpointer.is_closed
 
@@ -235,15 +239,15 @@ class BatchBase(Sequence[StreamRecord]):
         """The stored position after which records were lost and the loss was accepted; ``None`` without a loss."""
         return self._lost_after
 
-    # --- what becomes of them ------------------------------------------------------------------------------------
+    # --- the outcome of the batch --------------------------------------------------------------------------------
 
     def fail(self, error: Exception, /) -> None:
-        """Settle the batch as failed: ``ClientConfig.failure_policy`` decides what follows, for this shard alone.
+        """Settle the batch as failed. ``ClientConfig.failure_policy`` then decides about the batch and its shard.
 
         The present body or handler goes on to its end. Usable from any thread.
 
         Raises:
-            StreamClientException: the batch is settled otherwise, or over.
+            StreamClientException: the batch is settled already, or its body has ended.
         """
         self._settlement.failed(error)
 
@@ -254,18 +258,18 @@ class BatchBase(Sequence[StreamRecord]):
 
 
 class Batch(BatchBase):
-    """A batch in a plain loop or function."""
+    """A batch for a plain loop or a plain function."""
 
     def commit(self) -> None:
-        """Store the position after this batch, and so after all earlier ones of its shard; return once it is stored.
+        """Store the position after this batch, and return once it is stored.
 
-        A second call does nothing. Usable from any thread.
+        The position covers all earlier batches of the shard, too. A second call does nothing. Usable from any thread.
 
         Raises:
             ShutdownException: the lease is lost; nothing was stored.
-            DependencyException: the status table gave no usable answer; call again, or go on: the next commit stores
-                this batch as well.
-            StreamClientException: the batch has failed or is over.
+            DependencyException: the status table gave no usable answer. Call again, or go on: the next commit of the
+                shard includes this batch.
+            StreamClientException: the batch has failed, or its body has ended.
         """
         if self._settlement.begin_commit():
             self._store(self._position)
@@ -273,12 +277,12 @@ class Batch(BatchBase):
 
 
 class AsyncBatch(BatchBase):
-    """A batch in an ``async for`` loop or an ``async def`` function."""
+    """A batch for an ``async for`` loop or an ``async def`` function."""
 
     async def commit(self) -> None:
-        """Store the position after this batch. The call returns once the position is stored. As ``Batch.commit``.
+        """Store the position after this batch, and return once it is stored; see ``Batch.commit``.
 
-        Cancellation while it waits leaves open whether the position is stored.
+        If this call is cancelled while it waits, the position may or may not be stored.
         """
         if self._settlement.begin_commit():
             await self._store(self._position)
@@ -288,24 +292,24 @@ class AsyncBatch(BatchBase):
 class AsyncRecordProcessor(ABC):
     """Processes the records of one shard in an event loop, and keeps state for the shard.
 
-    Calls for one instance never overlap, and all come from one event loop. ``process_records`` stores nothing by
-    itself: await ``batch.commit()``.
+    Calls for one instance never overlap, and all come from one event loop. To store a position, ``process_records``
+    must await ``batch.commit()``.
     """
 
     async def initialize(self, initialization_input: InitializationInput) -> None:  # noqa: B027
-        """Prepare to read the shard; awaited once, before anything else. By default it does nothing."""
+        """Prepare to process the shard; awaited once, before the other methods. This default does nothing."""
 
     @abstractmethod
     async def process_records(self, batch: AsyncBatch) -> None:
-        """Process one batch; await ``batch.commit()`` once all records up to here are safe."""
+        """Process one batch; await ``batch.commit()`` once all records up to the end of the batch are safe."""
 
     async def shutdown(  # noqa: B027
         self, reason: ShutdownReason, commit: Callable[[], Awaitable[None]]
     ) -> None:
-        """Finish; awaited once, after the last batch. ``commit`` stores the position after all batches.
+        """Finish the work on the shard; awaited once, after the last batch.
 
-        Where a processor does not override this method, the worker stores the end of a shard (``TERMINATE``) for it if
-        the processor has committed every batch that it was given.
+        ``commit`` stores the position after all batches. If a processor does not override this method, the worker
+        stores the end of a shard (``TERMINATE``) itself, provided that the processor has committed every batch.
         """
 
 
@@ -319,5 +323,6 @@ RecordProcessorFactory = (
     | BatchHandler
     | AsyncBatchHandler
 )
-"""The processor argument of ``Worker``: a factory, which is a class or function without arguments that makes
-processors; or a handler, which is a function or an ``async def`` that takes one batch. A class is never a handler."""
+"""The kinds of objects that ``Worker`` takes as its processor factory. A factory object, or a class or function without
+arguments, makes processors. A function or ``async def`` that takes one batch is a handler. A class is never a
+handler."""

@@ -1,4 +1,4 @@
-"""Coroutines for one shard as a processor that blocks, for callers that have no event loop: replays and simulations."""
+"""A processor that blocks while coroutines of user code run, for callers without an event loop, such as replays."""
 
 from __future__ import annotations
 
@@ -24,9 +24,10 @@ from streamclient.worker.handlers.task_line import unasked_cancellation
 
 
 class TwinLoops:
-    """Event loops for processors that block, one for each processor in use. The next processor takes over an idle loop.
+    """The event loops of processors that block. Each processor in use has its own loop.
 
-    So processors that come one after the other, as in a replay, share one loop, and with it what user code keeps in it.
+    A new processor takes an idle loop if one exists. So processors that follow each other, as in a replay, share one
+    loop, and the objects that user code keeps for that loop.
     """
 
     def __init__(self) -> None:
@@ -41,7 +42,7 @@ class TwinLoops:
             return asyncio.new_event_loop()
 
     def give_back(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Let another processor use the loop."""
+        """Make ``loop`` idle, so that another processor can use it."""
         self._idle.append(loop)
 
 
@@ -51,13 +52,13 @@ def _close_all(loops: list[asyncio.AbstractEventLoop]) -> None:
 
 
 class BlockingTwin(IRecordProcessor):
-    """Runs each coroutine of a shard's user code to its end in the calling thread, in an event loop of its own."""
+    """A processor that runs each coroutine of user code to its end, in the calling thread and its own event loop."""
 
     def __init__(self, code: AsyncUserCode, loops: TwinLoops) -> None:
         """Take an event loop, and keep it until ``shutdown``.
 
         Raises:
-            ConfigurationError: an event loop runs in this thread, which must not be blocked.
+            ConfigurationError: an event loop runs in this thread, and this processor would block the loop.
         """
         if asyncio._get_running_loop() is not None:
             raise ConfigurationError(
@@ -69,14 +70,14 @@ class BlockingTwin(IRecordProcessor):
         self._release = weakref.finalize(self, loops.give_back, self._loop)
 
     def initialize(self, initialization_input: InitializationInput) -> None:
-        """Run the initialisation, if there is one."""
+        """Run the initialisation of the user code, if it has one."""
         self._given = initialization_input
         self._lost_after = initialization_input.lost_behind
         if self._code.is_made_first:
             self._run("initialize", self._code.initialize(initialization_input))
 
     def process_records(self, process_records_input: ProcessRecordsInput) -> None:
-        """Run the handling of one batch, and commit the batch where the handler does not."""
+        """Run the user code for one batch, and commit the batch if its handler leaves that to the worker."""
         given, checkpointer = process_records_input, process_records_input.checkpointer
         settlement = Settlement(self._code.commits_by_itself)
         position = checkpointer.largest_permitted_checkpoint_value
@@ -95,7 +96,10 @@ class BlockingTwin(IRecordProcessor):
             checkpointer.checkpoint(position)
 
     def shutdown(self, shutdown_input: ShutdownInput) -> None:
-        """Run the last work of user code, or without any store the due position. Then give the event loop back."""
+        """Run the last work of user code; if there is no such work, store the position that is due.
+
+        Afterwards, give the event loop back.
+        """
         try:
             self._end(shutdown_input)
         finally:
@@ -120,17 +124,17 @@ class BlockingTwin(IRecordProcessor):
         except asyncio.CancelledError:
             raise unasked_cancellation(name) from None
         except BaseException:
-            if not task.done():  # Ctrl-C, which ended the loop and not the task
+            if not task.done():  # Ctrl-C, which has ended the loop but not the task
                 task.cancel()
                 with suppress(asyncio.CancelledError):
                     self._loop.run_until_complete(task)
             elif not task.cancelled():
-                task.exception()  # it is raised here, so asyncio need not log it
+                task.exception()  # the error is raised here, so asyncio must not log it as lost
             raise
 
 
 def _store_by(checkpointer: IRecordProcessorCheckpointer) -> Store:
-    """Return a function that stores a position while the event loop stands still."""
+    """Return an async function that stores a position, and blocks the event loop meanwhile."""
 
     async def store(position: str | None) -> None:
         checkpointer.checkpoint(position)

@@ -1,4 +1,4 @@
-"""Turns everything that a program may give as its processor factory into makers of processors or receivers."""
+"""The makers of processors or receivers, for every kind of processor factory that a program may give."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ cancellation keeps the thread."""
 
 
 class HandlerProcessor(IRecordProcessor):
-    """The processor of one shard that calls a function with each batch."""
+    """A processor that calls a function of the user with each batch of its shard."""
 
     def __init__(self, handler: BatchHandler, commit: Commit = "turn") -> None:
         self._handler = handler
         self._commits_by_itself = commit == "turn"
 
     def initialize(self, initialization_input: InitializationInput) -> None:
-        """Keep the input."""
+        """Keep ``initialization_input`` for the batches."""
         self._given = initialization_input
         self._lost_behind = initialization_input.lost_behind
         self._has_unstored = False
 
     def process_records(self, process_records_input: ProcessRecordsInput) -> None:
-        """Call the handler, and commit the batch if it is not settled."""
+        """Call the handler, and commit the batch if the handler has not settled it and commits are not explicit."""
         given = process_records_input
         is_committed = self._handle(given.checkpointer, given.records, given.attempt)
         self._lost_behind = None
@@ -57,7 +57,8 @@ class HandlerProcessor(IRecordProcessor):
     def shutdown(self, shutdown_input: ShutdownInput) -> None:
         """Commit the last uncommitted position, or the shard's end.
 
-        With explicit commits, call the handler instead, and only at the shard's end, with a batch without records.
+        If commits are explicit, commit nothing. At the shard's end call the handler instead, with a batch without
+        records.
         """
         reason, checkpointer = shutdown_input.shutdown_reason, shutdown_input.checkpointer
         if self._commits_by_itself and is_commit_due(reason, has_unstored=self._has_unstored):
@@ -106,12 +107,13 @@ class HandlerProcessor(IRecordProcessor):
 def processor_maker(
     name: str, given: object, commit: Commit = "turn", event_loop: EventLoopThread | None = None
 ) -> ProcessorMaker:
-    """Return the maker of the processors or receivers of shards, from the argument ``given`` of a program.
+    """Return the maker of the processors or receivers of shards for ``given``, an argument of the program.
 
-    Coroutines run in ``event_loop``, or in a new event loop; closing the receivers' factory closes either.
+    Coroutines run in ``event_loop``, or in a new event loop. The factory of receivers closes the loop when it is
+    closed.
 
     Raises:
-        ConfigurationError: ``given`` is nothing that a worker takes; the message calls the argument ``name``.
+        ConfigurationError: a worker cannot use ``given``; the message calls the argument ``name``.
     """
     processor_factory.require(name, given)
     kind = processor_kind(given)
@@ -128,7 +130,7 @@ def processor_makers(name: str, given: Sequence[object], worker: str) -> list[Pr
     """Return the maker of processors for each stream of a worker. Coroutines of all streams share one event loop.
 
     Raises:
-        ConfigurationError: as ``processor_maker``.
+        ConfigurationError: a worker cannot use one of ``given``.
     """
     event_loop = EventLoopThread(f"{worker}-asyncio")
     return [processor_maker(name, each, event_loop=event_loop) for each in given]
@@ -143,6 +145,6 @@ def _receivers(
 
 
 def blocking_maker(name: str, given: object) -> Callable[[], IRecordProcessor]:
-    """Return a maker of processors whose calls end when they return. In all else it is as ``processor_maker``."""
+    """Return a maker of processors from ``given``, as ``processor_maker`` does, but never a factory of receivers."""
     made = processor_maker(name, given)
     return made.create_processor if isinstance(made, ReceiverFactory) else made

@@ -1,7 +1,7 @@
-"""Calls into user code as tasks of one event loop: in line, and at most a given number at a time.
+"""A line of calls into user code, which run as tasks of one event loop. At most a given number runs at a time.
 
-The owners of shards put calls in; all else happens in the event loop, so nothing is locked. A call leaves the line when
-it is claimed, so that until then its owner can take it back.
+The owners of shards add calls to the line. All other work is done in the event loop, so no lock is needed. A call
+leaves the line when it is claimed. Until then its owner can take the call back.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _log = logs.logger(__name__)
 
 
 def unasked_cancellation(what: str) -> ApplicationException:
-    """Return the failure of user code that ended with ``CancelledError`` although this package had not cancelled it."""
+    """Return the error for user code that ended with ``CancelledError`` although this package had not cancelled it."""
     return ApplicationException(
         f"{what} ended with CancelledError, and neither the worker nor the caller had cancelled it, so its work may "
         "not be done; a task or a future that it awaits was cancelled"
@@ -34,7 +34,7 @@ def unasked_cancellation(what: str) -> ApplicationException:
 
 
 class TaskSet:
-    """The tasks of one run in an event loop. Only inside the event loop."""
+    """A group of tasks in one event loop, whose number is counted. Used only inside the event loop."""
 
     def __init__(self, context: Context, idle: Callable[[], object] = lambda: None) -> None:
         """Start tasks in copies of ``context``; call ``idle`` each time the last task has ended."""
@@ -50,7 +50,7 @@ class TaskSet:
     def start(
         self, bridge: LoopBridge, coroutine: Coroutine[Any, Any, None], ended: Callable[[BaseException | None], None]
     ) -> Task:
-        """Start a task; ``ended`` is called with its error."""
+        """Start a task; ``ended`` is called with its error, or with ``None``."""
 
         def over(error: BaseException | None) -> None:
             ended(error)
@@ -64,50 +64,55 @@ class TaskSet:
 
 @define(eq=False)
 class TaskCall:
-    """One call that is put in line."""
+    """One call of user code in a ``TaskLine``, with the coroutine that does the work of the call."""
 
     call: HandedCall
     work: MakeCoroutine
     finish: Callable[[BaseException | None], None]
-    """Ends the call with the error of its task. Called in the event loop."""
+    """A function that ends the call with the error of its task, or with ``None``. Called in the event loop."""
     is_last: bool = False
-    """Whether this is a shard's last call, which waits for no other call and runs until the line is closed."""
+    """Whether this is a shard's last call. It does not wait for other calls, and may run until the line is closed."""
     task: Task | None = None
     is_cancelled: bool = False
 
     def leave(self) -> None:
-        """End the call as neither finished nor failed. Usable from any thread."""
+        """End the call without success or failure. Usable from any thread."""
         if self.call.name == "process_records":
             self.call.give_back()
         else:
-            self.call.finish()  # so that ``shutdown`` follows an initialisation that was cancelled
+            self.call.finish()  # so that ``shutdown`` follows a cancelled ``initialize``
 
 
 class TaskLine:
-    """Runs calls as tasks of one event loop, first come, first served."""
+    """A line of calls, which run as tasks of one event loop in the order of arrival."""
 
     def __init__(
         self, bridge: Callable[[], LoopBridge], most_tasks: int | None = None, tasks: TaskSet | None = None
     ) -> None:
-        """Run at most ``most_tasks`` calls at a time, or any number; ``tasks`` may hold other tasks of the same run."""
+        """Run at most ``most_tasks`` calls at a time; ``None`` means no limit.
+
+        ``tasks`` is the group to which the tasks belong; by default a new group.
+        """
         self.bridge = bridge
-        """Returns the bridge into the event loop. The first call may start its thread, and raises if it cannot."""
+        """A function that returns the bridge into the event loop. The first call may start the thread of the loop, and
+        raises if that fails."""
         self._most_tasks = most_tasks
         self._tasks = TaskSet(Context()) if tasks is None else tasks
         self._calls: dict[TaskCall, TaskLine | None] = {}
-        """All calls that have not ended. The thread that ends a call removes it."""
+        """All calls that have not ended. Several threads may try to end a call. The thread that removes the call
+        from this dictionary ends it."""
         self._waiting: deque[TaskCall] = deque()
         self._running = 0
         self._is_draining = self._is_closed = False
         self._taken_at = 0.0
 
-    # --- the owners' threads -------------------------------------------------------------------------------------
+    # --- methods for the owners ----------------------------------------------------------------------------------
 
     def put(self, call: TaskCall) -> None:
-        """Put a call in line. Usable from any thread.
+        """Add a call to the line. Usable from any thread.
 
         Raises:
-            NoThreadError, OSError: there is no event loop yet, and the system refused what it needs.
+            NoThreadError, OSError: the event loop had to be started, and the system refused a resource for it.
         """
         bridge = self.bridge()
         call.call.last_taken_at = lambda: self._taken_at
@@ -116,18 +121,18 @@ class TaskLine:
             self._leave(call)
 
     def cancel(self, call: TaskCall) -> None:
-        """Cancel the task of a call, because its lease is lost. Usable from any thread."""
+        """Cancel the task of a call, because the shard's lease is lost. Usable from any thread."""
         self.bridge().post(partial(self._cancel, call))
 
     def abandon(self) -> None:
-        """Leave all calls of an event loop that is closed, so that nothing waits for it. Usable from any thread."""
+        """End all calls as not done, because the closed event loop would never end them. Usable from any thread."""
         for call in list(self._calls):
             self._leave(call)
 
-    # --- the event loop ------------------------------------------------------------------------------------------
+    # --- inside the event loop -----------------------------------------------------------------------------------
 
     def drain(self) -> None:
-        """Cancel all tasks, and leave the calls in line except last calls. Later, only last calls are run."""
+        """Cancel running calls and drop waiting calls, except last calls. From now on, run only last calls."""
         self._is_draining = True
         for call in list(self._calls):
             if not call.is_last:
@@ -135,7 +140,7 @@ class TaskLine:
         self._begin()
 
     def close(self) -> None:
-        """Cancel all tasks, and leave all calls, also those to come."""
+        """Cancel all running calls, and drop all waiting calls and all later calls."""
         self._is_closed = True
         for call in list(self._calls):
             if call.is_last:
@@ -150,7 +155,7 @@ class TaskLine:
             self._begin()
 
     def _begin(self) -> None:
-        """Start the calls in line for which there is room."""
+        """Start the waiting calls in order of arrival, until ``most_tasks`` calls run."""
         while self._waiting and (self._is_draining or self._most_tasks is None or self._running < self._most_tasks):
             self._start(self._waiting.popleft())
 
@@ -158,14 +163,14 @@ class TaskLine:
         if call.is_cancelled or self._is_closed or (self._is_draining and not call.is_last):
             self._leave(call)
         elif not call.call.claim():
-            self._take(call)  # its owner has taken it back
+            self._take(call)  # the owner has taken the call back
         else:
             self._taken_at = call.call.started_at or 0.0
             self._running += not call.is_last
             call.task = self._tasks.start(self.bridge(), call.work(), partial(self._ended, call))
 
     def _cancel(self, call: TaskCall) -> None:
-        """Cancel a call, once: a second cancellation would interrupt what user code cleans up after the first."""
+        """Cancel a call once. A second cancellation would interrupt user code that cleans up after the first."""
         if not call.is_cancelled and call.task is not None:
             call.task.cancel()
         call.is_cancelled = True
@@ -187,5 +192,8 @@ class TaskLine:
             call.leave()
 
     def _take(self, call: TaskCall) -> bool:
-        """Return whether the caller is the one who ends the call. Usable from any thread."""
+        """Remove the call from ``_calls``; return whether this was the first removal, so that the caller ends the call.
+
+        Usable from any thread.
+        """
         return self._calls.pop(call, self) is not self

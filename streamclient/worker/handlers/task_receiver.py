@@ -1,4 +1,4 @@
-"""The shards whose user code runs in an event loop: each call is a task, and no shard needs a thread."""
+"""The receivers of shards whose user code runs in an event loop: each call is a task, and no shard needs a thread."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ from streamclient.worker.usercode import HandedCall
 
 
 class TaskReceiver(Receiver):
-    """One shard's calls, as tasks of an event loop.
+    """The receiver that runs the calls of one shard as tasks of an event loop.
 
-    A batch whose handler ended is committed without a wait; the answer lets the shard go on. A commit without an answer
-    counts as accepted: the next one, or the shutdown, stores its position as well.
+    When a handler has ended, its batch is committed. The shard goes on when the result has come, and no thread waits
+    meanwhile. If the commit gets no usable answer, the batch counts as accepted, and the next commit or the shutdown
+    includes its position.
     """
 
     def __init__(self, code: AsyncUserCode, checkpointer: RecordProcessorCheckpointer, line: TaskLine) -> None:
@@ -35,10 +36,10 @@ class TaskReceiver(Receiver):
         self._has_unstored = False
 
     def initialize(self, given: InitializationInput, call: HandedCall) -> None:
-        """Begin to make and initialise the processor, if there is one; start the event loop if this is its first use.
+        """Begin to make and initialise the processor, if user code has one. The first call starts the event loop.
 
         Raises:
-            NoThreadError, OSError: the system refused the event loop what it needs; the caller fails the call.
+            NoThreadError, OSError: the system refused a resource for the event loop; the caller then fails the call.
         """
         self._given, self._lost_after = given, given.lost_behind
         self._store = store_through(self._line.bridge(), self._checkpointer.begin_checkpoint)
@@ -48,7 +49,7 @@ class TaskReceiver(Receiver):
             call.finish()
 
     def process(self, given: ProcessRecordsInput, call: HandedCall) -> None:
-        """Put the batch in line."""
+        """Add the call for one batch to the line of the event loop."""
         settlement = Settlement(self._code.commits_by_itself)
         position = given.checkpointer.largest_permitted_checkpoint_value
         batch = AsyncBatch(
@@ -64,7 +65,7 @@ class TaskReceiver(Receiver):
         self._put(call, work, partial(self._processed, call, settlement, position))
 
     def shutdown(self, given: ShutdownInput, call: HandedCall) -> None:
-        """Begin the last work of user code. If it has none, store the due position."""
+        """Begin the last work of user code; if there is no such work, store the position that is due."""
         reason = given.shutdown_reason
         work = self._last_work(reason)
         if work is not None:
@@ -77,7 +78,7 @@ class TaskReceiver(Receiver):
             call.finish()
 
     def closed(self) -> None:
-        """Cancel the task that is out: the lease is lost, or the worker ends without waiting for it."""
+        """Cancel the present task, because the lease is lost, or because the worker ends without waiting for it."""
         if self._present is not None and not self._present.is_last:
             self._line.cancel(self._present)
 
@@ -111,7 +112,7 @@ class TaskReceiver(Receiver):
             call.finish()
 
     def _stored(self, call: HandedCall, error: Exception | None) -> None:
-        """Let the shard go on after the turn's commit. Only a position that can never be stored is a failure."""
+        """Let the shard go on after the commit of a batch. The batch fails only if its position can never be stored."""
         try:
             self._has_unstored = is_left_unstored(call.shard_id, error)
         except Exception as failure:
@@ -120,7 +121,7 @@ class TaskReceiver(Receiver):
             call.finish()
 
     def _last_stored(self, call: HandedCall, error: Exception | None) -> None:
-        """End the last call. A lost lease is not a failure of user code."""
+        """End the ``shutdown`` call of the shard. A lost lease is not a failure of user code."""
         call.finish(None if isinstance(error, ShutdownException) else error)
 
     def _last_work(self, reason: ShutdownReason) -> MakeCoroutine | None:
@@ -133,7 +134,7 @@ class TaskReceiver(Receiver):
 
 
 class TaskReceivers(ReceiverFactory):
-    """Makes the receivers of one event loop."""
+    """The factory of the receivers of all shards whose user code runs in one event loop."""
 
     def __init__(
         self, make_code: Callable[[], AsyncUserCode], line: TaskLine, close: Callable[[], object] = lambda: None
@@ -144,7 +145,7 @@ class TaskReceivers(ReceiverFactory):
         self._twin_loops = TwinLoops()
 
     def make_receiver(self, checkpointer: RecordProcessorCheckpointer) -> Receiver:
-        """Make the receiver of one shard."""
+        """Make a receiver, which runs the calls of one shard as tasks."""
         return TaskReceiver(self._make_code(), checkpointer, self._line)
 
     def create_processor(self) -> IRecordProcessor:
@@ -152,5 +153,5 @@ class TaskReceivers(ReceiverFactory):
         return BlockingTwin(self._make_code(), self._twin_loops)
 
     def close(self) -> None:
-        """End the event loop, if it is the worker's own."""
+        """End the event loop, if the worker has started it."""
         self._close()

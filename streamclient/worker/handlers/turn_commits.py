@@ -1,4 +1,4 @@
-"""The commit that follows when a handler has returned. The shard goes on, whatever the answer is."""
+"""The commit after a handler has returned. The shard goes on even if the commit gets no usable answer."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ _outages = OutageLog(_log)
 
 
 def is_left_unstored(shard_id: str, error: Exception | None) -> bool:
-    """Take the answer to a turn's commit; return whether a later commit has to store its position as well.
+    """Log an unsuccessful commit; return whether a later commit has to store the position as well.
+
+    ``error`` is the result of the commit, ``None`` after success.
 
     Raises:
         Exception: ``error`` itself, if the position can never be stored, so that the batch has failed.
@@ -33,5 +35,5 @@ def is_left_unstored(shard_id: str, error: Exception | None) -> bool:
 
 
 def is_commit_due(reason: ShutdownReason, *, has_unstored: bool) -> bool:
-    """Return whether a commit is due after the last turn: of the shard's end, or of a position left unstored."""
+    """Return whether the shard's end, or a position that was left unstored, must be committed after the last batch."""
     return reason is ShutdownReason.TERMINATE or (has_unstored and reason is not ShutdownReason.ZOMBIE)

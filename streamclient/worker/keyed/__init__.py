@@ -1,4 +1,4 @@
-"""Processing the records of a shard key by key, different keys side by side, with exact checkpoints."""
+"""Processing of records key by key: in order within a key, different keys at the same time, with exact checkpoints."""
 
 from __future__ import annotations
 

@@ -15,34 +15,34 @@ from streamclient.worker.keyed.lane_pool import LanePool
 
 @checks.explains_names
 class KeyedProcessorFactory(IRecordProcessorFactory):
-    """Processes records key by key: the records of one key in order, those of different keys at the same time.
+    """Processes records key by key: records of one key in order, and records of different keys at the same time.
 
-    Give it to a ``Worker`` as its processor factory. ``process_record`` is called for each record in one of ``threads``
-    threads that all shards of the factory share, never twice at once for one key of a shard. It returns when the record
-    is done, and raises if the record cannot be done.
+    Give this factory to a ``Worker``. ``process_record`` is then called for each record, in one of ``threads`` threads
+    that all shards of the factory share. For one key of a shard, calls never overlap. The function returns when the
+    record is done, and raises if the record cannot be done.
 
-    Checkpoints are made here: the stored position is the last one before which *every* record is done. After a crash, a
-    hand-over or a failure, reading resumes there, so later records come again even if they were done.
+    The factory stores checkpoints itself: it stores the last position before which *every* record is done. After a
+    crash, a hand-over or a failure, reading resumes at that position, so later records come again even if they were
+    done.
 
-    If ``process_record`` raises, the record is tried again in place while other keys go on. If it keeps failing, the
-    shard starts again from its checkpoint. Until it is past that record, it finishes each batch before it takes the
-    next one. So ``process_records`` raises for exactly the batch with the record, and the worker's failure policy
-    applies to it.
+    If ``process_record`` raises, its thread retries the record, and other keys go on. If the record keeps failing, the
+    shard starts again from its checkpoint. Until the shard is past that record, it finishes each batch before it takes
+    the next batch. So only the batch with that record fails, and the worker's failure policy applies to the batch.
 
     Args:
-        process_record: does the work for one record.
-        threads: the largest number of records under way at once, over all shards.
-        key: returns the key within which records stay in order; by default the primary key. It must be quick and not
-            raise.
-        most_pending_bytes: the largest number of bytes that wait or are under way, over all shards, about as on the
-            wire. A shard with nothing pending may always take one record. At the limit ``process_records`` waits.
-        retries: the number of times that a record that raised is tried again in place.
+        process_record: does the work for one record; called in a thread.
+        threads: the largest number of records that are processed at the same time, over all shards.
+        key: returns the key within which records stay in order; by default the primary key. It must be quick and must
+            not raise.
+        most_pending_bytes: the largest size of all records that wait or are processed, over all shards, in approximate
+            bytes on the wire. At the limit the shards wait. A shard without pending records may always take one record.
+        retries: the number of times that the thread retries a record whose processing raised an error.
         first_pause_millis: the pause before the first retry; it doubles with each retry. The thread waits, so keep the
-            sum short.
+            sum of all pauses short.
         checkpoint_interval_millis: the shortest time between two checkpoints of a shard while records are pending.
-        slow_record_warning_millis: the time after which a record under way is logged with the stack of its thread,
-            again at each doubling.
-        monotonic: returns seconds that never step; replaceable for tests.
+        slow_record_warning_millis: the time after which a record that is still processed is logged with the stack of
+            its thread. It is logged again each time its duration has doubled.
+        monotonic: returns seconds of a clock that is never set; replaceable for tests.
 
     Raises:
         ConfigurationError: an argument is invalid.
@@ -81,5 +81,5 @@ class KeyedProcessorFactory(IRecordProcessorFactory):
 
     @property
     def pending_bytes(self) -> int:
-        """Bytes that wait or are under way now, over all shards. Usable from any thread."""
+        """The size of all records that wait or are processed now, over all shards, in bytes. Usable from any thread."""
         return self._lane_pool.pending.used_bytes

@@ -1,4 +1,4 @@
-"""The processor of one shard: hands records to lanes, and stores the position before which every record is done."""
+"""The processor of one shard: it queues records by key, and stores the position before which every record is done."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _log = logs.logger(__name__)
 
 
 class KeyedProcessor(IRecordProcessor):
-    """One shard's processor; see ``KeyedProcessorFactory``. Its three methods are called one at a time."""
+    """The processor of one shard; see ``KeyedProcessorFactory``. Its three methods are called one at a time."""
 
     def __init__(self, lane_pool: LanePool) -> None:
         self._lane_pool = lane_pool
@@ -34,7 +34,7 @@ class KeyedProcessor(IRecordProcessor):
         self._stored_at = lane_pool.settings.monotonic()
 
     def initialize(self, initialization_input: InitializationInput) -> None:
-        """Keep the input, and enter the pool of threads."""
+        """Keep the input for later calls, and enter the pool of threads."""
         self._shard = initialization_input.shard_info
         self._checkpointer = initialization_input.checkpointer
         self._marker = initialization_input.shutdown_marker
@@ -42,7 +42,7 @@ class KeyedProcessor(IRecordProcessor):
         self._lane_pool.enter(self._look_around)
 
     def process_records(self, process_records_input: ProcessRecordsInput) -> None:
-        """Queue the batch and return, waiting only for room. After a failure, and in a replay, return when it is done.
+        """Queue the records, waiting only for room. After a failure, and in a replay, wait until the batch is done.
 
         Raises:
             ApplicationException: a record of this batch was given up; the whole batch will come again.
@@ -51,12 +51,12 @@ class KeyedProcessor(IRecordProcessor):
         if failed_at is not None:
             self._lanes.finish()
         if self._lanes.is_halted:
-            return  # a new processor was requested, which starts at the checkpoint
+            return  # a new processor was requested; that processor starts at the checkpoint
         position = process_records_input.checkpointer.largest_permitted_checkpoint_value
         records = process_records_input.records
         keyed = [(self._lane_pool.settings.key(record), record) for record in records]
         if keyed:
-            checks.done("key", keyed[0][0])  # one record is enough: a function that defers does so for all
+            checks.done("key", keyed[0][0])  # one check is enough, because an async ``key`` always defers its work
         if failed_at is None and not self._is_replay:
             self._lanes.take_in(keyed, position)
             return
@@ -72,7 +72,7 @@ class KeyedProcessor(IRecordProcessor):
             self._lane_pool.leave(self._look_around)
 
     def _process_carefully(self, keyed: Sequence[tuple[Hashable, StreamRecord]], position: str) -> None:
-        """Finish this batch before the next one is taken. No other batch is pending."""
+        """Process this batch to its end before the next batch is taken. No other batch may be pending."""
         self._is_careful = True
         batch = self._lanes.take_in(keyed, position)
         self._lanes.finish()
@@ -106,12 +106,15 @@ class KeyedProcessor(IRecordProcessor):
     # --- in the pool's threads -------------------------------------------------------------------------------
 
     def _look_around(self) -> None:
-        """Do work that the end of a record does not cause: the shard may be at rest, or wait for its only record."""
+        """Log slow records, and store a position that is due.
+
+        The pool calls this method regularly, even if no record ends.
+        """
         self._warn_about_slow_records()
         self._store_if_due()
 
     def _give_up(self, failure: LaneFailure) -> None:
-        """Ask for a new processor, which meets the failure in the record's own batch."""
+        """Request a new processor. It gets the failed record again, and then only the batch of that record fails."""
         if self._is_careful:
             return
         shard_id, text = self._shard.shard_id, "shard %s: %s; starting again at the checkpoint"
@@ -120,7 +123,7 @@ class KeyedProcessor(IRecordProcessor):
         self._marker.mark_for_process_restart()
 
     def _warn_about_slow_records(self) -> None:
-        """Warn of slow records: nothing else shows that the checkpoint waits for them while the shard moves on."""
+        """Log slow records, because the shard's status does not show that its checkpoint waits for them."""
         for slow in self._lanes.slow():
             frame = sys._current_frames().get(slow.thread_id)
             stack = "" if frame is None else f", now at:\n{''.join(traceback.format_stack(frame))}"
@@ -129,7 +132,10 @@ class KeyedProcessor(IRecordProcessor):
             _log.warning(text, shard_id, name, slow.seconds, stack, extra=about)
 
     def _store_if_due(self) -> None:
-        """Store the watermark. Only one thread at a time does so, and none while or after ``shutdown`` stores it."""
+        """Store the position before which all records are done, if that is due.
+
+        Only one thread stores at a time, and no thread after ``shutdown``.
+        """
         while self._begins_to_store():
             position = self._lanes.position
             is_stored = False

@@ -1,4 +1,4 @@
-"""Settings of processing key by key: frozen, and checked when made."""
+"""The settings of processing key by key, as frozen objects that check their values when they are made."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from streamclient.records import StreamRecord
 
 
 def primary_key(record: StreamRecord) -> Hashable:
-    """Return the default key, the primary key: all changes of one row stay in order."""
+    """Return the primary key, which is the default key: all changes of one row stay in order."""
     return record.primary_key
 
 
@@ -21,7 +21,7 @@ _of_a_record = checks.function("with one StreamRecord")
 
 @frozen(kw_only=True)
 class LaneSettings:
-    """The arguments of ``KeyedProcessorFactory`` that concern lanes in threads and in event loops."""
+    """The settings that apply to processing key by key both in threads and in an event loop."""
 
     key: Callable[[StreamRecord], Hashable] = field(default=primary_key, validator=_of_a_record)
     most_pending_bytes: int = field(default=8 << 20, validator=checks.positive)
@@ -32,13 +32,13 @@ class LaneSettings:
     monotonic: Callable[[], float] = field(default=time.monotonic, validator=checks.function("without arguments"))
 
     def pause_seconds(self, attempt: int) -> float:
-        """Return the pause after failed attempt number ``attempt`` at one record."""
+        """Return the pause, in seconds, after the failed attempt number ``attempt`` at a record."""
         return float(self.first_pause_millis * 2 ** (attempt - 1)) / 1_000
 
 
 @frozen(kw_only=True)
 class KeyedSettings(LaneSettings):
-    """The arguments of ``KeyedProcessorFactory``, which describes them."""
+    """The arguments of ``KeyedProcessorFactory``, whose docstring describes them."""
 
     process_record: Callable[[StreamRecord], object] = field(validator=_of_a_record)
     threads: int = field(default=16, validator=checks.positive)

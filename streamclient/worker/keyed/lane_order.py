@@ -1,8 +1,8 @@
-"""The choice of the next record: in order within a key, keys side by side. Pure: no thread, no event loop, no clock.
+"""The order in which the records of a shard are processed: one after the other within a key, keys at the same time.
 
-A record that is given up halts its shard: waiting records of all keys are dropped, and records under way end. ``Lanes``
-runs the steps in threads, any of which takes the next step of any key, and locks around each call here. Lanes of an
-event loop need no lock.
+The records of one key wait in a *lane*. A record that is given up halts its shard: waiting records of all keys are
+dropped, and records under way end. This module uses no thread, event loop or clock. ``Lanes`` processes records in
+threads, and holds a lock around each call of this module. Lanes of an event loop need no lock.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from streamclient.worker.keyed.watermark import Watermark
 
 @frozen
 class LaneFailure:
-    """A record that was given up."""
+    """A record that was given up, and the error of its last attempt."""
 
     record: StreamRecord
     error: BaseException
@@ -33,24 +33,24 @@ class LaneFailure:
 
 
 def named(record: StreamRecord) -> str:
-    """Return a record's key and place for a log or an error."""
+    """Return a text with a record's key and position, for a log or an error."""
     key = ", ".join(f"{name}={value!r}" for name, value in record.primary_key)
     return f"record {{{key}}} at {record.sequence_info}"
 
 
 @frozen
 class SlowRecord:
-    """A record that has been under way for long, including its retries."""
+    """A record whose processing, including retries, has taken long and still goes on."""
 
     record: StreamRecord
     seconds: float
     thread_id: int
-    """The thread that processes the record; 0 in an event loop."""
+    """The id of the thread that processes the record; 0 in an event loop."""
 
 
 @frozen
 class LaneItem:
-    """A record in its lane."""
+    """A record in its lane, with the number of its batch and its size."""
 
     record: StreamRecord
     batch: int
@@ -59,7 +59,7 @@ class LaneItem:
 
 @define(eq=False)
 class Lane:
-    """The records of one key, oldest first."""
+    """The lane of one key: its records that are not done, oldest first."""
 
     key: Hashable
     items: deque[LaneItem]
@@ -67,17 +67,17 @@ class Lane:
     """Whether the first item is being processed."""
     is_dropped: bool = False
     started_at: float = 0.0
-    """Time at which the processing of the first item began, in monotonic seconds."""
+    """The time at which the processing of the first item began, in monotonic seconds."""
     thread_id: int = 0
     warn_at: float = 0.0
-    """Time of the next warning."""
+    """The time of the next warning about the first item, in monotonic seconds."""
 
 
 class LaneOrder:
     """The lanes of one shard, and the position before which all records are done.
 
-    Each lane has one step that waits or runs, which processes the lane's first record. After a failure or ``drop`` no
-    further record begins; records under way end.
+    A *step* processes the first record of a lane. Each lane has one step that waits or runs. After a failure or
+    ``drop``, no further record begins, but records under way end.
     """
 
     def __init__(self, warn_after_seconds: float) -> None:
@@ -85,13 +85,13 @@ class LaneOrder:
         self._lanes: dict[Hashable, Lane] = {}
         self._watermark = Watermark()
         self.is_halted: bool = False
-        """Whether records do not begin any more."""
+        """Whether no further record begins, because a record has failed or ``drop`` was called."""
         self.failure: LaneFailure | None = None
-        """The only record that was given up."""
+        """The record that was given up, with its error; ``None`` if no record was given up."""
 
     @property
     def position(self) -> str | None:
-        """The last position before which every record is done; ``None`` before the first."""
+        """The last position before which every record is done; ``None`` before the first batch is done."""
         return self._watermark.position
 
     @property
@@ -101,7 +101,7 @@ class LaneOrder:
 
     @property
     def is_complete(self) -> bool:
-        """Whether every record that ever came is done."""
+        """Whether every record that was queued so far is done."""
         return not self._watermark.unfinished
 
     def begin_batch(self, position: str, records: int) -> int:
@@ -109,7 +109,10 @@ class LaneOrder:
         return self._watermark.begin(position, records)
 
     def append(self, key: Hashable, item: LaneItem) -> Lane | None:
-        """Queue a record in the lane of its key; if the key has no lane, return a new one, to be opened."""
+        """Queue a record in the lane of its key.
+
+        If the key has no lane, return a new lane with the record, which the caller must open.
+        """
         lane = self._lanes.get(key)
         if lane is None:
             return Lane(key, deque([item]))
@@ -117,7 +120,7 @@ class LaneOrder:
         return None
 
     def open(self, lane: Lane) -> None:
-        """Open a new lane, whose first step waits."""
+        """Open a new lane, whose first step was handed over to a thread or an event loop."""
         self._lanes[lane.key] = lane
 
     def start(self, lane: Lane, now: float, thread_id: int = 0) -> LaneItem | None:
@@ -129,7 +132,7 @@ class LaneOrder:
         return lane.items[0]
 
     def end(self, lane: Lane, *, is_done: bool) -> bool:
-        """End a step; return whether the lane needs another one."""
+        """End a step of a lane; return whether the lane needs another step."""
         lane.is_running = False
         item = lane.items.popleft()
         if is_done:
@@ -139,14 +142,14 @@ class LaneOrder:
         return bool(lane.items)
 
     def give_up(self, failure: LaneFailure) -> bool:
-        """Begin no further record, because one failed; return ``False`` if another one has already failed."""
+        """Halt the lanes because of ``failure``; return ``False`` if they are halted already."""
         if self.failure is not None or self.is_halted:
             return False
         self.failure, self.is_halted = failure, True
         return True
 
     def drop(self) -> int:
-        """Begin no further record, and forget the waiting ones, which are not done; return their bytes."""
+        """Halt the lanes, and drop the waiting records, which count as not done; return the bytes of these records."""
         self.is_halted = True
         dropped_bytes = 0
         for lane in list(self._lanes.values()):
@@ -159,15 +162,15 @@ class LaneOrder:
         return dropped_bytes
 
     def start_again(self, batch: int) -> None:
-        """Forget a failure and its batch ``batch``, which is the last one. No record must be under way.
-
-        The batch comes again.
-        """
+        """Forget the failure, and the last batch, which will come again. No record may be under way now."""
         self._watermark.withdraw(batch)
         self.failure, self.is_halted = None, False
 
     def slow(self, now: float) -> list[SlowRecord]:
-        """Return the records under way that need a warning now. A record returns each time its duration has doubled."""
+        """Return the records under way that need a warning now.
+
+        A record is named again each time its duration has doubled.
+        """
         slow = [lane for lane in self._lanes.values() if lane.is_running and now >= lane.warn_at]
         for lane in slow:
             lane.warn_at = now + (now - lane.started_at)

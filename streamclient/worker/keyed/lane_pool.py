@@ -1,4 +1,4 @@
-"""The shared parts of all shards' processors: threads, the bound of pending bytes, and the failed records."""
+"""The resources that the processors of all shards share: threads, a limit of pending bytes, and failed records."""
 
 from __future__ import annotations
 
@@ -14,41 +14,41 @@ from streamclient.worker.keyed.keyed_settings import KeyedSettings
 from streamclient.worker.keyed.pending_records import PendingBytes
 
 LOOKS_PER_WARNING = 4
-"""The number of searches for slow records within the time after which such records are reported."""
+"""The number of searches for slow records within the time after which a record counts as slow."""
 
 MOST_FAILED = 10_000
-"""The largest number of failed shards that are remembered, far more than a worker holds. A lost shard may have no
-further processor that removes it."""
+"""The largest number of failed shards that are remembered, far more than a worker holds. The limit is needed because a
+shard that this worker has lost may never be removed."""
 
 
 class FailedShards:
-    """The shards that finish each batch before the next one, because a record of theirs was given up. Thread-safe."""
+    """The shards with a record that was given up. They finish each batch before the next batch begins. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._failed: dict[tuple[str, str], SequenceInfo] = {}
 
     def failed(self, shard: ShardInfo, at: SequenceInfo) -> None:
-        """Record that the record at ``at`` of this shard was given up."""
+        """Note that the record of ``shard`` at the position ``at`` was given up."""
         with self._lock:
             self._failed[shard.stream_id, shard.shard_id] = at
             if len(self._failed) > MOST_FAILED:
                 del self._failed[next(iter(self._failed))]
 
     def failed_at(self, shard: ShardInfo) -> SequenceInfo | None:
-        """Return the position of the failed record that ``shard`` has not yet passed; ``None`` without one."""
+        """Return the position of the failed record that ``shard`` has not yet passed; otherwise ``None``."""
         return self._failed.get((shard.stream_id, shard.shard_id))
 
     def passed(self, shard: ShardInfo) -> None:
-        """Record that the shard has passed its failed record, or is read by another worker."""
+        """Note that ``shard`` has passed its failed record, or that another worker reads it."""
         with self._lock:
             self._failed.pop((shard.stream_id, shard.shard_id), None)
 
 
 class LanePool(FailedShards):
-    """The threads and bounds that the processors of one factory share. Thread-safe.
+    """The threads and limits that the processors of one factory share. Thread-safe.
 
-    The threads exist while processors exist: the last processor that leaves ends them.
+    The threads exist as long as processors exist: the last processor that leaves ends the threads.
     """
 
     def __init__(self, settings: KeyedSettings) -> None:
@@ -61,10 +61,10 @@ class LanePool(FailedShards):
         self._pool: DaemonPool | None = None
 
     def enter(self, look_around: Callable[[], object]) -> None:
-        """Let one more processor work here; ``look_around`` is called regularly, to find slow or late work.
+        """Add a processor. The pool calls ``look_around`` regularly, to find slow records, and positions to store.
 
         Raises:
-            NoThreadError: the system refused a thread; the processor does not work here.
+            NoThreadError: the system refused a thread; the processor was not added.
         """
         self._birthplace.require("the KeyedProcessorFactory")
         with self._lock:
@@ -75,7 +75,7 @@ class LanePool(FailedShards):
             self._members.add(look_around)
 
     def leave(self, look_around: Callable[[], object]) -> None:
-        """Remove a processor that is done and has no work left. The last one that leaves ends the threads."""
+        """Remove a processor that has no work left. The last processor that leaves ends the threads."""
         with self._lock:
             self._members.discard(look_around)
             if not self._members and self._pool is not None:

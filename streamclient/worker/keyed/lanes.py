@@ -1,4 +1,4 @@
-"""The records of one shard in lanes, one lane per key: in order within a lane, lanes side by side."""
+"""The processing of one shard's records in threads: in order within a key, and different keys at the same time."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _log = logs.logger(__name__)
 _outages = OutageLog(_log)
 
 THREAD_PAUSE_SECONDS = 0.2
-"""Pause before another thread is requested after the system refused one."""
+"""The pause before a thread is requested again, after the operating system has refused a thread."""
 
 
 class Lanes:
-    """Queues batches, processes their records, and knows the position before which all are done. Thread-safe.
+    """The lanes of one shard, one for each key, and the position before which all records are done. Thread-safe.
 
-    Each lane has one step waiting or running in the pool, which processes the lane's first record. After a failure or
-    ``drop`` no further record begins; records under way end.
+    A *step* processes the first record of a lane. Each lane has one step that waits or runs in the pool. After a
+    failure or ``drop``, no further record begins, but records under way end.
     """
 
     def __init__(self, lane_pool: LanePool, failed: Callable[[LaneFailure], None], moved: Callable[[], None]) -> None:
@@ -42,12 +42,12 @@ class Lanes:
 
     @property
     def failure(self) -> LaneFailure | None:
-        """The only record that was given up. After it, no record begins."""
+        """The record that was given up, with its error; ``None`` if no record was given up."""
         return self._order.failure
 
     @property
     def position(self) -> str | None:
-        """The last position before which every record is done; ``None`` before the first."""
+        """The last position before which every record is done; ``None`` before the first batch is done."""
         return self._order.position
 
     @property
@@ -57,19 +57,20 @@ class Lanes:
 
     @property
     def is_complete(self) -> bool:
-        """Whether every record that was ever queued is done."""
+        """Whether every record that was queued so far is done."""
         with self._changed:
             return self._order.is_complete
 
     @property
     def is_halted(self) -> bool:
-        """Whether records do not begin any more."""
+        """Whether no further record begins, because a record has failed or ``drop`` was called."""
         return self._halt.is_set()
 
     def take_in(self, records: Sequence[tuple[Hashable, StreamRecord]], position: str) -> int:
         """Queue the records of a batch that ends at ``position``, with their keys; return the batch's number.
 
-        The call waits for room. A halt ends the call early; then records are left out, and the batch stays unfinished.
+        The call waits for room below the limit of pending bytes. If the lanes halt meanwhile, the remaining records are
+        left out, and the batch stays unfinished.
         """
         with self._changed:
             batch = self._order.begin_batch(position, len(records))
@@ -82,7 +83,7 @@ class Lanes:
         return batch
 
     def drop(self) -> None:
-        """Begin no further record, and forget the waiting ones, which are not done."""
+        """Halt the lanes, and drop the waiting records, which count as not done."""
         with self._changed:
             self._halt.set()
             dropped_bytes = self._order.drop()
@@ -95,16 +96,16 @@ class Lanes:
             self._changed.wait_for(lambda: self.is_idle)
 
     def start_again(self, batch: int) -> None:
-        """Forget a failure and its batch ``batch``, which is the last one. No record must be under way.
-
-        The batch comes again.
-        """
+        """Forget the failure, and the last batch, which will come again. No record may be under way now."""
         with self._changed:
             self._order.start_again(batch)
             self._halt.clear()
 
     def slow(self) -> list[SlowRecord]:
-        """Return the records under way that need a warning now. A record returns each time its duration has doubled."""
+        """Return the records under way that need a warning now.
+
+        A record is named again each time its duration has doubled.
+        """
         with self._changed:
             return self._order.slow(self._settings.monotonic())
 
@@ -124,7 +125,7 @@ class Lanes:
             return True
 
     def _begins(self, lane: Lane) -> bool:
-        """Return whether a thread will process the lane. The system may refuse the only one."""
+        """Submit the first step of a lane; return ``False`` if the pool has no thread and the system refuses one."""
         try:
             self._lane_pool.submit(partial(self._step, lane))
         except NoThreadError as error:
@@ -133,7 +134,10 @@ class Lanes:
         return True
 
     def _step(self, lane: Lane) -> None:
-        """Process the first record of a lane. The next record is another step, so that lanes take turns."""
+        """Process the first record of a lane.
+
+        The lane's next record gets a step of its own, so that lanes take turns.
+        """
         with self._changed:
             item = self._order.start(lane, self._settings.monotonic(), threading.get_ident())
         if item is None:
@@ -149,13 +153,13 @@ class Lanes:
         self._moved()
 
     def _attempt(self, record: StreamRecord) -> BaseException | None:
-        """Return the error of the last attempt; ``None`` if the record is done."""
+        """Process ``record``, with retries; return the error of the last attempt, or ``None`` if the record is done."""
         settings = self._settings
         for attempt in itertools.count(1):
             try:
                 checks.done("process_record", settings.process_record(record))
             except BaseException as error:
-                # Also SystemExit and KeyboardInterrupt: in a thread of a pool they stop only this call.
+                # This includes SystemExit and KeyboardInterrupt, which in a pool's thread end only this call.
                 if attempt > settings.retries or self._halt.wait(settings.pause_seconds(attempt)):
                     return error
             else:

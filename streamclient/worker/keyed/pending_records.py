@@ -1,4 +1,4 @@
-"""The bound of the records that are queued or being processed, in bytes."""
+"""The limit for the total size, in bytes, of the records that wait or are processed."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from collections.abc import Callable
 from streamclient.records import ColumnValue, RecordColumn, StreamRecord
 
 OVERHEAD_BYTES = 64
-"""The bytes that a record, and each of its cells, counts in addition to its content. The plain-buffer format needs
-about as many for a record."""
+"""The bytes that are counted for a record, and for each of its cells, in addition to their contents. The plain-buffer
+format needs about as many bytes for a record."""
 
 
 class PendingBytes:
-    """The bytes of all records that wait or are being processed. Thread-safe."""
+    """The sum of the sizes of all records that wait or are processed, with a limit. Thread-safe."""
 
     def __init__(self, most_bytes: int) -> None:
         self._most_bytes = most_bytes
@@ -21,7 +21,7 @@ class PendingBytes:
         self.used_bytes: int = 0
 
     def add(self, size_bytes: int, may_enter: Callable[[], bool]) -> None:
-        """Add bytes as soon as they have room, or as soon as ``may_enter`` says that this caller need not wait."""
+        """Add the size of a record once it fits below the limit, or once ``may_enter`` returns ``True``."""
         with self._changed:
             self._changed.wait_for(lambda: self.used_bytes + size_bytes <= self._most_bytes or may_enter())
             self.used_bytes += size_bytes

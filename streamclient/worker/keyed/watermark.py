@@ -1,4 +1,4 @@
-"""The position before which all records are done, when records finish in any order. Pure: no thread, no clock."""
+"""The position before which all records are done, while records finish in any order. Without threads or a clock."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Watermark:
     """The last position before which every record is finished.
 
     Batches begin in the order of the shard; their records finish in any order. A position is at the end of its batch,
-    so it counts once that batch and all before it are finished.
+    so it counts once that batch and all earlier batches are finished.
 
     Example:
         >>> mark = Watermark()
@@ -30,24 +30,24 @@ class Watermark:
 
     def __init__(self) -> None:
         self.position: str | None = None
-        """``None`` before any batch is finished."""
+        """The last position before which every record is finished; ``None`` before the first batch is finished."""
         self._batches: deque[_Batch] = deque()
         self._first_number = 0
 
     @property
     def unfinished(self) -> int:
-        """Number of records that have begun and are not finished."""
+        """The number of records in batches that have begun, without the finished records."""
         return sum(batch.left for batch in self._batches)
 
     def begin(self, position: str, records: int) -> int:
-        """Begin a batch of ``records`` records that ends at ``position``; return the number by which to finish them."""
+        """Begin a batch of ``records`` records that ends at ``position``; return the number of the batch."""
         self._batches.append(_Batch(position, records))
         number = self._first_number + len(self._batches) - 1
         self._advance()
         return number
 
     def finish(self, number: int) -> None:
-        """Finish one more record of batch ``number``."""
+        """Record that one more record of batch ``number`` is finished."""
         batch = self._batches[number - self._first_number] if number >= self._first_number else None
         if batch is None or not batch.left:
             raise ValueError(f"all records of batch {number} are finished already")
@@ -55,7 +55,7 @@ class Watermark:
         self._advance()
 
     def withdraw(self, number: int) -> None:
-        """Forget the last batch that began: it will begin again, as a whole or in parts."""
+        """Forget the last batch that began, because it will come again, as a whole or in parts."""
         if not self._batches or number != self._first_number + len(self._batches) - 1:
             raise ValueError(f"batch {number} is not the last unfinished one")
         self._batches.pop()

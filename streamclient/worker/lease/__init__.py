@@ -1,4 +1,4 @@
-"""Leases in a status table or in memory: the worker that reads each shard, and its position."""
+"""The stores of leases: a status table, or memory. A lease says which worker reads a shard, and from which position."""
 
 from __future__ import annotations
 
@@ -15,4 +15,5 @@ __all__ = ["LeaseManager", "LeaseStore", "MemoryLeaseManager", "WriteAnswer", "a
 
 
 __getattr__ = loader(__name__, {"LeaseManager": "lease_manager"})
-"""Loads ``LeaseManager`` on first use. Only users of the status table load the SDK, which takes a third of a second."""
+"""Loads ``LeaseManager`` when it is first used, so that only users of the status table wait a third of a second for the
+SDK."""

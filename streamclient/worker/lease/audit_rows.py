@@ -1,6 +1,6 @@
-"""Audit rows of the status table: what operators ordered, and how workers ended orders about records.
+"""Audit rows of the status table: the orders of operators, and the outcomes of orders about records.
 
-Workers of every language leave these rows alone: their ``StatusType`` is ``Audit``.
+Their ``StatusType`` is ``Audit``, so workers of every language ignore these rows.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ AUDIT_STATUS_TYPE = "Audit"
 AUDIT_FORMAT = KeptFormat("the audit row")
 
 INTENDED = "intended"
-"""The outcome of a record that is not completed: the command is under way, or its process died."""
+"""The outcome in an audit row whose command still runs, or whose process died before the command had ended."""
 DONE = "done"
 
 OUTCOME = "Outcome"
@@ -37,52 +37,53 @@ _COLUMNS = {
 }
 
 END_NUMBER = 1
-"""The number of the row in which a worker tells the end of an order. The order's own command has only row 0."""
+"""The ``number`` of the audit row in which a worker records the outcome of an order. The command that gave the order
+has written only the row with the number 0."""
 
 
 @frozen(kw_only=True)
 class AuditRecord:
-    """One lease that a command changes or meant to change, or one order of a command that a worker ended."""
+    """One audit row: the change of a lease by a command, done or intended, or the outcome of an order about records."""
 
     at_micros: int
-    """The time at which the audit row was written, by the service's clock. For the end of an order it is by the
-    worker's clock."""
+    """The time at which the audit row was written, in microseconds since 1970 by the service's clock. In a row with the
+    outcome of an order, it is the time by the worker's clock."""
     change_id: str
-    """The id of the command, the same for all its leases."""
+    """The id of the command, which is the same in the rows of all leases of the command."""
     number: int
     """The number of the lease among the leases of the command, counted from 0."""
     who: str
-    """``user@host`` of the operator, or the worker that ended an order."""
+    """``user@host`` of the operator. In a row with the outcome of an order, it is the name of the worker."""
     command: str
     shard_id: str
     before: str
     """The columns that the write changes, as JSON, with their values before the write."""
     after: str
-    """The same columns, with the values that the write should give them."""
+    """The same columns as in ``before``, with the values that the write should give them."""
     reason: str = ""
     outcome: str = INTENDED
 
     @property
     def key(self) -> str:
-        """The row's key, which sorts by time."""
+        """The last part of the row's primary key. Keys sort by time."""
         return f"{self.at_micros:016d}-{self.change_id}-{self.number:05d}"
 
 
 def audit_key(stream_id: str, record: AuditRecord) -> Any:
-    """Return the primary key of a record's row."""
+    """Return the primary key of the audit row of ``record``, whose lease belongs to the stream ``stream_id``."""
     return [(STREAM_ID, stream_id), (STATUS_TYPE, AUDIT_STATUS_TYPE), (STATUS_VALUE, record.key)]
 
 
 def audit_cells(record: AuditRecord) -> list[tuple[str, object]]:
-    """Return the columns of a record's row."""
+    """Return the columns of the audit row of ``record``, as pairs of a name and a value."""
     return [(column, getattr(record, name)) for name, column in _COLUMNS.items()]
 
 
 def put_note(client: OTSClient, table_name: str, stream_id: str, note: NoteOrder) -> None:
-    """Store the end of an order as a row of its own. A repetition replaces it.
+    """Store the outcome of an order about records as an audit row. A repeated call replaces the row.
 
     Raises:
-        StreamClientError: the row is perhaps not stored.
+        StreamClientError: the write failed, or its outcome is unknown.
     """
     order = note.order
     record = AuditRecord(
@@ -104,9 +105,9 @@ def put_note(client: OTSClient, table_name: str, stream_id: str, note: NoteOrder
 
 
 def parse_audit_row(row: Any) -> AuditRecord | None:
-    """Return the record in a row that the SDK read; ``None`` if the row is not an audit record.
+    """Return the audit record in ``row``, which the SDK has read; ``None`` if the row is not an audit row.
 
-    If the record's version is unknown, only its time, id and number are read, and its outcome says why.
+    If the version of the row is unknown, only its time, id and number are read, and ``outcome`` says why.
     """
     key = {name: value for name, value, *_ in row.primary_key}[STATUS_VALUE]
     cells = {name: value for name, value, *_ in row.attribute_columns or ()}

@@ -1,8 +1,8 @@
-"""Many rows in one request, and the answer for each. Every checkpoint and every heartbeat is such a row.
+"""Writes of many rows in one request. Every checkpoint and every heartbeat is one of these writes.
 
 The SDK's encoder writes byte by byte, and its HTTP client makes objects of headers that no caller reads. Together they
-take half of a worker's processor time for a page of a thousand records. The requests here equal the SDK's, down to each
-field.
+take half of a worker's processor time for a page of a thousand records. So this module encodes the requests itself.
+These requests equal the SDK's requests in every field.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from streamclient.worker.lease.lease_store import WriteAnswer
 OPERATION = "BatchWriteRow"
 
 CACHED_ANSWERS = 8
-"""The largest number of decoded answers that are kept. Nearly all answers are one of a few: N rows of this table, all
-successful."""
+"""The largest number of decoded responses that are cached. Most responses are equal to an earlier response, because
+they say only that all rows of the request were written."""
 
 
 def _number(field: int, value: int) -> bytes:
-    """Encode a field of a message with a number below 128, such as an enumeration or a boolean."""
+    """Encode a field of a message that holds a number below 128, such as an enumeration or a boolean."""
     return bytes((field << 3, value))
 
 
-# The encoded fields with enumerations and booleans, by the SDK's values.
+# The encoded fields that hold enumerations and booleans, by the SDK's values.
 
 _EXISTENCE = {
     getattr(tablestore.RowExistenceExpectation, member.name): _number(1, member)
@@ -56,7 +56,7 @@ _TYPES = {kind.name.lower(): _number(1, kind) for kind in schema.OperationType}
 
 
 def with_own_batches(client: OTSClient) -> OTSClient:
-    """Return a copy of ``client`` whose BatchWriteRow this module sends. The given client is not changed.
+    """Return a copy of ``client`` that sends BatchWriteRow with this module. The given client is not changed.
 
     A request is sent once, regardless of the client's retry policy. Errors and answers are the same as with the SDK.
     """
@@ -77,7 +77,7 @@ def _sending(calls: SignedCalls, others: Callable[..., Any]) -> Callable[..., An
 def batch_message(request: BatchWriteRowRequest) -> bytes:
     """Encode a request of the SDK whose rows ``lease_rows`` made.
 
-    It is encoded by hand, because a library takes three times as long for nested messages like these.
+    The function encodes by hand, because a library takes three times as long for such nested messages.
     """
     tables = []
     for name, table in request.items.items():
@@ -94,7 +94,7 @@ def _row_message(item: Any) -> bytes:
 
 
 def _part(field: int, content: bytes) -> bytes:
-    """Encode a field of a message with bytes, a text or another message."""
+    """Encode a field of a message that holds bytes, a text or another message."""
     size = len(content)
     if size < 0x80:
         return bytes((field << 3 | 2, size)) + content
@@ -117,7 +117,7 @@ def _row_bytes(item: Any) -> bytes:
 
 
 def _cells(columns: Any) -> Iterator[CellParts]:
-    """Yield the cells of a row that is put, or the changes of a row that is updated."""
+    """Yield the cells of a PutRow item, or the changes of an UpdateRow item."""
     changes = columns if isinstance(columns, Mapping) else {"PUT": columns}
     for change, cells in changes.items():
         operation = _CHANGES[change]
@@ -148,13 +148,13 @@ _LATEST_ONLY = {flag: _number(5, flag) for flag in (False, True)}
 
 
 def _results(answer: bytes) -> dict[str, list[Any]]:
-    """Return the results as the SDK's decoder does, for its ``BatchWriteRowResponse``."""
+    """Return the results of each table in the form that the SDK's ``BatchWriteRowResponse`` takes."""
     return {name: [BatchWriteRowResponseItem(*row, None) for row in rows] for name, rows in _tables_in(answer).items()}
 
 
 @lru_cache(maxsize=CACHED_ANSWERS)
 def _tables_in(answer: bytes) -> Mapping[str, tuple[tuple[bool, str, str, CapacityUnit | None], ...]]:
-    """Return, by table, the outcome of each row: whether it succeeded, the code and text of its error, and its cost."""
+    """Return one tuple per row, by table: whether the write succeeded, the code and text of its error, and its cost."""
     message = schema.parse(schema.BatchWriteRowResponse, answer)
     return {
         table.table_name: tuple((row.is_ok, row.error.code, row.error.message, _cost(row)) for row in table.rows)

@@ -1,8 +1,8 @@
-"""Epochs: numbers that only grow, in one row per shard of the status table, which outlives the shard's lease.
+"""Epochs: numbers that only grow, in one row per shard of the status table. The row outlives the shard's lease.
 
-The service can increase a column by itself, but the SDK does not decode the row that comes back, and a read afterwards
-would give two workers the same number. So a number is drawn by comparing and setting, for many shards at once: one
-request reads all rows, and another writes them, each on the condition that it is unchanged since the read.
+The service can increase a column in one write, but the SDK does not decode the row that comes back. A later read could
+give two workers the same epoch. So a worker makes a new epoch by comparing and setting, for many shards together. One
+request reads all rows. Another request writes them, each on the condition that the row is unchanged since the read.
 """
 
 from __future__ import annotations
@@ -23,31 +23,31 @@ from streamclient.worker.lease.lease_rows import EPOCH_STATUS_TYPE, Cells, item_
 from streamclient.worker.lease.lease_store import WriteAnswer
 
 EPOCH = "Epoch"
-"""The column of the last number that was drawn."""
+"""The column that holds the last epoch of the shard."""
 
 EPOCH_FORMAT = KeptFormat("the epoch row")
 
 CELLS: Cells[EpochRow] = {"number": lambda row: {EPOCH: row.number}}
-"""The column of each field of an epoch row."""
+"""The functions that return the columns of an epoch row, by the name of the row's field."""
 
 DRAWS_AT_MOST = 4
-"""The largest number of attempts to draw a number while other workers draw for the same shard. Only workers that
-acquire the shard at the same time do so, and each once. After more consecutive collisions, the service probably never
-accepts a write."""
+"""The largest number of attempts to draw an epoch while other workers draw epochs of the same shard. Only workers that
+acquire the shard at the same time do so, and each draws one epoch. So if more attempts fail, the service probably
+refuses every write."""
 
 
 @frozen
 class EpochRows:
-    """The epochs of one stream's shards. Thread-safe; no call is repeated after a failure."""
+    """The epochs of the shards of one stream. Thread-safe; no call is repeated after a failure."""
 
     client: OTSClient
     table_name: str
     stream_id: str
 
     def draw(self, lease_keys: Sequence[str]) -> Sequence[int | Exception]:
-        """Draw a number for each of ``lease_keys``, greater than all earlier numbers of that key. Never raises.
+        """Draw an epoch for each of ``lease_keys``, greater than all earlier epochs of that key. Never raises.
 
-        The keys must differ. The result has a number or an error for each key, in order.
+        The keys must differ. The result has an epoch or an error for each key, in order.
         """
         drawn: dict[str, int | Exception] = {}
         for batch in _batches(lease_keys):
@@ -69,11 +69,11 @@ class EpochRows:
             if wanted:
                 drawn.update(self._try(wanted))
         for key in lease_keys:
-            drawn.setdefault(key, DependencyException(f"other workers drew every epoch of shard {key} that was tried"))
+            drawn.setdefault(key, DependencyException(f"no epoch for shard {key}: another worker was always faster"))
         return drawn
 
     def _try(self, lease_keys: Sequence[str]) -> Mapping[str, int | Exception]:
-        """Try once to draw a number for each key; leave out keys for which another worker was faster."""
+        """Try once to draw an epoch for each key. Leave out each key whose epoch another worker has just changed."""
         rows = self._read(lease_keys)
         drawn: dict[str, int | Exception] = {key: row for key, row in rows.items() if isinstance(row, Exception)}
         writes = [write_rules.draw(key, row) for key, row in rows.items() if not isinstance(row, Exception)]
@@ -100,7 +100,7 @@ class EpochRows:
 
 
 def _parsed(lease_key: str, row: Any) -> EpochRow | Exception | None:
-    """Return the content of a row; ``None`` if the row does not exist, and an error as it is."""
+    """Return the content of ``row``; if ``row`` is ``None`` or an error, return it unchanged."""
     if row is None or isinstance(row, Exception):
         return row
     cells = {name: value for name, value, *_ in row.attribute_columns or ()}

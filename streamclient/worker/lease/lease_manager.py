@@ -46,36 +46,38 @@ _log = logs.logger(__name__)
 Answer = TypeVar("Answer")
 
 BYTES_PER_BATCH = 1024 * 1024
-"""The largest number of bytes in one request. The service accepts 4 MB; a lease row has a few hundred bytes, so a
-quarter leaves room for every overhead."""
+"""The largest number of bytes in one request. The service accepts 4 MB. A quarter of that leaves room for every
+overhead, and a lease row has only a few hundred bytes."""
 
 ROW_OVERHEAD_BYTES = 512
-"""The bytes of column names, tags, checksums and conditions of one row in a request; measured below 400."""
+"""An upper bound of the bytes for column names, tags, checksums and conditions of one row in a request. The measured
+bytes were below 400."""
 
 OWN_CELL_BYTES = 64
-"""The bytes of the name, tags and checksums of one column of our own, with its value if that is a number; names have at
-most 16 letters."""
+"""An upper bound of the bytes for the name, tags and checksums of one column of our own, and for a value that is a
+number. Names have at most 17 letters."""
 
 RETRIES_AT_MOST = 100
-"""The bound for retry strategies that never give up."""
+"""The largest number of retries of one call, for retry strategies that never give up."""
 
 
 @checks.explains_names
 class LeaseManager(WritingLeaseManager):
-    """Keeps the leases of one stream in a status table. Thread-safe.
+    """A lease manager that keeps the leases of one stream in a status table. Thread-safe.
 
-    ``client`` is used as it is configured (endpoint, credentials, signing), but with connections and a retry policy of
-    our own; the client itself is not changed. ``client_config.lease_manager_retry_strategy`` decides about retries of
-    reads, and of the table's creation. Writes of rows are sent once. Without a clear answer their outcome is UNCERTAIN,
-    and reading the row back shows it.
+    The manager uses the endpoint, credentials and signing of ``client``, but its own connections and retry policy. The
+    client itself is not changed. ``client_config.lease_manager_retry_strategy`` decides about retries of reads, and of
+    the table's creation. Writes of rows are sent once. Without a clear answer their outcome is UNCERTAIN; the caller
+    reads the row back to find the outcome.
 
     Args:
         client: a ``tablestore.OTSClient``.
-        status_table_name: the table; see ``create_lease_table_if_not_exists``.
-        stream_id: the stream whose leases these are. One table may hold the leases of several streams.
-        client_config: lease duration (for the time-out of calls), capacity and waiting times of the table.
+        status_table_name: the name of the table; see ``create_lease_table_if_not_exists``.
+        stream_id: the stream to which the leases belong. One table may hold the leases of several streams.
+        client_config: the settings, such as the lease duration, which limits the time-out of calls, and the capacity of
+            the table.
         clock: returns monotonic seconds.
-        sleep: waits between retries.
+        sleep: waits a number of seconds, between retries.
         metrics: counts requests and rows; ``streamclient.metrics.labelled`` adds labels.
     """
 
@@ -116,7 +118,7 @@ class LeaseManager(WritingLeaseManager):
         self._workers = WorkerRows(self._client, status_table_name, stream_id)
         self._retry = self._config.lease_manager_retry_strategy or LeaseRetryStrategy()
         self._sleep = sleep
-        # Replaced whole by each scan, so that readers in other threads need no lock.
+        # Each scan replaces these mappings as a whole, so that readers in other threads need no lock.
         self._unreadable: Mapping[str, UnreadableRow] = {}
         self._damaged: Mapping[str, str] = {}
 
@@ -124,19 +126,19 @@ class LeaseManager(WritingLeaseManager):
         """Create the status table, or check the existing one; return whether this call created it.
 
         Raises:
-            ConfigurationError: a table of that name exists but has another key, forgets rows or forbids updates.
+            ConfigurationError: a table of that name exists, but has another key, lets rows expire, or forbids updates.
             DependencyException: the service refused or did not answer.
         """
         action = RetryableAction.LEASE_ACTION_CREATE_TABLE_IF_NOT_EXISTS
         return self._retried(action, self._table.create_if_absent)
 
     def wait_until_lease_table_ready(self) -> bool:
-        """Wait until the table answers reads; return whether it did within ``max_wait_table_ready_time_millis``."""
+        """Wait until the table answers reads; return ``False`` after ``max_wait_table_ready_time_millis``."""
         return self._table.wait_until_ready(key_of(self._stream_id, READY_PROBE_KEY)) is None
 
     @property
     def table_problem(self) -> Exception | None:
-        """The last error of creating or awaiting the table; ``None`` once that succeeded. Usable from any thread."""
+        """The last error while the table was created or awaited; ``None`` after success. Usable from any thread."""
         return self._table.problem
 
     def list_leases(self) -> Sequence[Lease]:
@@ -166,7 +168,7 @@ class LeaseManager(WritingLeaseManager):
     def write_many(self, writes: Sequence[LeaseWrite | WorkerWrite]) -> Sequence[WriteAnswer]:
         """Send writes in batches of up to 200 rows, each row with its own condition.
 
-        Return one answer per write, in order. The writes are independent: one failure does not hinder the others. An
+        Return one answer per write, in order. The writes are independent: if one fails, the others are still made. An
         invalid write is not sent; its answer has a ``ConfigurationError``. Writes to the same row are made one after
         the other.
         """
@@ -178,7 +180,7 @@ class LeaseManager(WritingLeaseManager):
                 valid.append((index, write))
             except ConfigurationError as error:
                 answers[index] = WriteAnswer(WriteOutcome.UNCERTAIN, error)
-        # Most checkpoints are sent alone, and a single write needs no weighing.
+        # Most checkpoints are sent alone, and the size of a single write need not be computed.
         cut = [valid] if len(valid) == 1 else batches(valid, _key, _weight_bytes, most_bytes=BYTES_PER_BATCH)
         for batch in cut:
             sent = self._send([write for _, write in batch])
@@ -186,25 +188,31 @@ class LeaseManager(WritingLeaseManager):
         return [answers[index] for index in range(len(writes))]
 
     def draw_epochs(self, lease_keys: Sequence[str]) -> Sequence[int | Exception]:
-        """Draw an epoch for each of the different ``lease_keys``, with two requests per hundred; one answer per key."""
+        """Draw an epoch for each of the distinct ``lease_keys``; return an epoch or an error per key, in order."""
         return self._epochs.draw(lease_keys)
 
     def forget_epochs(self, lease_keys: Sequence[str]) -> None:
-        """Delete the epoch rows of shards that left the stream."""
+        """Delete the epoch rows of shards that have left the stream."""
         for key, error in self._epochs.forget(lease_keys).items():
-            _log.warning("the epoch row of shard %s, which left the stream, stays: %s", key, error)
+            _log.warning("the epoch row of shard %s, which has left the stream, was not deleted: %s", key, error)
 
     def note_order(self, note: NoteOrder) -> None:
-        """Store the end of an operator's order as an audit row; tried once. Raises ``StreamClientError``."""
+        """Store the outcome of an operator's order as an audit row, in one attempt.
+
+        Raises ``StreamClientError`` unless the row is certainly stored.
+        """
         put_note(self._client, self._table_name, self._stream_id, note)
 
     def list_workers(self, *, with_info: bool = False) -> Sequence[WorkerRow]:
-        """Return all worker rows of the stream, sorted by worker; ``info`` only with ``with_info``. Not a snapshot."""
+        """Return all worker rows of the stream, sorted by worker; ``info`` is read only with ``with_info``.
+
+        The result is not an atomic snapshot.
+        """
         action = RetryableAction.LEASE_ACTION_LIST_LEASES
         return self._retried(action, lambda: self._workers.read_all(with_info=with_info))
 
     def read_workers(self, worker_ids: Sequence[str]) -> Sequence[WorkerRow]:
-        """Return the rows of different ``worker_ids``, without ``info``, by one request per hundred; tried once."""
+        """Return the rows of the distinct ``worker_ids``, without ``info``. Each request is sent once."""
         try:
             return self._workers.read(worker_ids)
         except Exception as error:
@@ -212,7 +220,7 @@ class LeaseManager(WritingLeaseManager):
             raise failure from failure.__cause__
 
     def wake(self, worker_ids: Sequence[str]) -> None:
-        """Wake the different ``worker_ids``, with one request per two hundred; tried once."""
+        """Wake the workers with the distinct ``worker_ids``. Each request is sent once."""
         self._workers.wake(worker_ids)
 
     def _send(self, writes: Sequence[LeaseWrite | WorkerWrite]) -> Sequence[WriteAnswer]:
@@ -268,9 +276,9 @@ class LeaseManager(WritingLeaseManager):
         )
 
     def _pause_before_retry(self, action: RetryableAction, failure: Exception, retries: int) -> float | None:
-        """Return the strategy's pause. The result is ``None`` for no retry, and also if the strategy itself fails.
+        """Return the pause that the retry strategy wants before the next attempt, in seconds; ``None`` for no retry.
 
-        The caller then tries again as after any failure.
+        If the strategy itself raises an error, the call is not retried either.
         """
         if not isinstance(failure, DependencyException) or not failure.retriable or retries >= RETRIES_AT_MOST:
             return None
@@ -297,7 +305,7 @@ def _key(numbered: tuple[int, LeaseWrite | WorkerWrite]) -> tuple[type, str]:
 
 
 def _weight_bytes(numbered: tuple[int, LeaseWrite | WorkerWrite]) -> int:
-    """Return an upper bound of the bytes that a row adds. Its texts occur in the key, the condition and the columns."""
+    """Return an upper bound of the bytes that a write adds to a request, for key, condition and columns of its row."""
     _, write = numbered
     if isinstance(write, WorkerWrite):
         info = write.result.info if write.result is not None else ""

@@ -1,8 +1,7 @@
-"""Counts the requests to the status table where the SDK sends them.
+"""The metrics of the requests to the status table, counted where the SDK sends the requests.
 
-All statements about the table's cost use these counts. Callers do not notice the counting. Rows are counted as the
-service bills them: the rows in answers, and the rows that answered requests wanted to write, whether or not their
-conditions were met.
+All statements about the cost of the table use these counts. Rows are counted as the service bills them. These are the
+rows in responses, and the rows of each write request that got a response, whether or not their conditions were met.
 """
 
 from __future__ import annotations
@@ -28,14 +27,13 @@ from streamclient.wire.service_errors import classify
 WRITES_OF_ONE_ROW = frozenset({"PutRow", "UpdateRow", "DeleteRow"})
 
 _COST_FIRST = WRITES_OF_ONE_ROW | {"GetRow", "GetRange"}
-"""Operations whose answer is a tuple that begins with its cost."""
+"""The operations whose response, as the SDK decodes it, is a tuple that begins with the cost of the request."""
 
 
 def metered(client: OTSClient, metrics: IMetrics | None) -> OTSClient:
     """Return a copy of ``client``, on the same connections, that counts every request; ``client`` is not changed.
 
-    The retry policy of ``client`` must be never to retry, because a request that the SDK repeats by itself counts once
-    here.
+    The retry policy of ``client`` must never retry, because the SDK's retries of a request would not be counted.
     """
     if metrics is None or metrics is NO_METRICS:
         return client
@@ -70,7 +68,7 @@ def _count_rows(metrics: IMetrics, metric: Metric, rows: int) -> None:
 
 
 def _count_units(metrics: IMetrics, operation: str, answer: Any) -> None:
-    """Count the cost that the answer states. An answer of many rows states it for each row that succeeded."""
+    """Count the cost that the response states. A batch response states a cost for each row that succeeded."""
     if operation in ("BatchGetRow", "BatchWriteRow"):
         tables: Mapping[str, Any] = answer
         costs = [item.consumed for items in tables.values() for item in items]
@@ -89,7 +87,7 @@ def _count_units(metrics: IMetrics, operation: str, answer: Any) -> None:
 
 
 def _rows_in(operation: str, answer: Any) -> int:
-    """Return the number of rows in an answer, as the SDK has decoded it."""
+    """Return the number of rows in ``answer``, a response that the SDK has decoded."""
     if operation == "GetRow":
         return int(answer[1] is not None)
     if operation == "GetRange":

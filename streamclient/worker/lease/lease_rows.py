@@ -1,13 +1,13 @@
 """Rows of the status table: the stored form of a lease, and the condition and columns of a write.
 
-Only this module has the table's names. The layout is the same as in the Java stream client (``ShardLeaseSerializer``),
-so that workers of both languages share one table. Columns of our own (``own_columns``) are added to it. Laws:
+Only this module names the columns that the Java client knows. The layout is the same as in the Java stream client
+(``ShardLeaseSerializer``), so that workers of both languages share one table. Columns of our own (``own_columns``) are
+added to that layout. Laws:
 
-* a row is written whole once, by create; every other write changes only its own columns and needs the row to exist, so
-  no write can leave a row with fewer than the five columns of Java;
+* a row is written whole once, by create; every other write changes only its own columns, and is refused if the row is
+  absent. So no write can leave a row with fewer than the five columns that the Java client needs;
 * cells never carry a timestamp: the service's own clock stamps them, and tools read the stamp as the last heartbeat;
-* a row that cannot be read is left out and left unchanged, and never fails the scan; a row of a later version is such a
-  row.
+* a row that cannot be read, such as a row of a later version, is left out and stays unchanged; it never fails the scan.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ STREAM_ID = "StreamId"
 STATUS_TYPE = "StatusType"
 STATUS_VALUE = "StatusValue"
 LEASE_STATUS_TYPE = "LeaseKey"
-"""The ``StatusType`` of every lease row; rows of other types belong to other users of the table."""
+"""The ``StatusType`` of every lease row. Rows of other types have another purpose."""
 
 EPOCH_STATUS_TYPE = "ShardEpoch"
-"""The ``StatusType`` of the rows that count acquisitions. Java reads and deletes only lease rows."""
+"""The ``StatusType`` of the rows that count acquisitions. The Java client reads and deletes only lease rows."""
 
 KEY_SCHEMA = ((STREAM_ID, "STRING"), (STATUS_TYPE, "STRING"), (STATUS_VALUE, "STRING"))
 STATUS_TABLE = TablePurpose(
@@ -63,27 +63,30 @@ COLUMN_TYPES: dict[str, type] = {COUNTER: int, OWNER: str, STEALER: str, CHECKPO
 """The five attribute columns of every lease row, as in the Java client."""
 
 READY_PROBE_KEY = "NotExistLease"
-"""A key that no shard has; reading it shows whether the table answers."""
+"""A key that no shard has. A read of this key shows whether the table answers."""
 
 SMALLEST_VALUE: dict[type, Any] = {int: -(2**63), str: ""}
-"""The smallest value of each type: a comparison with it tests whether the column exists."""
+"""The smallest value of each type. A comparison with this value tests whether a column exists."""
 
 
 @frozen
 class UnreadableRow:
-    """A row that is not a lease, and the reason."""
+    """A row that cannot be read as a lease, and the reason."""
 
     lease_key: str
     problem: str
     missing_column: str | None = None
-    """A column that is missing, if the row is a remnant with fewer than five columns. For the Java client such a row is
-    absent, and its ``create`` replaces it."""
+    """One of the missing columns, if the row is a remnant with fewer than five columns. The Java client treats a
+    remnant as absent, and replaces it when it creates the lease."""
     is_of_unknown_version: bool = False
-    """Whether the row was written by a version of this package that this version does not know."""
+    """Whether an unknown version of this package wrote the row, for example a newer version."""
 
 
 def key_of(stream_id: str, lease_key: object, status_type: str = LEASE_STATUS_TYPE) -> list[tuple[str, object]]:
-    """Return the primary key of a lease row, or of a row of another type. The last part may also be a bound."""
+    """Return the primary key of a lease row, or of a row of another type.
+
+    ``lease_key`` may also be ``INF_MIN`` or ``INF_MAX``.
+    """
     return [(STREAM_ID, stream_id), (STATUS_TYPE, status_type), (STATUS_VALUE, lease_key)]
 
 
@@ -98,10 +101,7 @@ def end_key(stream_id: str) -> list[tuple[str, object]]:
 
 
 def format_parents(parent_shard_ids: Iterable[str]) -> str:
-    """Return the ids as a cell, one per line with a line feed after each.
-
-    They are sorted, although readers accept any order.
-    """
+    """Return the ids as the text of a cell: sorted, with a line feed after each id. Readers accept any order."""
     return "".join(f"{parent}\n" for parent in sorted(parent_shard_ids))
 
 
@@ -111,11 +111,12 @@ def parse_parents(text: str) -> frozenset[str]:
 
 
 def parse_row(row: Any) -> Lease | UnreadableRow:
-    """Return the lease in a row that the SDK read, or the reason why it is not a lease. Foreign columns are ignored.
+    """Return the lease in a row that the SDK has read, or the reason why the row is not a lease.
 
-    Fewer than five columns are the Java client's sign of a remnant: very old servers could recreate part of a row when
-    a heartbeat raced a delete. Columns of our own do not make up for a missing column: they prove that the row was a
-    lease. The Java client counts them, and fails on such a row, which is another reason to replace it.
+    Unknown columns are ignored. A row with fewer than five columns is a remnant, as for the Java client: very old
+    servers could recreate a part of a row when a heartbeat raced a delete. Columns of our own do not count here,
+    because they show only that the row was a lease. The Java client does count them, and fails on a remnant that has
+    them. That is another reason to replace remnants.
     """
     key = {name: value for name, value, *_ in row.primary_key}
     cells = _cells(row)
@@ -145,9 +146,9 @@ def parse_row(row: Any) -> Lease | UnreadableRow:
 
 
 def own_problems(row: Any) -> str:
-    """Return the problems of the columns of our own in a row; empty without problems.
+    """Return a text about the columns of our own in ``row`` that cannot be read; empty if all can be read.
 
-    Columns with a problem count as absent.
+    Columns that cannot be read count as absent.
     """
     return read_own(_cells(row), "").problems
 
@@ -157,7 +158,7 @@ def _cells(row: Any) -> dict[str, Any]:
 
 
 def _wrong_types(cells: dict[str, Any]) -> list[str]:
-    """Return complaints about cells of another type. A boolean is not an integer here, unlike in Python."""
+    """Return a text for each cell of a wrong type. Unlike in Python, a boolean does not count as an integer."""
     return [
         f"column {name} holds {cells[name]!r}, which is not of type {expected.__name__}"
         for name, expected in COLUMN_TYPES.items()
@@ -168,7 +169,7 @@ def _wrong_types(cells: dict[str, Any]) -> list[str]:
 def row_item(write: LeaseWrite, *, remnant: UnreadableRow | None = None) -> Any:
     """Return the write as one row of a BatchWriteRow request.
 
-    ``remnant`` is the remnant that a CREATE meets, and replaces if the row still is a remnant.
+    ``remnant`` is a known remnant with the key of the write. A CREATE replaces the row if it is still a remnant.
     """
     item = item_of(write, key_of(write.seen.stream_id, write.lease_key), CELLS)
     if write.kind is WriteKind.CREATE and remnant is not None and remnant.missing_column is not None:
@@ -183,7 +184,8 @@ def written_columns(write: LeaseWrite) -> dict[str, object]:
 
 
 Cells = Mapping[str, Callable[[RowT], Mapping[str, object]]]
-"""The columns of each field of a row, with ``None`` for a column that is removed."""
+"""Functions that return the columns of a row, by the name of the row's field. The value of a column to remove is
+``None``."""
 
 CELLS: Cells[Lease] = {
     "counter": lambda lease: {COUNTER: lease.counter},
@@ -196,12 +198,12 @@ CELLS: Cells[Lease] = {
 
 
 def item_of(write: Write[RowT], key: list[tuple[str, object]], cells: Cells[RowT]) -> Any:
-    """Return a write of any kind of row as one row of a BatchWriteRow request.
+    """Return a write to a row of any type as one row of a BatchWriteRow request.
 
-    The write's rule gives condition and columns.
+    The rule of the write determines the condition and the columns.
     """
     if write.result is None:
-        # An absent row counts as removed, hence IGNORE, and missing columns pass.
+        # An absent row counts as removed, so the row need not exist, and missing columns fulfil the condition.
         condition = Condition(RowExistenceExpectation.IGNORE, _as_expected(write, cells, pass_if_missing=True))
         return DeleteRowItem(Row(key), condition)
     if write.expected is None:
@@ -221,7 +223,7 @@ def _columns(row: RowT, names: tuple[str, ...], cells: Cells[RowT]) -> dict[str,
 
 
 def _as_expected(write: Write[RowT], cells: Cells[RowT], *, pass_if_missing: bool) -> Any:
-    """Return the write's comparisons as one condition on the latest versions of columns; ``None`` without any."""
+    """Return the comparisons of a write as one condition on the latest versions of columns; ``None`` without any."""
     expected = write.expected
     compared = {} if expected is None else _columns(expected, write.rule.if_same, cells)
     parts = [

@@ -1,7 +1,7 @@
-"""The operations of the status table that a worker needs, provided by any ``ILeaseManager``.
+"""The operations of the status table that a worker needs, for any ``ILeaseManager``.
 
-The worker decides in values (``LeaseWrite``) and needs many of them carried out at once. The managers of this package
-do that natively; a user's own ``ILeaseManager`` is called verb by verb.
+The worker sends many writes (``LeaseWrite``) together. The lease managers of this package carry them out together; for
+a user's own ``ILeaseManager``, one method is called per write.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ _log = logs.logger(__name__)
 
 @frozen
 class WriteAnswer:
-    """The outcome of one write, as far as it is known after the request."""
+    """The answer to one write: its outcome, as far as the outcome is known after the request."""
 
     outcome: WriteOutcome
-    """The outcome. ``REFUSED`` means that the condition failed; every other failure is ``UNCERTAIN``, with its
-    error."""
+    """The outcome of the write. ``REFUSED`` means that its condition was not met. Every other failure is ``UNCERTAIN``,
+    with an ``error``."""
     error: Exception | None = None
-    """The reason why the outcome is uncertain. Its ``kind`` says whether the write may have been applied."""
+    """The error that makes the outcome uncertain. Its ``kind`` says whether the write may have been applied."""
 
 
 class LeaseStore(Protocol):
@@ -51,41 +51,45 @@ class LeaseStore(Protocol):
         """
 
     def draw_epochs(self, lease_keys: Sequence[str]) -> Sequence[int | Exception]:
-        """Draw an epoch for each key: a number greater than all numbers that any process has drawn for the key.
+        """Draw an epoch for each key, greater than all epochs that any process has drawn for the key.
 
-        Return one answer per key, in order. A number that was drawn and did not arrive is never returned again.
+        Return one answer per key, in order. An epoch whose answer is lost on the way is never drawn again.
         """
 
     def forget_epochs(self, lease_keys: Sequence[str]) -> None:
-        """Drop the epochs of shards that left the stream. Failures are logged: a remaining row does no harm."""
+        """Drop the epochs of shards that have left the stream.
+
+        Failures are only logged, because a remaining row does no harm.
+        """
 
 
 class WorkerDirectory(Protocol):
     """The rows of the workers of one stream, kept beside its leases by a ``LeaseStore``. Thread-safe.
 
-    A store need not have such rows. Without them, workers know each other by their leases alone.
+    A store need not keep worker rows. Without worker rows, workers know each other by their leases alone.
     """
 
     def list_workers(self, *, with_info: bool = False) -> Sequence[WorkerRow]:
-        """Return all worker rows, sorted by worker, as the store has them now; ``info`` only with ``with_info``.
+        """Return all present worker rows, sorted by worker; ``info`` is read only with ``with_info``.
 
         Raises ``DependencyException``.
         """
 
     def read_workers(self, worker_ids: Sequence[str]) -> Sequence[WorkerRow]:
-        """Return the rows of ``worker_ids`` (distinct), without ``info``, in any order; absent rows are left out.
+        """Return the rows of distinct ``worker_ids``, without ``info``, in any order; absent rows are left out.
 
-        The read is tried once, because a worker that watches others asks again soon. Raises ``DependencyException``.
+        The read is tried once, because a worker that watches other workers soon reads again. Raises
+        ``DependencyException``.
         """
 
     def write_many(self, writes: Sequence[LeaseWrite | WorkerWrite]) -> Sequence[WriteAnswer]:
         """Carry out writes as ``LeaseStore.write_many`` does.
 
-        Rows of both kinds, of leases and of workers, are sent together.
+        Writes of leases and writes of workers may be sent together.
         """
 
     def wake(self, worker_ids: Sequence[str]) -> None:
-        """Increase ``wake`` in the rows of the different ``worker_ids``, without a condition; ignore absent rows.
+        """Increase ``wake`` in the rows of the distinct ``worker_ids``, without a condition; ignore absent rows.
 
         Raises ``DependencyException`` if a worker may not have been woken.
         """
@@ -95,16 +99,19 @@ class OrderNotes(Protocol):
     """The audit rows of one stream, kept beside its leases by a ``LeaseStore``. Thread-safe."""
 
     def note_order(self, note: NoteOrder) -> None:
-        """Store how an operator's order about records ended. Raises ``StreamClientError`` if it may not be stored."""
+        """Store the outcome of an operator's order about records.
+
+        Raises ``StreamClientError`` unless the outcome is certainly stored.
+        """
 
 
 def as_order_notes(manager: ILeaseManager) -> OrderNotes | None:
-    """Return the audit rows of a manager; ``None`` if it keeps none."""
+    """Return ``manager`` as the store of audit rows; ``None`` if it does not keep audit rows."""
     return cast(OrderNotes, manager) if callable(getattr(manager, "note_order", None)) else None
 
 
 def as_worker_directory(manager: ILeaseManager) -> WorkerDirectory | None:
-    """Return the worker rows of a manager; ``None`` if it keeps none."""
+    """Return ``manager`` as the store of worker rows; ``None`` if it does not keep worker rows."""
     names = ("write_many", "list_workers", "read_workers", "wake")
     if all(callable(getattr(manager, name, None)) for name in names):
         return cast(WorkerDirectory, manager)
@@ -112,14 +119,14 @@ def as_worker_directory(manager: ILeaseManager) -> WorkerDirectory | None:
 
 
 def as_lease_store(manager: ILeaseManager) -> LeaseStore:
-    """Return the manager itself if it is a ``LeaseStore``, otherwise an adapter that calls its methods."""
+    """Return ``manager`` itself if it is a ``LeaseStore``, otherwise an adapter that calls its methods."""
     if all(callable(getattr(manager, name, None)) for name in ("write_many", "draw_epochs", "forget_epochs")):
         return cast(LeaseStore, manager)
     return _VerbStore(manager)
 
 
 class _VerbStore:
-    """Calls one method of an ``ILeaseManager`` per write. Only renewals are sent together."""
+    """A ``LeaseStore`` that calls one method of an ``ILeaseManager`` per write. Only renewals are sent together."""
 
     def __init__(self, manager: ILeaseManager) -> None:
         self._manager = manager
@@ -155,7 +162,7 @@ class _VerbStore:
             try:
                 checks.done("forget_epoch", self._manager.forget_epoch(key))  # type: ignore[func-returns-value]
             except Exception as error:
-                _log.warning("the epoch of shard %s, which left the stream, stays: %s", key, error)
+                _log.warning("the epoch of shard %s, which has left the stream, was not deleted: %s", key, error)
 
     def _draw(self, lease_key: str) -> int | Exception:
         try:
@@ -170,7 +177,7 @@ class _VerbStore:
         verb = self._verbs.get(write.kind)
         if verb is None:
             name = type(self._manager).__name__
-            problem = ConfigurationError(f"{name} has no verb for {write.kind.value!r}: give it a write_many")
+            problem = ConfigurationError(f"{name} has no method for {write.kind.value!r}: implement write_many")
             return WriteAnswer(WriteOutcome.UNCERTAIN, problem)
         try:
             return _answer(verb(write), write.kind.value)
@@ -213,7 +220,10 @@ def _after(write: LeaseWrite) -> Lease:
 
 
 def _answer(value: object, verb: str) -> WriteAnswer:
-    """Return a verb's answer. Only a real boolean counts: a verb without a result must not pass for a refusal."""
+    """Return the answer that ``value``, the result of the lease manager's method ``verb``, stands for.
+
+    Only a real boolean counts. So a method that returns nothing is not taken for a method that refuses the write.
+    """
     if checks.done(verb, value) is True:
         return WriteAnswer(WriteOutcome.ACCEPTED)
     if value is False:

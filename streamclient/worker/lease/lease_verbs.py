@@ -1,4 +1,4 @@
-"""The verbs of ``ILeaseManager``, each as one ``LeaseWrite``, shared by both lease managers of this package."""
+"""The methods of ``ILeaseManager`` for both lease managers of this package. Each method makes one ``LeaseWrite``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from streamclient.worker.lease.own_columns import format_orders, format_pause, p
 
 
 class WritingLeaseManager(ILeaseManager):
-    """A lease manager whose verbs all use ``write_many``, so that it is a ``LeaseStore`` itself."""
+    """A lease manager whose methods all use ``write_many``, so that it is also a ``LeaseStore``."""
 
     @abstractmethod
     def write_many(self, writes: Sequence[LeaseWrite]) -> Sequence[WriteAnswer]:
@@ -29,37 +29,37 @@ class WritingLeaseManager(ILeaseManager):
 
     @abstractmethod
     def forget_epochs(self, lease_keys: Sequence[str]) -> None:
-        """Drop the epochs of shards that left the stream. See ``LeaseStore.forget_epochs``."""
+        """Drop the epochs of shards that have left the stream. See ``LeaseStore.forget_epochs``."""
 
     def create_lease(self, lease: Lease) -> bool:
         """Store the lease as given if no row has its key. An existing row stays unchanged."""
         return self._write(rule.create(lease))
 
     def renew_lease(self, lease: Lease) -> bool:
-        """Set counter + 1, if counter, owner and stealer are as in ``lease``."""
+        """Add 1 to the row's counter, if counter, owner and stealer are as in ``lease``."""
         return self._write(rule.renew(lease))
 
     def take_lease(self, lease: Lease, owner: str, *, checkpoint: str | None = None) -> bool:
-        """Set owner = ``owner``, no stealer and counter + 1, if counter and owner are as in ``lease``."""
+        """Set the row's owner, clear its stealer and add 1 to its counter, if counter and owner are as in ``lease``."""
         return self._write(rule.take(lease, owner, checkpoint=checkpoint))
 
     def steal_lease(self, lease: Lease, stealer: str) -> bool:
-        """Set stealer = ``stealer``, if the owner is as in ``lease`` and no stealer is set. The counter stays."""
+        """Set the row's stealer, if the owner is as in ``lease`` and no stealer is set. The counter stays unchanged."""
         return self._write(_argument_checked(lambda: rule.steal(lease, stealer)))
 
     def transfer_lease(self, lease: Lease, new_owner: str) -> bool:
-        """Set owner = stealer = ``new_owner`` and counter + 1, if counter and owner are as in ``lease``."""
+        """Set the row's owner and stealer, and add 1 to its counter, if counter and owner are as in ``lease``."""
         return self._write(_argument_checked(lambda: rule.transfer(lease, new_owner)))
 
     def update_lease(self, lease: Lease, checkpoint: str) -> bool:
-        """Set checkpoint = ``checkpoint`` and counter + 1, if counter and owner are as in ``lease``.
+        """Set the row's checkpoint and add 1 to its counter, if counter and owner are as in ``lease``.
 
-        The same step removes a pending checkpoint, unless it ``survives``.
+        The same write removes a pending checkpoint, except in the case that ``PendingCheckpoint.survives`` describes.
         """
         return self._write(rule.checkpoint(lease, checkpoint))
 
     def prepare_lease(self, lease: Lease, pending: PendingCheckpoint) -> bool:
-        """Set pending = ``pending`` and counter + 1, if counter and owner are as in ``lease``."""
+        """Set the row's pending checkpoint and add 1 to its counter, if counter and owner are as in ``lease``."""
         return self._write(rule.prepare(lease, pending))
 
     def delete_lease(self, lease: Lease) -> bool:
@@ -67,14 +67,14 @@ class WritingLeaseManager(ILeaseManager):
         return self._write(rule.delete(lease))
 
     def draw_epoch(self, lease_key: str) -> int:
-        """Return a number greater than all earlier numbers of this key, even if the row was created again."""
+        """Return an epoch greater than all earlier epochs of this key, even if the lease's row was created again."""
         (drawn,) = self.draw_epochs([lease_key])
         if isinstance(drawn, Exception):
             raise drawn
         return drawn
 
     def forget_epoch(self, lease_key: str) -> None:
-        """Drop the epoch of a shard that left the stream for good."""
+        """Drop the epoch of a shard that has left the stream for good."""
         self.forget_epochs([lease_key])
 
     def renew_leases(self, leases: Sequence[Lease]) -> Sequence[bool | Exception]:
@@ -92,14 +92,14 @@ class WritingLeaseManager(ILeaseManager):
 
 
 def check_write(write: LeaseWrite, stream_id: str) -> None:
-    """Raise ``ConfigurationError`` if the write would leave a row that this or the Java client cannot read.
+    """Raise ``ConfigurationError`` if the write would leave a row that this client or the Java client cannot read.
 
-    Every Java worker fails on every scan while one row is malformed, so nothing doubtful may reach the status table.
+    While one row is malformed, every scan of every Java worker fails. So no doubtful value may reach the status table.
     """
     if write.seen.stream_id != stream_id:
         raise ConfigurationError(
-            f"lease {write.lease_key!r} belongs to stream {write.seen.stream_id!r}, this lease manager to stream "
-            f"{stream_id!r}; make one lease manager per stream"
+            f"lease {write.lease_key!r} belongs to stream {write.seen.stream_id!r}, but this lease "
+            f"manager belongs to stream {stream_id!r}; make one lease manager per stream"
         )
     if write.result is not None:
         _check_row(write.result)
@@ -182,7 +182,7 @@ def _check_names(write: LeaseWrite, row: Lease) -> None:
 
 
 def check_worker_write(write: WorkerWrite, stream_id: str) -> None:
-    """Raise ``ConfigurationError`` if the write does not belong here, or would leave a row that cannot be read."""
+    """Raise ``ConfigurationError`` if the write is for another stream, or would leave a row that cannot be read."""
     if not isinstance(write.worker_id, str) or not write.worker_id:
         raise ConfigurationError(f"a worker row needs a non-empty worker identifier, not {write.worker_id!r}")
     for row in (write.seen, write.result):
@@ -199,7 +199,7 @@ def check_worker_write(write: WorkerWrite, stream_id: str) -> None:
 
 
 def _argument_checked(make: Callable[[], LeaseWrite]) -> LeaseWrite:
-    """Return the write; raise the package's own exception for arguments that the rule rejects."""
+    """Return the write that ``make`` makes; raise ``ConfigurationError`` if a rule rejects its arguments."""
     try:
         return make()
     except StreamClientError:

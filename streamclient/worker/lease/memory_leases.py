@@ -1,4 +1,4 @@
-"""Leases in memory, by the rules of the lease table, under one lock."""
+"""A store of leases in memory, with the same rules as the status table."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from streamclient.worker.lease.lease_verbs import WritingLeaseManager, check_wor
 
 @checks.explains_names
 class MemoryLeaseManager(WritingLeaseManager):
-    """Keeps the leases of one stream in this process, and loses them with it.
+    """A lease manager that keeps the leases of one stream in the memory of this process. Thread-safe.
 
-    Several workers of one process may share one instance, and then divide the shards exactly as with a status table.
-    Without ``stream_id`` the manager belongs to the stream of the first lease that it gets. Thread-safe.
+    Several workers of one process may share one instance, and divide the shards as they do with a status table.
+    Without ``stream_id`` the manager belongs to the stream of the first lease that it gets.
     """
 
     def __init__(self, stream_id: str | None = None) -> None:
@@ -37,15 +37,15 @@ class MemoryLeaseManager(WritingLeaseManager):
         self._lock = Lock()
 
     def create_lease_table_if_not_exists(self) -> bool:
-        """Return ``False``: memory needs no table."""
+        """Return ``False``, because memory needs no table."""
         return False
 
     def wait_until_lease_table_ready(self) -> bool:
-        """Return ``True``: memory is always ready."""
+        """Return ``True``, because memory is always ready."""
         return True
 
     def list_leases(self) -> Sequence[Lease]:
-        """Return all leases, sorted by lease key. They are a snapshot, unlike the leases of a table."""
+        """Return all leases, sorted by lease key. Unlike with a table, the result is a snapshot."""
         with self._held():
             return [self._rows[key] for key in sorted(self._rows)]
 
@@ -55,16 +55,16 @@ class MemoryLeaseManager(WritingLeaseManager):
             return self._rows.get(lease_key)
 
     def write_many(self, writes: Sequence[LeaseWrite | WorkerWrite]) -> Sequence[WriteAnswer]:
-        """Carry out the writes one after the other. The outcome is never uncertain, unless a write is invalid."""
+        """Carry out the writes one after the other. Only the outcome of an invalid write is uncertain."""
         return [self._answer(write) for write in writes]
 
     def draw_epochs(self, lease_keys: Sequence[str]) -> Sequence[int | Exception]:
-        """Draw an epoch for each key; never fails."""
+        """Draw an epoch for each key, which is greater than all earlier epochs of the key. Never fails."""
         with self._held():
             return [self._draw(key) for key in lease_keys]
 
     def forget_epochs(self, lease_keys: Sequence[str]) -> None:
-        """Drop the epochs of shards that left the stream."""
+        """Drop the epochs of shards that have left the stream."""
         with self._held():
             for key in lease_keys:
                 self._epochs.pop(key, None)
@@ -88,7 +88,7 @@ class MemoryLeaseManager(WritingLeaseManager):
             self._workers.update(woken)
 
     def _held(self) -> Lock:
-        """Return the lock; refuse it in a forked child, which would lock a copy that no worker of the parent sees."""
+        """Return the lock; raise in a forked child, because the workers of the parent do not see the child's leases."""
         self._birthplace.require("the MemoryLeaseManager", "leases that processes share need a status table")
         return self._lock
 

@@ -1,14 +1,14 @@
 """Columns of our own on a lease row, which the Java client does not know.
 
-Java workers leave them unchanged when they update a row, and drop them when they create a row again. So these columns
-are hints: a worker that finds none of them continues from the checkpoint. Laws:
+Java workers leave these columns unchanged when they update a row, and drop them when they create a row again. So the
+columns are hints: a worker that finds none of them continues from the checkpoint. Laws:
 
-* the lease stays readable with any content of these columns; a column that cannot be read is named and counts as
+* the lease stays readable, whatever these columns contain; a column that cannot be read is logged, and counts as
   absent;
-* one exception: a row whose content is of a later version is refused as a whole, because it may say that nothing must
-  be read;
-* a prepared checkpoint is stored with the checkpoint beside which it was prepared. A Java worker that owned the lease
-  in between moved the checkpoint and left these columns: then they are out of date and count as absent.
+* one exception: a later version may forbid reading the shard. So if the content is of a later version, the whole row is
+  refused;
+* a prepared checkpoint is stored together with the checkpoint that the row has then. If a Java worker moves the
+  checkpoint afterwards, it leaves these columns unchanged. They are then out of date, and count as absent.
 """
 
 from __future__ import annotations
@@ -28,16 +28,17 @@ PENDING_STATE = "PendingState"
 PENDING_RECORDS = "PendingRecords"
 PENDING_EPOCH = "PendingEpoch"
 PENDING_BESIDE = "PendingBeside"
-"""The column of the checkpoint beside which the pending one was prepared."""
+"""The column that holds the row's checkpoint at the time when the pending checkpoint was prepared."""
 PENDING_LAST = "PendingLast"
-"""The column of the batch's last record, with the prepared position once more: a worker that does not know this column
-leaves it unchanged, and the position shows whether this column is out of date."""
+"""The column that holds the position of the batch's last record and the prepared position. A worker that does not know
+this column leaves it unchanged. Its prepared position then differs from the column ``PENDING``, which shows that it is
+out of date."""
 
 PAUSE = "Pause"
 PAUSE_TAKEN = "PauseTaken"
 
 ORDERS = "RecordOrders"
-"""The column of operators' orders about records."""
+"""The column that holds the operators' orders about records, as a JSON list."""
 
 PROGRESS_MICROS = "ProgressMicros"
 PROGRESS_RECORDS = "ProgressRecords"
@@ -48,7 +49,7 @@ PAUSE_FORMAT = KeptFormat("the pause")
 ORDER_FORMAT = KeptFormat("the order about records")
 
 ACCEPTS_END = "accepts_end"
-"""The member of a pause that accepts the end of a shard."""
+"""The member of a pause's JSON object with which an operator accepts the end of the shard."""
 
 _PENDING_TYPES: Mapping[str, tuple[type, ...]] = {
     PENDING: (str,),
@@ -86,21 +87,21 @@ OWN_COLUMNS = frozenset({FORMAT_COLUMN, *_PENDING_TYPES, PENDING_LAST, PAUSE, PA
 
 @frozen
 class OwnColumns:
-    """The content of the columns of our own."""
+    """The values in the columns of our own of one row, and the problems of these columns."""
 
     fields: Mapping[str, Any]
-    """The values of fields of ``Lease``. A field with its default value is left out."""
+    """The values for ``Lease``, by the name of its field. A field with its default value is left out."""
     problems: str = ""
-    """The columns that cannot be read, and the reasons."""
+    """A text that names the columns that cannot be read, and the reasons; empty if all can be read."""
     refusal: str = ""
-    """The reason why the whole row must be left alone: its version is unknown. Empty for other rows."""
+    """The reason why the whole row is refused, because its version is unknown; empty for other rows."""
 
 
 NOTHING = OwnColumns({})
 
 
 class _UnknownVersionError(ValueError):
-    """The content is of a version that is not known."""
+    """The content of a column has an unknown version."""
 
 
 def read_own(cells: Mapping[str, Any], checkpoint: str) -> OwnColumns:
@@ -135,7 +136,7 @@ def _read_pending(cells: Mapping[str, Any], checkpoint: str) -> dict[str, Any]:
 
 
 def _read_last(text: object, value: str) -> SequenceInfo | None:
-    """Return the last record if it belongs to the batch up to ``value``, else ``None``, so that records are counted."""
+    """Return the position of a batch's last record from ``text``; ``None`` if ``value`` is not the batch's end."""
     sequence, _, position = text.partition(" ") if isinstance(text, str) else ("", "", "")
     numbers = sequence.split("/")
     if position != value or len(numbers) != 3 or not all(number.isdecimal() for number in numbers):
@@ -165,7 +166,7 @@ def _read_orders(cells: Mapping[str, Any], checkpoint: str) -> dict[str, Any]:
 
 
 def parse_orders(text: object) -> tuple[RecordOrder, ...]:
-    """Return the orders in a cell; raise ``ValueError`` if the cell does not hold any."""
+    """Return the orders that the text of a cell holds; raise ``ValueError`` if it does not hold orders."""
     told = _parsed(text)
     if not isinstance(told, list) or not all(isinstance(order, dict) for order in told):
         raise ValueError(f"column {ORDERS} holds {text!r}, which is not a JSON list of objects")
@@ -181,7 +182,10 @@ def parse_orders(text: object) -> tuple[RecordOrder, ...]:
 
 
 def format_orders(orders: tuple[RecordOrder, ...]) -> str:
-    """Return the cell of orders, a JSON list. Equal orders give equal cells, because writes compare the cells."""
+    """Return the text of a cell that holds ``orders``, a JSON list.
+
+    Equal orders must give equal texts, because conditional writes compare the texts.
+    """
     return json.dumps([asdict(order) for order in orders], ensure_ascii=False, sort_keys=True)
 
 
@@ -193,7 +197,7 @@ def _parsed(text: object) -> Any:
 
 
 def parse_pause(text: object) -> Pause:
-    """Return the pause in a cell; raise ``ValueError`` if the cell does not hold one."""
+    """Return the pause that the text of a cell holds; raise ``ValueError`` if it does not hold a pause."""
     told = _parsed(text)
     if not isinstance(told, dict):
         raise ValueError(f"column {PAUSE} holds {text!r}, which is not a JSON object")
@@ -203,7 +207,7 @@ def parse_pause(text: object) -> Pause:
 
 
 def format_pause(pause: Pause) -> str:
-    """Return the cell of a pause: a JSON object with its fields. Earlier versions ignore the field for the end."""
+    """Return the text of a cell that holds ``pause``, a JSON object. Older workers ignore its ``accepts_end``."""
     return json.dumps(pause.as_plain(), ensure_ascii=False, sort_keys=True)
 
 
@@ -213,7 +217,7 @@ def _require_known(kept: KeptFormat, told: Mapping[str, Any]) -> None:
 
 
 def _check(told: Mapping[str, Any], types: Mapping[str, tuple[type, ...]], what: str) -> None:
-    """Raise ``ValueError`` for a value that is missing or has another type. A boolean is not an integer here."""
+    """Raise ``ValueError`` for a value that is missing or has another type. A boolean does not count as an integer."""
     for name, expected in types.items():
         if name not in told:
             raise ValueError(f"{what} {name} is missing")
@@ -253,4 +257,5 @@ OWN_CELLS: Mapping[str, Callable[[Lease], Mapping[str, object]]] = {
     "progress": _progress_cells,
     "orders": lambda lease: {ORDERS: format_orders(lease.orders) if lease.orders else None},
 }
-"""The columns of each field of a lease, with ``None`` for a column that is removed."""
+"""The functions that return the columns of a lease, by the name of the lease's field. The value of a column to remove
+is ``None``."""

@@ -1,13 +1,13 @@
 """Rows of workers in the status table: the stored form of a session, and the condition of a ``WorkerWrite``.
 
-These rows are in the same table as the leases, under a status type of their own, so that Java workers never read them.
-Laws:
+These rows are in the same table as the leases, with another status type, so that Java workers never read them. Laws:
 
-* a row is written whole once, by the write that expects it to be absent; every other write needs the row to exist, so
-  that neither a late beat nor a wake brings back a deleted row;
-* a wake increases the column in the service, without a condition, so simultaneous wakes all count;
-* a row that cannot be read is left out, and never fails a read. Its worker then counts as one without a session: its
-  leases run out by the lease duration alone.
+* a row is written whole once, by the write that expects it to be absent; every other write is refused if the row is
+  absent, so that a late beat or wake never brings back a deleted row;
+* a wake lets the service increase the column ``Wake``, without a condition on its value, so simultaneous wakes all
+  count;
+* a row that cannot be read is left out, and never fails a read. The worker then counts as a worker without a session,
+  so its leases expire only by the lease duration.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ SIGNALS = (FORMAT_COLUMN, NONCE, BEAT, STATE, WAKE, BALANCE_BY)
 """The columns on which the decisions of workers depend."""
 
 WORKER_FORMAT = KeptFormat("the worker row")
-"""The format of a worker row. Its ``Info`` is JSON, in which members are only added."""
+"""The format version of a worker row. Members are added to the JSON in ``Info`` without a new version."""
 
 CELLS: Cells[WorkerRow] = {
     "nonce": lambda row: {NONCE: row.nonce},
@@ -61,13 +61,13 @@ CELLS: Cells[WorkerRow] = {
     "balance_by": lambda row: {BALANCE_BY: row.balance_by},
     "info": lambda row: {INFO: row.info},
 }
-"""The column of each field of a worker row."""
+"""The functions that return the columns of a worker row, by the name of the row's field."""
 
 COLUMN_TYPES: Mapping[str, type] = {NONCE: str, BEAT: int, STATE: str, WAKE: int}
 
 MOST_REPORTED = 1_000
-"""The largest number of unreadable rows that are remembered, so that each is logged once. Beyond it, the oldest may be
-logged again."""
+"""The largest number of unreadable rows that are remembered, so that each row is logged once. With more rows, the
+oldest may be logged again."""
 
 
 class WorkerRows:
@@ -81,7 +81,7 @@ class WorkerRows:
         self._reported: dict[str, None] = {}
 
     def read_all(self, *, with_info: bool) -> Sequence[WorkerRow]:
-        """Return all rows, sorted by worker. The result is not a snapshot. Errors as in the SDK."""
+        """Return all rows, sorted by worker. The result is not a snapshot. Raises the errors of the SDK."""
         columns = [*SIGNALS, INFO] if with_info else list(SIGNALS)
         rows = list(scan(self._client, self._table_name, self._key(INF_MIN), self._key(INF_MAX), columns=columns))
         return [row for row in map(self._parsed, rows) if row is not None]
@@ -141,7 +141,7 @@ class WorkerRows:
 
 
 def parse_worker(row: Any) -> WorkerRow | str:
-    """Return the session in a row that the SDK read. If it holds none, return why, and what to do."""
+    """Return the worker's session that ``row`` holds, or a text that says why the row cannot be read."""
     key = {name: value for name, value, *_ in row.primary_key}
     cells = {name: value for name, value, *_ in row.attribute_columns or ()}
     name = key[STATUS_VALUE]

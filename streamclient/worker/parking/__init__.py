@@ -22,8 +22,8 @@ _HOMES = {
     "TableParkingStore": "parking_table",
     "replay_parked": "parking_replay",
 }
-"""Each public name and its module, which is loaded on first use. The store in a table needs the SDK, the others do
-not."""
+"""Each public name and its module, which is imported when the name is first used. Only the store in a table imports the
+SDK."""
 
 
 __getattr__ = loader(__name__, _HOMES)

@@ -1,4 +1,4 @@
-"""Parked records by cause. The cause is the error without the parts that differ from record to record. Pure."""
+"""The causes of parked records. A cause is an error text without the parts that differ from record to record."""
 
 from __future__ import annotations
 
@@ -10,30 +10,30 @@ from streamclient.base.reasons import common_words
 from streamclient.model import ParkedRecord
 
 ID_CHARACTERS = 12
-"""The number of characters of a cause's id: 48 bits, which tell the few causes of a store apart."""
+"""The number of characters of a cause's id. These hold 48 bits, which is enough to tell the causes of a store apart."""
 
 
 class ParkedCause(TypedDict):
-    """The parked records with one cause. Times are microseconds since 1970, by the clocks of the workers' machines."""
+    """A summary of the parked records with one cause. Times are microseconds since 1970, by the workers' clocks."""
 
     id: str
-    """The id of the cause, which is the same at every reading and in every store."""
+    """The id of the cause: a digest of its text. Equal causes have equal ids in every store and every run."""
     cause: str
     """The error, with ``#`` for the parts that differ from record to record."""
     records: int
-    """Number of records."""
+    """The number of parked records with this cause."""
     shards: int
-    """Number of shards that the records are from."""
+    """The number of shards from which these records come."""
     oldest_micros: int
-    """Time at which the first of the records was parked."""
+    """The time at which the first of these records was parked."""
     newest_micros: int
-    """Time at which the last of the records was parked."""
+    """The time at which the last of these records was parked."""
     error: str
-    """The error of the record that was parked last, as it is."""
+    """The complete error of the record that was parked last."""
 
 
 def cause_id(error: str) -> str:
-    """Return the id of the cause of an error."""
+    """Return the id of the cause to which the error text ``error`` belongs."""
     return hashlib.sha256(common_words(error).encode("utf-8", "backslashreplace")).hexdigest()[:ID_CHARACTERS]
 
 
@@ -65,9 +65,9 @@ def of_cause(records: Iterable[ParkedRecord], cause: str) -> list[ParkedRecord]:
 
 
 def of_keys_with_cause(records: Iterable[ParkedRecord], cause: str) -> list[ParkedRecord]:
-    """Return all records of each key that has a record of the cause.
+    """Return all records of each key that has a record with the cause ``cause``.
 
-    A replay with all of them keeps the key's order.
+    With all records of a key, a replay keeps the order within the key.
     """
     everything = list(records)
     keys = {(parked.stream_id, parked.record.primary_key) for parked in of_cause(everything, cause)}

@@ -1,4 +1,4 @@
-"""A parked record as a JSON document: a line of a file, and the command line's output with ``--json``."""
+"""A parked record as a JSON document, for a line of a file, and for the command line's output with ``--json``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from streamclient.worker.parking.parked_frames import frame_of, key_text, record
 def document_of(parked: ParkedRecord) -> dict[str, Any]:
     """Return a parked record as a document, with all its fields.
 
-    ``key``, ``change`` and ``time_micros`` are for people; ``frame`` is the record.
+    ``frame`` holds the record itself; ``key``, ``change`` and ``time_micros`` repeat parts of the record for people.
     """
     return {
         "record_id": parked.record_id,
@@ -35,7 +35,7 @@ def document_of(parked: ParkedRecord) -> dict[str, Any]:
 
 
 def parked_of(document: Any) -> ParkedRecord:
-    """Return the parked record from a document of ``document_of``.
+    """Return the parked record that a document of ``document_of`` describes.
 
     Raises:
         CodecError: the document does not describe a parked record.

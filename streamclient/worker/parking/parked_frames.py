@@ -1,8 +1,7 @@
-"""Parked records as bytes and text: the form that every store writes, and the source of record ids.
+"""The encoding of parked records and their keys, which every store uses, and the ids of records.
 
-A record is kept as a GetStreamRecord answer that holds only this record, byte for byte as the service sends it. So a
-program that can read the service can read a parking store, and numbers, bytes, versions and deletions survive
-unchanged.
+A record is stored as a GetStreamRecord answer that holds only this record, in the service's own format. So a program
+that can read the service's answers can read a parking store. Numbers, bytes, versions and deletions stay unchanged.
 """
 
 from __future__ import annotations
@@ -21,17 +20,17 @@ from streamclient.wire import schema
 from streamclient.wire.record_decoding import default_codec
 
 PARKED_FORMAT = KeptFormat("the parked record")
-"""The format of a parked record, in every store."""
+"""The version of the format in which every store keeps a parked record."""
 
 _RECORD_ID = re.compile(r"(\d{10})-(\d{20})-(\d{10})-[0-9a-f]{12}", re.ASCII)
 
 DIGEST_CHARACTERS = 12
-"""The characters of the digest in a record id. It only tells records with the same position in the same shard apart, so
-48 bits are far more than enough."""
+"""The number of characters of the digest in a record id. The digest only tells records with the same position in the
+same shard apart, so 48 bits are far more than enough."""
 
 
 def frame_of(record: StreamRecord) -> bytes:
-    """Return the record as bytes.
+    """Return the record as bytes: an encoded GetStreamRecord answer that holds only this record.
 
     Raises:
         CodecError: a stream cannot hold such a record.
@@ -43,7 +42,7 @@ def frame_of(record: StreamRecord) -> bytes:
 
 
 def record_of(frame: bytes) -> StreamRecord:
-    """Return the record from a frame of ``frame_of``; raise ``CodecError`` for other bytes."""
+    """Return the record in a frame that ``frame_of`` made; raise ``CodecError`` for other bytes."""
     records = default_codec().decode_page(frame).records
     if len(records) != 1:
         raise CodecError(f"a parked frame holds {counted(len(records), 'record')}, expected exactly 1")
@@ -53,7 +52,7 @@ def record_of(frame: bytes) -> StreamRecord:
 def record_id(record: StreamRecord) -> str:
     """Return the record's id, which is its position in the shard and a digest of its content.
 
-    Ids of a shard sort as records. Neither part depends on the cuts of pages, which may differ when a record is read
+    The ids of a shard sort like its records. An id does not depend on the page, which may differ when a record is read
     again.
     """
     position = record.sequence_info
@@ -62,7 +61,7 @@ def record_id(record: StreamRecord) -> str:
 
 
 def sequence_of(record_id: str) -> SequenceInfo:
-    """Return the position in an id of ``record_id``.
+    """Return the position in an id that ``record_id`` made.
 
     Raises:
         ValueError: the text is not such an id.
@@ -83,7 +82,7 @@ def key_text(key: PrimaryKey) -> str:
 
 
 def parse_key(text: str) -> PrimaryKey:
-    """Return the key from a text of ``key_text``.
+    """Return the key in a text that ``key_text`` made.
 
     Raises:
         ValueError: the text is not a key.

@@ -2,10 +2,10 @@
 
 Laws:
 
-* A line is written whole and synchronised to the disk before ``park`` returns; bytes after the last line feed were
-  never acknowledged, and the next write cuts them off.
-* A record is parked by a line ``{"parked": {...}}`` and forgotten by a line ``{"removed": "<record id>"}``; a file
-  without parked records is emptied. A line of a later version says so in its member ``format``, beside these.
+* A line is written whole and synchronised to the disk before ``park`` returns. Bytes after the last line feed come from
+  an interrupted write; the next write cuts these bytes off.
+* A line ``{"parked": {...}}`` parks a record, and a line ``{"removed": "<record id>"}`` removes the record. A file
+  without parked records is emptied. A line of a later version has the additional member ``format``.
 * Files are locked while they are read or written, so processes of one machine may share the directory.
 """
 
@@ -33,17 +33,17 @@ SUFFIX = ".jsonl"
 
 @checks.explains_names
 class FileParkingStore(IParkingStore):
-    """Keeps records in ``<directory>/<stream id>/<shard id>.jsonl``. Thread-safe, and safe between processes.
+    """A parking store in files ``<directory>/<stream id>/<shard id>.jsonl``. Safe for threads and for processes.
 
-    It suits workers on one machine, or on a shared file system with working locks. Other fleets need a store that all
-    workers reach, such as ``TableParkingStore``. Each call reads the shard's whole file: it is made for thousands of
-    records.
+    The store suits workers on one machine, or on a shared file system with working locks. Other fleets need a store
+    that all workers reach, such as ``TableParkingStore``. Each call reads the whole file of the shard, so the store
+    suits thousands of records, not millions.
 
     Args:
-        directory: the directory; it is made if it does not exist.
+        directory: the path of the directory, which is made if it does not exist.
 
     Raises:
-        ConfigurationError: the path is not a directory and cannot become one.
+        ConfigurationError: the path is not a directory, and no directory can be made there.
     """
 
     def __init__(self, directory: str | os.PathLike[str]) -> None:
@@ -54,7 +54,7 @@ class FileParkingStore(IParkingStore):
             raise ConfigurationError(f"{self._directory} cannot be a directory of parked records: {error}") from error
 
     def park(self, records: Sequence[ParkedRecord]) -> None:
-        """Append the records that the store does not have yet. They are on the disk when this method returns."""
+        """Append the records that the store does not have yet, and return once they are on the disk."""
         for path, group in self._by_file(records):
             with _locked(path) as file:
                 known = _read(path, file)
@@ -106,7 +106,7 @@ def _shard(parked: ParkedRecord) -> tuple[str, str]:
 
 
 def _name(identifier: str) -> str:
-    """Return a file name for an id of any characters. A leading dot would hide the file."""
+    """Return a file name for an id of any characters. Dots are encoded, because a leading dot would hide the file."""
     return quote(identifier, safe="").replace(".", "%2E")
 
 
@@ -164,9 +164,9 @@ def _write_all(write: Callable[[memoryview], int | None], data: bytes) -> None:
 
 
 def _synchronise(path: Path, file: BinaryIO) -> None:
-    """Synchronise the file to the disk, and the names of a file and a directory that may be new."""
+    """Write the file through to the disk, and its two parent directories, whose entries may be new."""
     os.fsync(file.fileno())
-    if os.name == "nt":  # which cannot open directories, and whose file systems keep their names in a journal
+    if os.name == "nt":  # Windows cannot open directories, and its file systems keep names in a journal
         return
     for directory in (path.parent, path.parent.parent):
         descriptor = os.open(directory, os.O_RDONLY)

@@ -1,4 +1,4 @@
-"""Parked records in memory, for tests."""
+"""A store of parked records in memory, for tests."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from streamclient.model import ParkedRecord
 
 
 class MemoryParkingStore(IParkingStore):
-    """Keeps records as long as the process lives: for tests of processors, never for a fleet. Thread-safe."""
+    """A parking store for tests of processors, which loses its records when the process ends. Thread-safe."""
 
     def __init__(self) -> None:
         self._records: dict[tuple[str, str, str], ParkedRecord] = {}
         self._lock = threading.Lock()
 
     def park(self, records: Sequence[ParkedRecord]) -> None:
-        """Store ``records``, as the interface requires, except that they do not survive the process."""
+        """Store the records that the store does not have yet. They do not survive the process."""
         with self._lock:
             for parked in records:
                 self._records.setdefault(_identity(parked), parked)
 
     def parked(self, stream_id: str | None = None) -> Iterable[ParkedRecord]:
-        """Return the present records, as the interface requires."""
+        """Return the parked records, of one stream or of all streams, sorted by stream, shard and record id."""
         with self._lock:
             present = sorted(self._records.items())
         return [parked for _, parked in present if stream_id in (None, parked.stream_id)]
 
     def remove(self, records: Sequence[ParkedRecord]) -> None:
-        """Remove ``records``, as the interface requires."""
+        """Remove ``records``; ignore records that the store does not have."""
         with self._lock:
             for parked in records:
                 self._records.pop(_identity(parked), None)

@@ -1,4 +1,7 @@
-"""The replay of parked records: a processor gets them again, in order per key, and processed records are forgotten."""
+"""The replay of parked records: a processor gets the records again, in order within a key.
+
+Records that were processed are removed from the parking store.
+"""
 
 from __future__ import annotations
 
@@ -35,15 +38,15 @@ _log = logs.logger(__name__)
 
 @frozen
 class KeyLeft:
-    """A key of which records are still parked after a replay."""
+    """A key that still has parked records after a replay."""
 
     stream_id: str
     key: PrimaryKey
     records: int
     """The number of records still parked, as far as the replay knows. A running worker may have parked more."""
     error: str
-    """The error of the processor at the first of these records, or the fact that the processor did not checkpoint that
-    record."""
+    """The first error of the replay, or a text that says that the processor did not checkpoint the first record that is
+    left."""
 
     def __str__(self) -> str:
         noun = "record" if self.records == 1 else "records"
@@ -52,7 +55,7 @@ class KeyLeft:
 
 @frozen
 class ReplayReport:
-    """The result of a replay."""
+    """The result of a replay: the number of replayed records, and the keys that still have parked records."""
 
     replayed: int
     """The number of records that the processor processed. They are no longer parked."""
@@ -89,17 +92,19 @@ def replay_parked(
 ) -> ReplayReport:
     """Deliver parked records again: the records of one key in their order, one record per batch.
 
-    Each key gets a processor of its own for each shard of its records. A record is forgotten as soon as the processor
-    has checkpointed it, in ``process_records`` or in ``shutdown``, and the call that delivered it has returned without
-    an error. The first failure of a key ends the replay of that key; other keys go on. Workers may run meanwhile: they
-    park further records of a key while it has parked records, so repeat the replay until no record is left.
+    Each key gets a processor of its own for each shard of its records. A record is removed from the store as soon as
+    two conditions are met: the processor has checkpointed the record, in ``process_records`` or in ``shutdown``, and
+    the call that delivered the record has returned without an error. The first failure of a key ends the replay of that
+    key; other keys go on. Workers may run meanwhile. They park further records of a key while the key has parked
+    records, so repeat the replay until no record is left.
 
     The processor gets ``InitializationInput.is_replay`` and an epoch of 0. It gets ``shutdown(PROCESS_DONE)`` at the
-    end, or ``PROCESS_RESTART`` after a failure. A sink that accepts no replays raises, and the records stay parked.
+    end, or ``PROCESS_RESTART`` after a failure. A sink that does not accept replays raises an error, and the records
+    stay parked.
 
     Args:
-        store: the store of the records.
-        processor_factory: the maker of processors, as for ``Worker``.
+        store: the store that has the parked records.
+        processor_factory: makes the processors; the same kinds of objects are accepted as by ``Worker``.
         stream_id: the stream whose records are replayed; all streams by default.
         keys: the primary keys whose records are replayed; all keys by default.
 
@@ -116,7 +121,7 @@ def replay_parked(
 def replay_records(
     store: IParkingStore, processor_factory: RecordProcessorFactory, records: Iterable[ParkedRecord]
 ) -> ReplayReport:
-    """Replay ``records``. They must have all parked records of each key, or at least the first ones."""
+    """Replay ``records``. The records of each key must begin with its first parked record, and have no gaps."""
     make = blocking_maker("processor_factory", processor_factory)
     replayed, left = 0, []
     for group in _by_key(records):
@@ -152,7 +157,7 @@ def _replay_key(
 
 
 class _Marker(IShutdownMarker):
-    """Remembers that the processor asked for its end."""
+    """A marker that remembers whether the processor has asked to end or to be replaced."""
 
     def __init__(self) -> None:
         self.is_marked = False
@@ -178,7 +183,7 @@ class _Prepared(IPreparedCheckpoint):
 
 
 class _Replayer(IRecordProcessorCheckpointer):
-    """Replays the records of one key and shard to one processor, as its checkpointer. Positions are record ids."""
+    """Replays the records of one key and shard to one processor, and is its checkpointer. Positions are record ids."""
 
     def __init__(self, store: IParkingStore, records: Sequence[ParkedRecord]) -> None:
         self._store = store
@@ -186,14 +191,14 @@ class _Replayer(IRecordProcessorCheckpointer):
         self._start = records[0].position
         self._delivered = 0
         self._accepted = 0
-        """The number of records that were delivered by calls without an error."""
+        """The number of records, from the first on, whose call of ``process_records`` returned without an error."""
         self._checkpointed = 0
         self._lock = threading.Lock()
         self.done = 0
-        """The number of records, from the first on, that are accepted, checkpointed and forgotten."""
+        """The number of records, from the first on, that were accepted, checkpointed and removed from the store."""
 
     def replay(self, make: Callable[[], IRecordProcessor]) -> str:
-        """Deliver all records; return the first error, or ``""``."""
+        """Deliver all records to a processor that ``make`` makes; return the first error, or ``""``."""
         error = ""
         try:
             processor = make()
@@ -221,7 +226,7 @@ class _Replayer(IRecordProcessorCheckpointer):
                     return "the processor marked itself as done or for a restart"
         except Exception as error:
             with self._lock:
-                # No checkpoint covers the record that failed, neither an earlier one nor one in shutdown.
+                # A checkpoint, whether made earlier or in shutdown, must not include the failed record.
                 self._delivered = self._accepted
                 self._checkpointed = min(self._checkpointed, self._accepted)
             return described(error)
@@ -229,13 +234,13 @@ class _Replayer(IRecordProcessorCheckpointer):
 
     @property
     def largest_permitted_checkpoint_value(self) -> str:
-        """The id of the last record that was delivered and did not fail."""
+        """The id of the last delivered record that did not fail. At first, the position of the first parked record."""
         return self._start if self._delivered == 0 else self._records[self._delivered - 1].record_id
 
     def checkpoint(self, checkpoint_value: str | None = None) -> None:
-        """Forget every record up to the checkpoint.
+        """Remove every record up to the checkpoint from the store.
 
-        A record under delivery is forgotten only if its call returns without error.
+        The record that is being delivered is removed only if its call returns without an error.
         """
         with self._lock:
             self._checkpointed = max(self._checkpointed, self._count_up_to(checkpoint_value))
@@ -248,9 +253,9 @@ class _Replayer(IRecordProcessorCheckpointer):
             self.done = upto
 
     def prepare_checkpoint(self, checkpoint_value: str | None, state: bytes) -> IPreparedCheckpoint:
-        """Return a prepared checkpoint without storing it.
+        """Return a prepared checkpoint, which is not stored.
 
-        After a crash the record is still parked, and the state is lost.
+        So after a crash the record is still parked, and ``state`` is lost.
         """
         count = self._count_up_to(checkpoint_value)
         value = self._start if count == 0 else self._records[count - 1].record_id
@@ -270,7 +275,9 @@ class _Replayer(IRecordProcessorCheckpointer):
 
 
 def object_named(text: str, load: Callable[[str], object], noun: str) -> object:
-    """Return the object that ``text`` names as ``module:name``; ``load`` imports a module, ``noun`` is for refusals.
+    """Return the object that ``text`` names as ``module:name``.
+
+    ``load`` imports a module. ``noun`` names the expected object in error messages.
 
     Raises:
         StreamClientException: the module or the name does not exist.
@@ -282,7 +289,7 @@ def object_named(text: str, load: Callable[[str], object], noun: str) -> object:
         return getattr(load(module_name), name)
     except (ImportError, AttributeError, ValueError) as error:
         raise StreamClientException(f"{text!r} names no {noun}, expected module:{noun}: {error}") from error
-    except SystemExit as error:  # a supervisor would take it for a crash, and restart the process for ever
+    except SystemExit as error:  # not passed on, because a supervisor would restart the process for ever
         raise StreamClientException(
             f"{text!r} names no {noun}: importing {module_name} ends the program with {error.code!r}; put its main "
             'program under  if __name__ == "__main__":'
@@ -293,7 +300,8 @@ def processor_named(text: str, load: Callable[[str], object]) -> RecordProcessor
     """Return the factory that ``text`` names as ``module:name``; ``load`` imports a module.
 
     Raises:
-        StreamClientException: the module or name does not exist, makes no processors, or takes arguments.
+        StreamClientException: the module or name does not exist, or the object makes no processors, or it takes
+            arguments.
     """
     named: Any = object_named(text, load, "factory")
     if not callable(getattr(named, "create_processor", named)):

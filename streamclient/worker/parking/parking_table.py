@@ -1,4 +1,4 @@
-"""Parked records in a Tablestore table, for fleets on many machines."""
+"""A store of parked records in a Tablestore table, for fleets on many machines."""
 
 from __future__ import annotations
 
@@ -50,20 +50,22 @@ CELL_BYTES = 1024 * 1024
 its bytes are cut into cells of half that size: ``Frame0000``, ``Frame0001`` and so on."""
 
 REQUEST_BYTES = 2 * 1024 * 1024
-"""The largest number of bytes of records in a request. The service accepts 4 MB, and a row also has the text of its
-error."""
+"""The largest number of bytes of records in one request. The service accepts 4 MB, and each row also holds the text of
+an error."""
 
 
 @checks.explains_names
 class TableParkingStore(IParkingStore):
-    """Keeps records in a table of their own, one row each. The table is made when first needed. Thread-safe.
+    """A parking store with one row per record in a separate table, which is created when needed. Thread-safe.
 
-    Any number of streams and fleets may share the table. A failed call raises; the worker repeats it.
+    Any number of streams and fleets may share the table. A failed call raises an error, and the worker repeats the
+    call.
 
     Args:
         client: a ``tablestore.OTSClient``; the store uses a copy that makes every call once.
-        table_name: the table; it is made with the key ``StreamId``, ``ShardId``, ``RecordId``, all STRING.
-        wait: waits a number of seconds, between two tries whether a new table is ready.
+        table_name: the name of the table. The store creates it with the key ``StreamId``, ``ShardId``, ``RecordId``,
+            all STRING.
+        wait: waits a number of seconds between two checks of a new table, which is not ready immediately.
 
     Raises:
         ConfigurationError: ``client`` or ``table_name`` cannot be used.
@@ -80,7 +82,7 @@ class TableParkingStore(IParkingStore):
         self._is_there = False
 
     def park(self, records: Sequence[ParkedRecord]) -> None:
-        """Put the rows that do not exist yet."""
+        """Write a row for each of ``records`` that has no row yet."""
         self._have_table()
         absent = Condition(RowExistenceExpectation.EXPECT_NOT_EXIST)
         unique = {tuple(_row_key(parked)): parked for parked in records}.values()
@@ -100,10 +102,10 @@ class TableParkingStore(IParkingStore):
             yield _parked(row)
 
     def parked_keys(self, stream_id: str) -> Iterable[ParkedKey]:
-        """Return the keys of a stream that have parked records; read only small columns of each row.
+        """Return the keys of a stream that have parked records. Only small columns of each row are read.
 
         Raises:
-            StreamClientException: a row is of a version that is not known; the message names the row.
+            StreamClientException: the version of a row is unknown; the message names the row.
         """
         keys: dict[tuple[str, str], ParkedKey] = {}
         for row in self._scan(stream_id, ["RecordKey", "Generation", FORMAT_COLUMN]):
@@ -146,7 +148,7 @@ class TableParkingStore(IParkingStore):
             raise failure from failure.__cause__
 
     def _noted(self, failure: StreamClientError) -> StreamClientError:
-        """Return the failure; if it says that the table does not exist, check the table again at the next call."""
+        """Return ``failure``. If the table does not exist, let the next call check the table first."""
         if isinstance(failure, DependencyException) and failure.code == OBJECT_NOT_EXIST:
             self._is_there = False
         return failure
@@ -154,7 +156,10 @@ class TableParkingStore(IParkingStore):
     # --- the table -----------------------------------------------------------------------------------------------
 
     def _have_table(self) -> None:
-        """Make the table if it does not exist, and wait until it answers. Two threads may do so at the same time."""
+        """Create the table if it does not exist, and wait until it answers.
+
+        Two threads may do this at the same time.
+        """
         if self._is_there:
             return
         self._table.create_if_absent()
@@ -164,10 +169,10 @@ class TableParkingStore(IParkingStore):
         self._is_there = True
 
     def exists(self) -> bool:
-        """Return whether the table exists, with one request, which creates nothing.
+        """Return whether the table exists. This sends one request, and does not create the table.
 
         Raises:
-            ConfigurationError: it exists and cannot hold parked records.
+            ConfigurationError: the table exists, but cannot hold parked records.
             DependencyException: the service refused or did not answer.
         """
         return self._table.exists()

@@ -1,8 +1,8 @@
-"""One shard's reader in a simulated process: the production ``ConsumerMachine``, with simulated calls around it.
+"""The reader of one shard in a simulated process: the production ``ConsumerMachine`` with simulated calls.
 
-The code around the machine does what ``streamclient.worker.shard_consumer`` does; the user code is
-``SimulatedProcessor``. A running call continues whatever happens, even in a process that was frozen in the middle of
-it: that is how a zombie behaves.
+The code around the machine does what ``streamclient.worker.shard_consumer`` does. The user code is
+``SimulatedProcessor``. A call into user code runs to its end even if the lease is lost. A process that is frozen in the
+middle of a call continues the call after the freeze, as a zombie does.
 """
 
 from __future__ import annotations
@@ -40,30 +40,32 @@ from streamclient.testing.simulation.simulated_stream import STREAM_ID, PartOfSh
 from streamclient.testing.simulation.world import SimulatedWorld
 
 BATCH_RECORDS = 5
-"""The largest number of records in one page of a shard without backlog. It is small, so that hand-overs meet running
-batches."""
+"""The largest number of records in one page of a shard without backlog. The number is small, so that hand-overs often
+happen while a batch is processed."""
 
 CUT_SHARE = 0.02
-"""The share of pages of open shards that lack their next iterator during the storm, and some of their records. Such
-pages model truncated pages, whose bytes cannot be told from the last page of a closed shard."""
+"""The share of an open shard's pages, while faults happen, that lack their next iterator and some of their records.
+These pages model truncated pages, whose bytes look like the last page of a closed shard."""
 
 REPEATED_SHARE = 0.01
-"""The share of pages with records during the storm whose next iterator is the requested one."""
+"""The share of pages, while faults happen, that have records and repeat the requested iterator as next iterator."""
 
 ELSEWHERE_SHARE = 0.01
-"""The share of pages during the storm that belong to another shard and are older than the last page read. Newer pages
-of another shard would look true."""
+"""The share of pages, while faults happen, that come from another shard and are older than the last page read. A
+consumer could not recognise newer pages of another shard."""
 
 ELSEWHERE_AGAIN_SHARE = 0.3
-"""The share of pages of another shard while the way to the last record is read again. Such answers come in series."""
+"""The share of pages that come from another shard while the consumer rereads pages after a wrong page. The share is
+large, because wrong pages come in series."""
 
 RECORD_BYTES = 100
 
 BACKLOG_PART = 4
-"""The part of the backlog that a page has in addition, so that a shard that fell back catches up in a few rounds."""
+"""The divisor of a shard's backlog. A page holds a quarter of the backlog in addition to its ordinary records, so that
+a shard with a lag catches up in a few reads."""
 
 STORE_DOWN_SHARE = 0.1
-"""The share of calls to the parking store that fail during the storm."""
+"""The share of calls to the parking store that fail while faults happen."""
 
 UNANSWERED = Raised.of(NO_ANSWER)
 GONE = Raised.of(DependencyException("no such shard", kind=ErrorKind.PERMANENT, code="OTSObjectNotExist"))
@@ -72,7 +74,7 @@ STORE_IS_DOWN = DependencyException("the parking store is down", kind=ErrorKind.
 
 
 class Consumer:
-    """One consumer of one shard in one process."""
+    """The consumer of one shard in one simulated process."""
 
     def __init__(self, world: SimulatedWorld, process: ProcessRole, start: StartConsumer) -> None:
         info = start.shard_info
@@ -84,33 +86,33 @@ class Consumer:
         self.checkpoint = start.checkpoint
         self.pending = start.pending
         self.orders = self._known_orders = start.orders
-        """The operator's orders about records that the consumer had from the start."""
+        """The orders about records that an operator had given before the consumer started."""
         self.machine = ConsumerMachine(
             start, world.config, process.dice, record_id=_record_id, key_text=str, table_pace=process.pace
         )
         self.has_ended = False
         self.processor: SimulatedProcessor | None = None
-        """The present processor, or the last one."""
+        """The present processor, or the last processor after its end; ``None`` before the first processor."""
         self.is_made = False
-        """Whether the consumer's present processor was made."""
+        """Whether the consumer has a processor object; false if the user's factory raised."""
         self.is_given_up = False
-        """Whether the consumer has reported that an operator must decide, and no operator has decided yet."""
+        """Whether the consumer waits for the decision of an operator, for example after a loss of records."""
         self.faults = Dice.of(world.plan.seed, "pages", process.name, start.identifier)
         self._end_visit = 0
         self._call = 0
-        """The number of the last call into user code."""
+        """The number of the last call into user code. A call with an older number was taken back."""
         self._is_queued = False
 
     def begin(self) -> None:
-        """Start reading."""
+        """Start the consumer, which then reads its shard."""
         self.handle(facts.Began())
 
     def ask_to_stop(self, reason: ShutdownReason) -> None:
-        """End as soon as no user code runs."""
+        """Ask the consumer to end as soon as no user code runs."""
         self.handle(facts.StopAsked(reason))
 
     def mark(self, reason: ShutdownReason) -> None:
-        """Let the consumer's processor request its own end."""
+        """Let the consumer's processor ask for its own end, for ``reason``."""
         if self.processor is not None:
             self._later(0.0, self.handle, facts.Marked(self.processor.number, reason))
 
@@ -120,10 +122,7 @@ class Consumer:
         self._later(0.0, self.handle, facts.LossAccepted())
 
     def obey(self, orders: tuple[RecordOrder, ...]) -> None:
-        """Obey the operator's orders about records.
-
-        A new order may decide about the record at which the shard halted.
-        """
+        """Obey the orders about records. A new order about the record at which the shard halted ends the halt."""
         halt, is_new = self.machine.halt_reason, not {*orders} <= {*self._known_orders}
         named = {record_id for order in orders for record_id in order.record_ids}
         self._known_orders = orders
@@ -132,7 +131,7 @@ class Consumer:
         self.handle(facts.OrdersGiven(orders))
 
     def vanish(self) -> None:
-        """End with the process, without a message."""
+        """End the consumer because its process has died. The core gets no event."""
         self.has_ended = True
         self.world.consumer_ended(self)
 
@@ -147,16 +146,13 @@ class Consumer:
 
     @property
     def place(self) -> int:
-        """The number of the next record that the consumer reads."""
+        """The number, within the shard, of the next record that the consumer reads."""
         return self._place(self.machine.position)
 
     # --- time ----------------------------------------------------------------------------------------------------
 
     def _later(self, seconds: float, call: Callable[..., None], *arguments: Any) -> None:
-        """Call ``call`` after some seconds.
-
-        If the process is frozen then, call it later; if the process is gone, never.
-        """
+        """Call ``call`` after ``seconds``, or later if the process is frozen then. An ended consumer calls nothing."""
         self.agenda.after(seconds, self._when_awake, call, arguments)
 
     def _when_awake(self, call: Callable[..., None], arguments: tuple[Any, ...]) -> None:
@@ -182,7 +178,7 @@ class Consumer:
     # --- calls into user code ------------------------------------------------------------------------------------
 
     def _start_call(self, name: str, call: Callable[..., None], *arguments: Any) -> None:
-        """Run a call into user code when a thread is free, which is usually at once."""
+        """Run a call into user code when a thread is free, which is usually immediately."""
         self._call += 1
         self._is_queued = self.process.dice.chance(self.world.habits.queued_share)
         if self._is_queued:
@@ -275,7 +271,7 @@ class Consumer:
         self._asked(failed, self._page, command.visit, command.position, self.process.local())
 
     def _asked(self, failed: ConsumerEvent, answer: Callable[..., None], *given: Any) -> None:
-        """Let the stream answer after a while, unless the network loses the answer."""
+        """Let the stream answer by ``answer`` after a while, or handle ``failed`` if the network loses the answer."""
         process, network = self.process, self.world.network
         fate = network.fate(process.name, process.dice)
         seconds = 2.0 * network.delay(process.name, process.dice)
@@ -312,7 +308,7 @@ class Consumer:
         return SimulatedPage(PartOfShard(shard, start, end), following, hint, RECORD_BYTES * (end - start))
 
     def _disturbed(self, position: Position, start: int, end: int, following: Position) -> tuple[int, Position]:
-        """Return an impossible page now and then, as the position after its last record and the next position."""
+        """Return the end and the next position of a page. Now and then both are changed, so that the page is wrong."""
         dice, injected = self.faults, self.world.injected
         if self.shard.is_open and dice.chance(CUT_SHARE):
             injected["cut page"] += 1
@@ -323,11 +319,11 @@ class Consumer:
         return end, following
 
     def _page_of_another_shard(self) -> SimulatedPage | None:
-        """Return an older page of another shard, if there is one. Its next position is misleading."""
+        """Return an older page of another shard, if one exists, with a next position that looks like this shard's."""
         last, dice, stream = self.machine.trail.last, self.faults, self.world.stream
         other = stream.shards[dice.choice(sorted(stream.shards))]
         before = 0 if last is None else stream.place_at(other.shard_id, last.timestamp_micros // MICROS_PER_SECOND)
-        oldest = max(other.trimmed, stream.place_at(other.shard_id, 1.0))  # records of time 0 tell nothing
+        oldest = max(other.trimmed, stream.place_at(other.shard_id, 1.0))  # skips records of time 0
         if other is self.shard or before <= oldest:
             return None
         self.world.injected["page of another shard"] += 1
@@ -341,7 +337,7 @@ class Consumer:
         self.agenda.after(0.0, self.process.deliver, EndRead(self.lease_key, self.identifier, command.read_at))
 
     def end_judged(self, answer: AnswerEnd) -> None:
-        """Accept the core's answer to the question whether the shard has ended."""
+        """Give the machine the core's answer about the end of the shard."""
         judged = facts.EndJudged(self._end_visit, answer.is_shown, answer.since_read, answer.detail)
         self._later(0.0, self.handle, judged)
 
@@ -380,9 +376,9 @@ class Consumer:
         self._present.is_closed = True
 
     def checkpoint_answered(self, request: Request, outcome: CheckpointOutcome) -> None:
-        """Hand over the core's answer to a request.
+        """Handle the core's answer to a checkpoint request.
 
-        User code continues in a moment; the machine gets the answer at once.
+        The machine gets the answer immediately; user code continues a moment later.
         """
         if self.has_ended:
             return
@@ -390,7 +386,7 @@ class Consumer:
         self.handle(facts.CheckpointAnswered(outcome, request.value, progress, request.pending))
         self._later(self.world.habits.prompt_seconds, request.answered, outcome)
 
-    # --- queries -------------------------------------------------------------------------------------------------
+    # --- reports -------------------------------------------------------------------------------------------------
 
     def _tell(self, command: facts.Tell) -> None:
         self.world.counts[_COUNTED[command.what]] += 1
@@ -410,7 +406,7 @@ class Consumer:
             self.world.note(self.process.label, command.severity.value, self.lease_key, command.text)
 
     def _nothing(self, command: object) -> None:
-        """Do nothing, for example because the command is an outage to log."""
+        """Carry out a command that has no effect in a simulation, for example the report of an outage."""
 
     def _ended(self, command: facts.Ended) -> None:
         self.has_ended = True

@@ -1,7 +1,7 @@
-"""The operator: pauses, rewinds, releases and moves leases, and orders about records, as the commands for operators do.
+"""The simulated operator, who pauses, rewinds, releases and moves leases, and gives orders to park or skip records.
 
-All writes are conditional. A lease that may be in use is changed only after its owner has acknowledged a pause. An
-order about records stands beside that.
+The operator sends the same conditional writes as the commands for operators. The operator changes a lease that may be
+in use only after the lease's owner has acknowledged a pause. An order about records needs no pause.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from streamclient.testing.simulation.simulated_table import Outsider
 from streamclient.testing.simulation.world import SimulatedWorld
 
 LOOK_SECONDS = 1.0
-"""Interval at which the operator checks for the acknowledgement of a pause."""
+"""The interval, in seconds, at which the operator checks whether an owner has acknowledged a pause."""
 
 ORDER_SECONDS = 100_000.0
-"""The time for which an order about records stands. It is longer than a history, as real orders stand for the
-retention."""
+"""The time, in seconds, for which an order about records is valid. This time is longer than a history, because real
+orders are valid for the retention."""
 
 Change = Callable[[Lease], object]
 
 
 class Operator(Outsider):
-    """Acts on the rows of one world. Requests of the operator never get lost."""
+    """The operator of one simulated fleet, whose requests never get lost."""
 
     def __init__(self, world: SimulatedWorld) -> None:
         super().__init__("operator", "operator", "operator")
@@ -34,10 +34,10 @@ class Operator(Outsider):
         self._orders = 0
         self.is_off_duty = False
         self.has_parked = False
-        """Whether the operator has ordered that a record is parked."""
+        """Whether the operator has given at least one order to park a record."""
 
     def pause(self, key: str, seconds: float, *, ends_itself: bool) -> bool:
-        """Hold a shard for a while. With ``ends_itself`` the pause has an end time; otherwise an order ends it."""
+        """Pause a shard for ``seconds``: with an end time if ``ends_itself``, otherwise until ``resume`` is called."""
         until = self._world.wall_micros() + int(seconds * MICROS_PER_SECOND) if ends_itself else None
         is_paused = self._order_pause(key, until)
         if is_paused and not ends_itself:
@@ -45,15 +45,16 @@ class Operator(Outsider):
         return is_paused
 
     def resume(self, key: str) -> None:
-        """End an operator's pause, if there is one."""
+        """End the operator's pause of a shard, if the shard is paused."""
         row = self._world.table.rows.get(key)
         if row is not None and row.pause is not None:
             self._world.table.land(self, leases.set_pause(row, None))
 
     def rewind(self, key: str, seconds: float, share: float) -> bool:
-        """Set an unfinished shard back to a share of its processed records, when its owner obeys a pause. Then resume.
+        """Pause a shard, rewind its checkpoint to the share ``share`` of the processed records, and resume the shard.
 
-        A finished shard's children may have been read, so it is left alone.
+        The operator rewinds once the owner obeys the pause, and gives up after ``seconds``. A finished shard is not
+        rewound, because its children may have been read.
         """
 
         def change(row: Lease) -> None:
@@ -65,20 +66,20 @@ class Operator(Outsider):
         return self._change_paused(key, seconds, change)
 
     def release(self, key: str, seconds: float) -> bool:
-        """Take a lease from its owner when the owner obeys a pause. Then resume."""
+        """Pause a shard, release its lease once the owner obeys within ``seconds``, and resume the shard."""
         return self._change_paused(key, seconds, lambda row: self._world.table.land(self, leases.release(row)))
 
     def move(self, key: str, receiver: str) -> bool:
-        """Request a lease in the name of a worker."""
+        """Mark a lease in the name of the worker ``receiver``, as if that worker had asked for the lease."""
         row = self._world.table.rows.get(key)
         if row is None or row.owner in ("", receiver):
             return False
         return self._world.table.land(self, leases.steal(row, receiver))
 
     def take_out(self, key: str, *, is_skip: bool) -> bool:
-        """Order that one record of a shard is parked or skipped.
+        """Add an order to park one record of a shard, or to skip it with ``is_skip``.
 
-        It is the next poisoned record, else the next one to read.
+        The record is the next poison record or, without a poison record, the next record to read.
         """
         world, row = self._world, self._world.table.rows.get(key)
         if row is None or row.is_finished or self.is_off_duty:
@@ -92,7 +93,7 @@ class Operator(Outsider):
         return self._order(row, (place,), is_skip=is_skip)
 
     def drop_parked(self, key: str) -> bool:
-        """Order that the records of a shard that are still to be parked are dropped. The later order counts."""
+        """Add an order to skip the records that earlier orders park. The last order about a record counts."""
         row = self._world.table.rows.get(key)
         orders = () if row is None else row.orders
         dropped = {record_id for order in orders if order.is_skip for record_id in order.record_ids}

@@ -1,8 +1,8 @@
-"""One process with a worker of this package in it: the production ``Holdings``, with simulated calls around it.
+"""A simulated process with a worker of this package: the production ``Holdings`` with simulated calls.
 
-The code around the core does what ``streamclient.worker`` does: writes of a turn are sent at once, renewals in one
-request; ``sent_at`` is read before a request leaves; the answer to each command is one event. A frozen process does
-nothing at all: events that reach it wait until it continues, and then come in order.
+The code around the core does what ``streamclient.worker`` does. It sends the writes of a turn immediately, all renewals
+in one request, and reads ``sent_at`` before a request leaves. The answer to each call is one event. A frozen process
+handles no event. Its events wait until the process continues, and are handled in order.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from streamclient.testing.simulation.simulated_stream import STREAM_ID
 from streamclient.testing.simulation.world import SimulatedWorld
 
 TICK_LAG_SECONDS = 1e-6
-"""The time, in seconds, between a deadline and its tick, so that rounding of clocks never leaves the deadline in the
-future."""
+"""The time, in seconds, from a deadline of the core to the tick that handles the deadline. Without this time, a tick
+could come before its deadline because of rounded clocks."""
 
 NEVER_DUE = float("inf")
 
 WRITES = (events.WriteLease, events.WriteWorker)
 
 CARRIED_OUT = (Fate.LOST_ANSWER, Fate.DEAF, Fate.LATE_REQUEST)
-"""Outcomes of calls that are carried out, but whose answers do not arrive."""
+"""The outcomes of calls that the service carries out, but whose answers do not arrive."""
 
 
 class PythonProcess(SimulatedProcess):
-    """A worker's life, from its start to its crash or end."""
+    """One process of a Python worker, from its start to its crash or end."""
 
     kind = "worker"
     is_python = True
@@ -50,17 +50,17 @@ class PythonProcess(SimulatedProcess):
         self.set_clock(plan.drift)
         self.is_stopping = False
         self.is_selective = False
-        """Whether one of its processors marked itself done, so that this worker does not take the lease again."""
+        """Whether a processor of the worker has marked itself done. The worker never takes that shard's lease again."""
         self.pace = WorkerPace(world.config).table()
         self.consumers: dict[str, Consumer] = {}
-        """Consumers by lease identifier."""
+        """The consumers that have not ended, by the identifier of their acquisition."""
         self.identifiers = 0
         self.held_by_program: dict[str | None, None] = {}
         """The shards that the worker's own program paused; ``None`` stands for the whole worker."""
         self.decided: dict[str, LeaseWrite] = {}
-        """The last write of each lease. Other writes that arrive under this process's name are late."""
+        """The last write of each lease that the core decided, by lease key. Any other write of the process is late."""
         self._tick_due = NEVER_DUE
-        """The deadline for which a tick is on the agenda."""
+        """The deadline of the tick that is scheduled; infinite if no tick is scheduled."""
         position = InitialPosition.oldest() if plan.position == "oldest" else InitialPosition.latest()
         self.holdings = Holdings(
             name,
@@ -76,7 +76,7 @@ class PythonProcess(SimulatedProcess):
     # --- life --------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Begin the recurring ticks."""
+        """Begin the recurring events: takes, renewals, and syncs of shards."""
         config = self.world.config
         for event, millis in (
             (events.TakeDue(), config.taker_interval_millis),
@@ -86,14 +86,14 @@ class PythonProcess(SimulatedProcess):
             self._beat(event, millis / 1_000)
 
     def crash(self) -> None:
-        """End at once."""
+        """End the process immediately, with its consumers."""
         super().crash()
         for consumer in self.consumers.values():
             consumer.vanish()
         self.consumers.clear()
 
     def stop(self) -> None:
-        """Request an orderly stop."""
+        """Ask the worker for an orderly stop."""
         if not self.is_stopping:
             self.is_stopping = True
             self.deliver(events.StopRequested())
@@ -107,7 +107,7 @@ class PythonProcess(SimulatedProcess):
         self.deliver(events.ResumeRequested(lease_key))
 
     def believes(self, consumer: ConsumerRole) -> bool:
-        """Return whether the worker relies on the lease under which a consumer reads, and on the worker's session."""
+        """Return whether the worker relies on its session, and on the lease under which ``consumer`` reads."""
         held = self.holdings.held.get(consumer.lease_key)
         is_same = held is not None and held.identifier == consumer.identifier
         if not self.is_alive or not is_same or held is None:
@@ -117,7 +117,7 @@ class PythonProcess(SimulatedProcess):
     # --- events ------------------------------------------------------------------------------------------------
 
     def deliver(self, event: Event) -> None:
-        """Let an event reach the process: at once, or when the process continues, or never."""
+        """Let the process handle ``event`` immediately, or after a freeze. A dead process ignores it."""
         self.when_awake(self.handle, event)
 
     def handle(self, event: Event) -> None:
@@ -159,7 +159,7 @@ class PythonProcess(SimulatedProcess):
             self.agenda.at(moment, self.when_awake, self._tick, deadline)
 
     def _tick(self, due: float) -> None:
-        """Handle the earliest known deadline, which may have been put off since."""
+        """Handle the deadline ``due``, unless the core has postponed it since."""
         if self._tick_due != due:
             return
         self._tick_due = NEVER_DUE
@@ -183,10 +183,10 @@ class PythonProcess(SimulatedProcess):
     def _ask(
         self, call: Call[Any], land: Callable[..., None], *arguments: Any, effect: Callable[[], object] | None = None
     ) -> None:
-        """Send a call.
+        """Send a call to the service.
 
-        ``land`` receives its fate and the arguments at the service, unless the call or its answer is lost. ``effect``
-        is the work that the call does at the service even if the answer is lost.
+        The service runs ``land`` with the outcome and ``arguments``, unless the call or its answer is lost. If only the
+        answer is lost, the service runs ``effect`` instead.
         """
         fate = self.network.fate(self.name, self.dice)
         if effect is not None and fate in CARRIED_OUT:
@@ -199,7 +199,7 @@ class PythonProcess(SimulatedProcess):
         self.agenda.after(seconds, self.deliver, Answered(call, error=ERRORS.get(fate, NO_ANSWER)))
 
     def _answer(self, fate: Fate, call: Call[Any], look: Callable[[], Any]) -> None:
-        """Send back an answer with the result that ``look`` has at this moment."""
+        """Send the present result of ``look`` to the process, as the answer to ``call``."""
         answer = Answered(call, look())
         self._answer_after(self.network.delay(self.name, self.dice), fate, answer)
 
@@ -207,7 +207,7 @@ class PythonProcess(SimulatedProcess):
         self._ask(command, self._scan_first_part)
 
     def _scan_first_part(self, fate: Fate) -> None:
-        """Start a scan, which is not a snapshot: two parts of the key range are read at different times."""
+        """Read the first part of the lease rows. A scan reads two parts at different times, so it is not a snapshot."""
         rows, keys = self.world.table.rows, self.world.table.sorted_keys()
         place = self.dice.randrange(len(keys) + 1)
         first = [rows[key] for key in keys[:place]]
@@ -215,7 +215,7 @@ class PythonProcess(SimulatedProcess):
         self.agenda.after(self.network.delay(self.name, self.dice) / 2, self._scan_second_part, fate, first, middle)
 
     def _scan_second_part(self, fate: Fate, first: list[Lease], middle: str | None) -> None:
-        """Read the rest, then the worker rows by another request, which is sent after the answer to the first one."""
+        """Read the second part of the lease rows, and afterwards the worker rows by another request."""
         world, table = self.world, self.world.table
         second = [table.rows[key] for key in table.sorted_keys() if middle is not None and key >= middle]
 
@@ -232,7 +232,7 @@ class PythonProcess(SimulatedProcess):
         self._ask(command, self._answer, command, lambda: self.world.table.workers_of(command.names))
 
     def _wake_workers(self, command: events.WakeWorkers) -> None:
-        """Wake other workers. The writes have no condition: they may be lost, and late ones do no harm."""
+        """Send wake-up signals to other workers. These writes have no condition, and late writes do no harm."""
         fate, names = self.network.fate(self.name, self.dice), command.names
         delay = self.network.delay(self.name, self.dice)
         if not fate.is_unsent:
@@ -285,7 +285,7 @@ class PythonProcess(SimulatedProcess):
         self._send([leases.create(found)])
 
     def _send(self, writes: list[LeaseWrite | WorkerWrite]) -> None:
-        """Send one request. All of its rows have the same fate."""
+        """Send ``writes`` in one request. All rows of a request have the same outcome."""
         network, dice, after = self.network, self.dice, self.agenda.after
         sent_at, fate = self.local(), network.fate(self.name, dice)
         if fate in (Fate.FINE, Fate.LATE_ANSWER, Fate.FALSE_REFUSAL):
@@ -335,7 +335,7 @@ class PythonProcess(SimulatedProcess):
         consumer.begin()
 
     def forget(self, consumer: ConsumerRole) -> None:
-        """Drop a consumer that has ended."""
+        """Remove ``consumer``, which has ended, from the process."""
         del self.consumers[consumer.identifier]
 
     def _stop_consumer(self, command: events.StopConsumer) -> None:

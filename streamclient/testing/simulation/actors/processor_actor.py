@@ -1,7 +1,7 @@
-"""The user code of a simulated consumer: it writes to the sink that all workers share, and checkpoints.
+"""The user code of a simulated consumer, which writes to a sink that all workers share, and stores checkpoints.
 
-The simulated processor raises while its shard is failing or when a record of a batch is poisoned, and now and then
-omits a duty of a processor. Production code decides which checkpoints it may store.
+The simulated processor raises while its shard is failing, or when a record of a batch is poisoned. Now and then it
+omits a duty of a processor. Production code decides which checkpoints the processor may store.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from streamclient.testing.simulation.roles import ConsumerRole, Request
 from streamclient.testing.simulation.world import SimulatedWorld
 
 FORGETFUL_SHARE = 0.05
-"""The share of shard ends at which the processor omits the checkpoint."""
+"""The share of shards whose processor omits the checkpoint at the end of the shard."""
 
 NOT_MADE_SHARE = 0.5
-"""The share of failed starts in which the processor was not even made."""
+"""The share of failed calls of ``initialize`` that count as failures of the factory, which makes no processor."""
 
 RAISED = ValueError("cannot digest this")
 REFUSED = ShutdownException("the destination knows a later owner")
@@ -34,14 +34,14 @@ Then = Callable[[], None]
 
 
 class SimulatedProcessor:
-    """One processor, from ``initialize`` to ``shutdown``."""
+    """One simulated processor, from ``initialize`` to ``shutdown``."""
 
     def __init__(self, world: SimulatedWorld, consumer: ConsumerRole, made: facts.NewProcessor) -> None:
         self.world, self.consumer = world, consumer
         self.number = made.number
         self.positions = HandedOutPositions(consumer.lease_key, made.initial, made.progress)
         self.is_closed = False
-        """Whether the processor's checkpoints are refused."""
+        """Whether the consumer refuses further checkpoints of the processor."""
         self._pending = made.pending
         self._stored = ""
         self._kept: list[int] = []
@@ -50,7 +50,7 @@ class SimulatedProcessor:
     # --- calls ---------------------------------------------------------------------------------------------------
 
     def initialize(self) -> None:
-        """Handle the first call of the consumer."""
+        """Handle the first call: with two-phase checkpoints, fence the sink and complete a prepared checkpoint."""
         self.consumer.work(self.world.habits.prompt_seconds, self._initialize)
 
     def _initialize(self) -> None:
@@ -60,12 +60,12 @@ class SimulatedProcessor:
         if world.is_failing(consumer.lease_key):
             consumer.returns(RAISED, value=not consumer.process.dice.chance(NOT_MADE_SHARE))
         elif self._pending is not None and self._pending.value == world.sink.committed.get(consumer.lease_key):
-            self._ask(self._pending.value, self._return)  # committed by a processor that died before its checkpoint
+            self._ask(self._pending.value, self._return)  # a former processor committed, and died before the checkpoint
         else:
             self._return()
 
     def process(self, places: Sequence[int]) -> None:
-        """Process a batch, given by the numbers of its records."""
+        """Process the batch of the records with the numbers ``places``."""
         consumer = self.consumer
         factor = 0.5 + consumer.process.dice.random()
         seconds = self.world.plan.round_seconds * factor * self.world.drag(consumer.lease_key)
@@ -93,7 +93,7 @@ class SimulatedProcessor:
             consumer.returns(REFUSED, value=True)
 
     def _commit(self, places: Sequence[int]) -> None:
-        """Commit the records between the two phases of the checkpoint."""
+        """Commit the records to the sink, between the two phases of the checkpoint."""
         value = self.positions.permitted
         if self.world.sink.commit(self.consumer, runs(places), value):
             self._ask(value, self._return)
@@ -101,7 +101,7 @@ class SimulatedProcessor:
             self.consumer.returns(REFUSED)
 
     def shutdown(self, reason: ShutdownReason) -> None:
-        """Handle the last call of the consumer."""
+        """Handle the last call to the processor: write the kept records, and store a checkpoint."""
         self.consumer.work(self.world.habits.prompt_seconds, self._shut_down, reason)
 
     def _shut_down(self, reason: ShutdownReason) -> None:
@@ -147,7 +147,7 @@ class SimulatedProcessor:
         )
 
     def _answered(self, stored: str, then: Then, outcome: CheckpointOutcome) -> None:
-        """Let the user code's call of ``checkpoint()`` return, or raise."""
+        """Let the call of ``checkpoint()`` return if the checkpoint is stored; otherwise let the call raise."""
         if outcome is not CheckpointOutcome.STORED:
             self.consumer.returns(IN_DOUBT if outcome is CheckpointOutcome.UNKNOWN else LOST, value=True)
             return
@@ -156,7 +156,7 @@ class SimulatedProcessor:
 
 
 def runs(places: Sequence[int]) -> Sequence[tuple[int, int]]:
-    """Return ascending positions as ranges without gaps: the first position, and the one after the last."""
+    """Return the ascending numbers ``places`` as ranges without gaps: the first number, and the last plus one."""
     breaks = [number for number, (one, other) in enumerate(pairwise(places), 1) if other != one + 1]
     edges = [0, *breaks, len(places)]
     return [(places[first], places[last - 1] + 1) for first, last in pairwise(edges) if last > first]

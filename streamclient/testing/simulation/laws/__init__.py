@@ -1,4 +1,4 @@
-"""The laws that must hold in every history, each by its name."""
+"""The laws that must hold in every history of a fleet."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ SAFETY: tuple[type[Law], ...] = (
     reading.ReadInTime,
     reading.ReadsKeepTheirCeiling,
 )
-"""The laws, which are checked at every event. The order matters if one mistake breaks two laws: the cause comes
-first."""
+"""The laws that are checked at every event, in this order. If one mistake breaks two laws, the law that names the cause
+comes first."""
 
 
 def make_laws(world: SimulatedWorld) -> list[Law]:
-    """Make all laws for one history."""
+    """Return a new object of each law for the history of ``world``."""
     return [law(world) for law in SAFETY]

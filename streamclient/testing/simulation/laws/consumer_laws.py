@@ -1,4 +1,4 @@
-"""Laws about one consumer: its calls, the records that it parks, the orders that it obeys, and what it inherits."""
+"""Laws about a single consumer: its calls, parked records, operators' orders, pauses, and the position of its start."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from streamclient.testing.simulation.world import Law, SimulatedWorld
 
 
 class CallsInOrder(Law):
-    """Calls never overlap. Each processor that was made gets ``initialize``, then others, then ``shutdown``, each once.
+    """Calls never overlap. Each processor gets one ``initialize``, then other calls, then one ``shutdown``.
 
-    A consumer ends, or starts another processor, only when the former processor was shut down or was never made.
+    A consumer may end, or start another processor, only if its former processor was shut down or was never made.
     """
 
     name = CALLS
@@ -40,7 +40,7 @@ class CallsInOrder(Law):
 
 
 class StoppedShardsWait(Law):
-    """A shard that stopped at a failing record or at a loss gets no other processor before an operator decides."""
+    """A shard that stopped at a failing record or at a loss gets a new processor only after an operator decides."""
 
     name = "stopped shards wait"
 
@@ -50,7 +50,7 @@ class StoppedShardsWait(Law):
 
 
 class OnlyFailuresAreParked(Law):
-    """A record is parked only by order, or if it failed in a batch of its own, or after an earlier one of its key."""
+    """A record is parked only by an order, after it failed alone in a batch, or after a parked record of its key."""
 
     name = "only failures are parked"
 
@@ -77,10 +77,10 @@ class OnlyFailuresAreParked(Law):
 
 
 class ParkedKeysWait(Law):
-    """When a change of a key is parked, no later change is written until the parked one was replayed.
+    """While a change of a key is parked, no later change of the key is written.
 
-    A worker that had lost its lease when it parked something is unknown to the shard's present reader. A worker without
-    a parking store of its own parks only the records that an order names.
+    Two kinds of parked changes do not count: changes that were parked by a worker which had lost its lease, and changes
+    that were parked by order under a failure policy that does not park.
     """
 
     name = "parked keys wait"
@@ -88,7 +88,7 @@ class ParkedKeysWait(Law):
     def __init__(self, world: SimulatedWorld) -> None:
         super().__init__(world)
         self._first: dict[int, int] = {}
-        """The first parked change of each key."""
+        """The number of the first parked change of each key."""
 
     def records_parked(self, consumer: ConsumerRole, records: Sequence[ParkedRecord]) -> None:
         if consumer.process.believes(consumer) and self.world.plan.then == "PARK":
@@ -107,9 +107,11 @@ class ParkedKeysWait(Law):
 
 
 class OrderedRecordsStayOut(Law):
-    """An order takes its records out until the checkpoint is after them, and its end is noted before it leaves the row.
+    """An operator's order to take records out stays in the lease row until the checkpoint is after these records.
 
-    A consumer that had the order from the start writes none of the records. Records that left the stream cannot come.
+    A consumer that started with the order never writes the records. A worker notes the outcome of the order in the
+    audit before it removes the order from the row. An order that has expired, or whose records were trimmed, may be
+    removed earlier.
     """
 
     name = "ordered records stay out"
@@ -118,7 +120,9 @@ class OrderedRecordsStayOut(Law):
         named = {int(record_id) for order in consumer.orders for record_id in order.record_ids}
         written = named.intersection(range(start, end))
         if written:
-            raise self.broken(consumer.lease_key, f"{consumer!r} wrote {sorted(written)}, which an order names")
+            raise self.broken(
+                consumer.lease_key, f"{consumer!r} wrote {sorted(written)}, although an order takes them out"
+            )
 
     def row_changed(self, change: LeaseChange) -> None:
         before, after, key = change.before, change.after, change.lease_key
@@ -136,7 +140,7 @@ class OrderedRecordsStayOut(Law):
 
 
 class PausedShardsRest(Law):
-    """Once the owner has acknowledged a pause, nothing of the shard is read or processed until the pause is over."""
+    """Once the owner has acknowledged a pause, its shard is neither read nor processed until the pause is over."""
 
     name = "paused shards rest"
 
@@ -161,13 +165,13 @@ class PausedShardsRest(Law):
             raise self.broken(consumer.lease_key, f"{consumer!r} {what} although {row} is paused: {row.pause}")
 
     def _is_over(self, row: Lease) -> bool:
-        """Return whether the clock says that the pause has ended."""
+        """Return whether the end time of the row's pause has passed."""
         until = None if row.pause is None else row.pause.until_micros
         return until is not None and until <= self.world.wall_micros()
 
 
 class ProgramsPause(Law):
-    """No consumer starts while the worker's own program holds its shard, or the whole worker."""
+    """No consumer starts while the worker's own program pauses its shard, or the whole worker."""
 
     name = "programs pause"
 
@@ -178,9 +182,9 @@ class ProgramsPause(Law):
 
 
 class StartsWhereStored(Law):
-    """A consumer starts at or before the stored checkpoint, never after it.
+    """A consumer starts at or before the stored checkpoint, never after it. This also holds after an operator's rewind.
 
-    So it is also after an operator's rewind.
+    A row that was destroyed from outside excuses a later start.
     """
 
     name = "starts where stored"
@@ -196,7 +200,7 @@ class StartsWhereStored(Law):
 
 
 class PreparedIsRemembered(Law):
-    """A checkpoint that was prepared but never completed is given to the next processor, on whichever worker."""
+    """The next consumer of a shard, on any worker, gets the checkpoint that was prepared but never completed."""
 
     name = "prepared is remembered"
 
@@ -212,7 +216,7 @@ class PreparedIsRemembered(Law):
 class NothingIsRepeated(Law):
     """With two-phase checkpoints and a sink that remembers its commits, every change is written once.
 
-    A shard whose row was changed from outside is read again, and is excused.
+    A shard whose row was changed from outside may be read twice, which excuses repeated writes.
     """
 
     name = "nothing is repeated"

@@ -1,4 +1,4 @@
-"""Laws about the right to read a shard and to write its lease, and about the sessions that the right depends on."""
+"""Laws about the right to read a shard and write its lease, and about the sessions on which this right depends."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ OWNERS_WRITES = frozenset(
         WriteKind.RELEASE,
     )
 )
-"""Writes that are reserved for the present owner."""
+"""The kinds of writes that are reserved for the present owner of a lease."""
 
 
 SEIZURES = frozenset({WriteKind.TAKE.value, WriteKind.TRANSFER.value})
-"""The writes that a worker without the lease may make once the lease is free: to take it, or to hand it over to another
+"""The kinds of writes by which a worker that does not own a lease may take the lease, or hand it over to another
 worker."""
 
 
 UNAWARE = (Excuse.ROW_DESTROYED, Excuse.ROW_ANEW, Excuse.NAME_TAKEN)
-"""The reasons why a process may rely on a lease without being able to know that the lease is gone."""
+"""The excuses of a process that relies on a lost lease because it cannot know of the loss yet."""
 
 
 class OneReader(Law):
-    """No process has two consumers of a shard, and no two processes read one under leases that both may rely on.
+    """No process has two consumers of a shard. No two processes read a shard under leases that both may rely on.
 
     A process that takes an expired lease, or starts to read a shard, must be the only process that relies on the lease.
-    A reader whose row was destroyed from outside since its last heartbeat cannot know that yet, and is excused until
-    then. A process whose name another process has taken over is excused for a lease duration at most.
+    A reader whose row was destroyed from outside is excused until its next heartbeat, which shows the destruction. A
+    process whose name another process has taken over is excused for at most one lease duration.
     """
 
     name = READERS
@@ -76,18 +76,20 @@ class OneReader(Law):
         return process.believes(consumer) and not self.excuses(process, key, *UNAWARE)
 
     def _is_hasty(self, actor: Actor, before: Lease) -> bool:
-        """Return whether a Java worker took a live lease. The Java client does so, and it is not judged."""
+        """Return whether a Java worker took a lease that had not expired, which is excused; count the excuse."""
         is_hasty = not actor.is_python and self.world.rest_of(before.lease_key) < self.world.patience_seconds
         return is_hasty and self.world.excused.note(self.name, Excuse.JAVA)
 
 
 class Patience(Law):
-    """No live lease is taken. The row of a taken lease stood still for a lease duration, or was free or handed over.
+    """No worker takes the lease of another worker before the lease has expired.
 
-    Alternatively the session of the lease's owner must have ended since, by a verdict or by itself.
+    The row of a taken lease must be unchanged for a lease duration, or the session of its owner must have ended. A free
+    lease, or a lease that was handed over to the worker, may be taken immediately.
 
-    The time is measured in true time, with the largest allowed drift of a clock. If a row was destroyed from outside,
-    its counter begins anew and the row may look as it did earlier; the taker is then excused.
+    The lease duration is measured in true time, less the largest allowed drift of clocks. If a row was destroyed from
+    outside, its counter begins anew, and the row may look like an earlier state of the row. This excuses the worker
+    that takes the lease.
     """
 
     name = "patience"
@@ -109,10 +111,10 @@ def _is_seized(actor: Actor, what: str, before: Lease) -> bool:
 
 
 class FencedWritesFail(Law):
-    """No write of a worker is accepted for a lease that another worker has taken since.
+    """The table accepts no write of a former owner after another worker has taken the lease.
 
-    Heartbeats, checkpoints and hand-overs are reserved for the present owner. If a lease is free, or was handed over to
-    a worker, any worker may hand it over without having read it.
+    Renewals, checkpoints and hand-overs are reserved for the present owner. But any worker may hand over a free lease,
+    or a lease that was handed over and not yet taken.
     """
 
     name = "fenced writes fail"
@@ -120,7 +122,7 @@ class FencedWritesFail(Law):
     def __init__(self, world: SimulatedWorld) -> None:
         super().__init__(world)
         self._owners: dict[str, Actor] = {}
-        """By lease, the process whose take was accepted last."""
+        """The process whose take was accepted last, by lease key."""
 
     def row_changed(self, change: LeaseChange) -> None:
         actor, what, after = change.actor, change.what, change.after
@@ -141,11 +143,11 @@ class FencedWritesFail(Law):
             raise self.broken(before.lease_key, f"a {what} of {actor.label} was accepted, but {label} took it last")
 
     def _is_same_worker(self, actor: Actor, owner: Actor | None) -> bool:
-        """Return whether the lease was taken only by another process of the same worker.
+        """Return whether ``owner`` is another process of ``actor``'s worker, so that ``actor``'s write breaks no law.
 
-        There are three such cases. In the first, a request of a former life arrived late, and there is nothing to
-        fence. In the second, the newer of two processes acts for the worker. In the third, the older process does not
-        know yet that its name was taken over.
+        ``owner`` is the process whose take was accepted last. The write is legal in three cases. First, ``owner`` is
+        dead: its take arrived late. Second, ``actor`` is the newer of two living processes with the worker's name.
+        Third, ``actor`` is the older one, and cannot know yet that its name was taken over.
         """
         if owner is None or owner.name != actor.name:
             return False
@@ -159,8 +161,8 @@ class EpochsGrow(Law):
     """Each acquisition of a shard has a greater epoch than all acquisitions before it.
 
     So a sink that remembers the greatest epoch refuses every late writer, and never the present owner. A process that
-    does not know yet that its row was destroyed from outside is a late writer too. A late take by a process whose name
-    another process already has is not an acquisition, because that process may hold nothing.
+    does not know yet that its row was destroyed from outside also counts as a late writer. A process whose name another
+    process has taken over must not hold leases, so its late take is not an acquisition.
     """
 
     name = EPOCHS
@@ -169,7 +171,7 @@ class EpochsGrow(Law):
         super().__init__(world)
         self._last: dict[str, ConsumerRole] = {}
         self._takes: dict[str, tuple[Actor, int]] = {}
-        """For each lease, the last taker, and the number of takes by others before that take."""
+        """The process that took each lease last, and the number of changes of the taking process, by lease key."""
         self._known_takes: dict[str, int] = {}
 
     def row_changed(self, change: LeaseChange) -> None:
@@ -187,7 +189,7 @@ class EpochsGrow(Law):
             if is_broken and not self.excuses(consumer.process, key, Excuse.ROW_DESTROYED):
                 raise self.broken(key, f"{consumer!r} does not have a greater epoch than {last!r} before it")
         if self.world.is_bereft(consumer.process, key):
-            return  # that process may hold nothing
+            return  # a process whose row was destroyed must not hold the lease
         self._last[key], self._known_takes[key] = consumer, changes
 
     def write_refused(self, consumer: ConsumerRole) -> None:
@@ -197,7 +199,7 @@ class EpochsGrow(Law):
 
 
 class KilledStaysKilled(Law):
-    """A session that was killed never beats again. Its row changes only by a new session, or is deleted."""
+    """A killed session sends no further heartbeat. Its row may only be deleted, or replaced by a new session's row."""
 
     name = "killed stays killed"
 
@@ -210,7 +212,7 @@ class KilledStaysKilled(Law):
 
 
 class VerdictsAreLate(Law):
-    """A session is killed only when it, and with it every lease under it, has expired by its own worker's clock."""
+    """A session is killed only after it has expired by the clock of its worker. So all its leases have expired, too."""
 
     name = "verdicts are late"
 
@@ -225,7 +227,7 @@ class VerdictsAreLate(Law):
 
 
 class SessionsFirst(Law):
-    """No process starts to read without a valid session, or once a newer process has its name."""
+    """No process starts to read a shard without a valid session, or after a newer process has taken over its name."""
 
     name = "sessions first"
 

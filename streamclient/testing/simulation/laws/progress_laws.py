@@ -1,4 +1,4 @@
-"""Laws about stored checkpoints, processed records, and the answers that user code gets about them."""
+"""Laws about stored checkpoints, processed records, and the answers that user code gets to its checkpoints."""
 
 from __future__ import annotations
 
@@ -27,26 +27,26 @@ from streamclient.testing.simulation.simulated_table import Actor, LeaseChange
 from streamclient.testing.simulation.world import Law, SimulatedWorld
 
 Asked = tuple[str, str, bool]
-"""The lease key, the value, and whether the request is the first phase of two."""
+"""A requested checkpoint: the lease key, the position, and whether the request is the first of two phases."""
 
 RESTORATIONS = frozenset({WriteKind.TAKE.value, WriteKind.CREATE.value})
-"""The writes by which a worker that holds a lease restores its row after the row was destroyed."""
+"""The kinds of writes by which a worker that holds a lease restores a destroyed row."""
 
 END = 1 << 60
-"""The position of SHARD_END: after every record."""
+"""The number that stands for SHARD_END. It is greater than the number of any record."""
 
 
 def place(checkpoint: str) -> int:
-    """Return the number of the next record at a checkpoint; SHARD_END is after every record."""
+    """Return the number of the next record at a checkpoint, or ``END`` for SHARD_END."""
     return END if checkpoint == CheckpointPosition.SHARD_END else place_of(checkpoint)
 
 
 class CheckpointsOnlyAdvance(Law):
-    """A stored checkpoint never goes back, except by an operator or by a destruction of rows from outside.
+    """A stored checkpoint never goes back, except by an operator or by a destruction of the row from outside.
 
-    A worker that restores a destroyed row stores at least the checkpoint that it knows it had stored. The law judges
-    that decision. A take that was sent before the worker had the lease, and arrives late on a restored row, restores
-    nothing.
+    A worker that restores a destroyed row stores at least the last checkpoint that the worker knows to be stored. The
+    law judges only the worker's last decision about the lease, because an earlier take may arrive late on a restored
+    row.
     """
 
     name = "checkpoints only advance"
@@ -54,9 +54,9 @@ class CheckpointsOnlyAdvance(Law):
     def __init__(self, world: SimulatedWorld) -> None:
         super().__init__(world)
         self._reached: dict[str, int] = {}
-        """The furthest position in the row since its last change from outside."""
+        """The furthest stored position of each lease since the last change of its row from outside."""
         self._own: dict[str, tuple[Actor, int]] = {}
-        """The furthest position that the present owner was told is stored."""
+        """The present owner of each lease, and the furthest position that the owner knows to be stored."""
 
     def row_changed(self, change: LeaseChange) -> None:
         actor, what, key, after = change.actor, change.what, change.lease_key, change.after
@@ -81,10 +81,7 @@ class CheckpointsOnlyAdvance(Law):
             self._own[key] = (actor, stored)
 
     def _begins_anew(self, key: str, stored: int) -> bool:
-        """Return whether records after the checkpoint were lost and given up.
-
-        If so, reading goes on at the oldest record.
-        """
+        """Return whether the shard's reader goes back to the oldest record because a loss of records was accepted."""
         is_given_up = stored == 0 and self.world.stream.shards[key].is_given_up
         return is_given_up and self.world.excused.note(self.name, Excuse.LOSS_GIVEN_UP)
 
@@ -97,19 +94,19 @@ class CheckpointsOnlyAdvance(Law):
 
 
 def held_by(actor: Actor) -> Container[str]:
-    """Return the keys of the leases that a worker believes it holds."""
+    """Return the keys of the leases that ``actor`` believes that it holds; empty for an actor that is not a worker."""
     holdings = getattr(actor, "holdings", None)
     return () if holdings is None else holdings.held
 
 
 def last_decision(actor: Actor, lease_key: str) -> LeaseWrite | None:
-    """Return the last write of a lease that a worker sent."""
+    """Return the last write of a lease that the core of ``actor`` decided; ``None`` without such a write."""
     decided: dict[str, LeaseWrite] = getattr(actor, "decided", {})
     return decided.get(lease_key)
 
 
 class CheckpointsFollowProcessing(Law):
-    """Every record before a stored checkpoint was processed. SHARD_END says so of all records of a closed shard."""
+    """Every record before a stored checkpoint was processed. SHARD_END is stored only after all records of a shard."""
 
     name = "checkpoints follow processing"
 
@@ -127,11 +124,10 @@ class CheckpointsFollowProcessing(Law):
 
 
 class AnswersAreTrue(Law):
-    """A checkpoint that was answered as stored was stored. One that was answered as lost is never stored, even later.
+    """A checkpoint that is answered as stored was in the row. A checkpoint that is refused never comes into the row.
 
-    The same holds for the first phase of a two-phase checkpoint. If a value was requested more than once, only the
-    answers that say "stored" are judged. A row that was destroyed from outside may have held values that are no longer
-    known.
+    The law also judges the first phase of a two-phase checkpoint. If a value was requested more than once, the law
+    judges only answers that say "stored". A destruction of the row from outside excuses an answer that says "lost".
     """
 
     name = "answers are true"
@@ -141,8 +137,8 @@ class AnswersAreTrue(Law):
         self._stored: set[Asked] = set()
         self._denied: set[Asked] = set()
         self._held: set[Asked] = set()
-        """The values that rows have held, whichever worker stored them. If such a value is requested again, it counts
-        as stored, even if no write of it arrives."""
+        """The checkpoints that rows have held, whichever worker stored them. For these checkpoints the answer "stored"
+        is true without a further write."""
 
     def row_changed(self, change: LeaseChange) -> None:
         after = change.after
@@ -150,13 +146,13 @@ class AnswersAreTrue(Law):
             return
         self._held.add((after.lease_key, after.checkpoint, False))
         if not change.actor.is_python or change.what not in (WriteKind.CHECKPOINT.value, WriteKind.PREPARE.value):
-            return  # a Java worker stores the same end of a shard on its own
+            return  # a Java worker may store the end of the shard, which has the same value
         is_first_phase = change.what == WriteKind.PREPARE.value
         value = after.pending.value if is_first_phase and after.pending is not None else after.checkpoint
         asked = (after.lease_key, value, is_first_phase)
         self._stored.add(asked)
         if asked in self._denied and self.world.asked[asked] == 1:
-            raise self.broken(after.lease_key, f"{after} was stored after it was answered that it never would be")
+            raise self.broken(after.lease_key, f"{after} was stored after the answer that it never would be")
 
     def checkpoint_answered(self, process: ProcessRole, request: Request, answer: AnswerCheckpoint) -> None:
         asked, key = request.asked, request.consumer.lease_key
@@ -177,7 +173,7 @@ class AnswersAreTrue(Law):
 class ParentsFirst(Law):
     """No shard is read before all its ancestors were read to their ends.
 
-    A shard that has left the stream cannot be read any further, so it does not hold up its children.
+    An ancestor that has left the stream cannot be read, so its descendants need not wait for it.
     """
 
     name = PARENTS
@@ -196,9 +192,9 @@ class ParentsFirst(Law):
 class NothingIsLost(Law):
     """The changes of every key reach the sink, in order and without a gap, through all splits and merges.
 
-    Repeats are allowed only within one shard: after a child's change was written, no change of its parents is. Changes
-    may be missing if an operator's order names them. They may also be missing if they expired and the loss was reported
-    before any reader went on after it.
+    Repeats are allowed only within one shard: after a child shard's change of a key was written, no change of the key
+    may come from a parent. A change may be missing if it was parked, or if an operator's order names it. A change that
+    retention removed may be missing if the loss was reported before the reader went on.
     """
 
     name = LOST
@@ -208,9 +204,10 @@ class NothingIsLost(Law):
         super().__init__(world)
         self._judge = KeysInOrder(may_be_missing=self._may_be_missing, is_fenced=self._is_fenced)
         self._aside: set[tuple[int, int]] = set()
-        """Parked changes, and those that an operator's order names, by key and number."""
+        """The key and number of each change that was parked, or that an operator's order names."""
         self._unfenced: set[str] = set()
-        """Shards that a Java worker has continued to read: it has no epoch, so the sink cannot refuse late writers."""
+        """The shards that a Java worker has read. The sink cannot refuse late writers of these shards, because Java
+        workers have no epochs."""
 
     def records_written(self, consumer: ConsumerRole, start: int, end: int) -> None:
         shard = consumer.shard
@@ -251,9 +248,10 @@ class NothingIsLost(Law):
         return excuse is not None and self.world.excused.note(law, excuse)
 
     def _is_fenced(self, shard: str, later: str) -> bool:
-        """Return whether late writers are refused.
+        """Return whether the sink refuses late writers of ``shard`` once a reader of the shard ``later`` has written.
 
-        They are not refused after a Java worker went on with the shard, or after a change of a row from outside.
+        The sink cannot refuse late writers after a Java worker has read the shard, or after an actor from outside has
+        changed a row.
         """
         excused, touched = self.world.excused, self.world.touched
         if not later or shard in self._unfenced:
@@ -262,16 +260,16 @@ class NothingIsLost(Law):
 
 
 def change_of(consumer: ConsumerRole, record: StreamRecord) -> tuple[int, int]:
-    """Return the key and the number of a record of a consumer's shard."""
+    """Return the key and the change number of ``record``, which belongs to the consumer's shard."""
     place = record.sequence_info.row_index
     return consumer.shard.keys[place], consumer.shard.numbers[place]
 
 
 class NothingIsSkipped(Law):
-    """A shard is read from its beginning, except for the first shards if reading starts at the latest record.
+    """A shard is read from its beginning. Only a plan that starts at the latest record allows a later first position.
 
-    So a row's first checkpoint is a later position only if no other worker has created the row of an ancestor. Even
-    then the position is not after the start of the worker that creates the row.
+    Such a position is allowed only if no other worker has created the row of an ancestor. The records before the
+    position must be older than the start of the worker that creates the row.
     """
 
     name = "nothing is skipped"
@@ -292,7 +290,7 @@ class NothingIsSkipped(Law):
 
 
 class LossesAreReported(Law):
-    """A row is deleted only if its shard has left the stream. If records were unread, the loss was already reported."""
+    """A row is deleted only after its shard has left the stream, and after any loss of unread records was reported."""
 
     name = "losses are reported"
 

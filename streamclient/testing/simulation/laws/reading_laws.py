@@ -1,6 +1,6 @@
-"""Laws about the reads of shards without new records: soon enough for records, and not above the ceiling.
+"""Laws about the times of reads after pauses: new records must be found in time, and reads must keep a ceiling.
 
-The laws keep books of their own, from what consumers do, and not from what the core counts.
+The laws do not use the core's counts. They count the actions of consumers themselves.
 """
 
 from __future__ import annotations
@@ -20,33 +20,35 @@ from streamclient.testing.simulation.roles import ConsumerRole, ProcessRole
 from streamclient.testing.simulation.world import Law, SimulatedWorld
 
 CLOCK_SHARE, CLOCK_SECONDS = 0.01, 0.05
-"""The tolerance of the bound of a wait. Clocks drift, and a silence may have been measured a moment earlier."""
+"""The tolerance of the longest allowed wait: a share of the wait, and a number of seconds. Clocks drift, and the core
+may have measured the time without records a moment earlier."""
 
 WINDOW_SECONDS = 60.0
-"""The time over which reads are counted."""
+"""The length, in seconds, of the sliding time range in which reads are counted."""
 
 CEILING_SHARE = 0.1
-"""The share by which reads within ``WINDOW_SECONDS`` may exceed the ceiling, beside two reads for each shard. Intervals
-are decided one after the other, and all waits of a frozen process end at once."""
+"""The share by which reads within ``WINDOW_SECONDS`` may exceed the ceiling. Two more reads for each shard are allowed,
+because the core decides intervals one after the other, and all waits of a frozen process end together."""
 
 
 @define
 class _Reader:
-    """The book of one consumer."""
+    """The notes of ``ReadInTime`` about one consumer. ``allowed`` is the longest allowed pause, in seconds."""
 
     stirred_at: float
-    """The time of the shard's last records, or of its start."""
+    """The time when the consumer last read records, or when it started."""
     began: float | None = None
-    """The beginning of the present wait that has no reason; ``None`` outside such a wait."""
+    """The time when the consumer's present pause after a page without records began; ``None`` without a pause."""
     allowed: float = 0.0
 
 
 class ReadInTime(Law):
-    """No record waits, in a pause of an owned shard without trouble, for longer than the shard's stated interval.
+    """A record that comes during a pause of its shard waits at most for the shard's polling interval.
 
-    The interval is the shortest while the worker had records of the table within ten seconds and of the shard within a
-    minute; it grows in proportion to silence, up to the longest. Where the ceiling may be reached, it grows by the
-    factor by which all shards together would exceed the part of the ceiling that each kind has for itself.
+    A shard pauses after a page without new records. The interval is shortest while the worker had records of the table
+    within ten seconds, and of the shard within a minute. Afterwards the interval grows in proportion to the time
+    without records, up to the longest interval. If the worker's shards together would exceed the reserved part of the
+    read ceiling, all intervals grow by the same factor.
     """
 
     name = "read in time"
@@ -81,7 +83,7 @@ class ReadInTime(Law):
         reader.began, reader.allowed = now, min(self._longest, self._shortest * silence) * stretch
 
     def call_began(self, consumer: ConsumerRole, name: str) -> None:
-        self._readers[consumer].began = None  # a stop ended the wait
+        self._readers[consumer].began = None  # a stop ended the pause
 
     def read_began(self, consumer: ConsumerRole) -> None:
         self._judge(consumer, self._readers[consumer])
@@ -104,7 +106,7 @@ class ReadInTime(Law):
 
 
 class ReadsKeepTheirCeiling(Law):
-    """All reads of a worker that end a pause are together at most as many as its ceiling allows."""
+    """After pauses, a worker reads all its shards together at most as often as its read ceiling allows."""
 
     name = "reads keep their ceiling"
 

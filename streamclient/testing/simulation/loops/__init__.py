@@ -1,1 +1,1 @@
-"""Simulated programs whose user code is a loop over changes."""
+"""Simulated programs whose user code is a loop over batches, or a handler of batches."""

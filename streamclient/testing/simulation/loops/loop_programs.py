@@ -1,4 +1,4 @@
-"""Programs whose user code is a loop over changes, or coroutines for batches, with the mishaps of a plan."""
+"""Simulated programs. Their user code is a loop over batches, or a handler of batches, with the mishaps of a plan."""
 
 from __future__ import annotations
 
@@ -21,41 +21,41 @@ from streamclient.testing.simulation.plan import LoopPlan, Mishaps
 from streamclient.worker.handlers.batches import AsyncBatch, AsyncRecordProcessor
 
 COMMITS_SHARE = 0.1
-"""The share of bodies that commit by themselves although the turn would commit."""
+"""The share of loop bodies that commit their batch themselves, although the loop's next turn would commit it."""
 
 ENOUGH_SECONDS = 5.0
-"""The longest wait for one batch of a program that waits with a time-out."""
+"""The longest time-out, in seconds, of a program that waits for a batch with a time-out."""
 
 
 class BodyFailed(Exception):
-    """The error that user code raises here."""
+    """The error that the simulated user code raises."""
 
 
 class LoopProcessor(AsyncRecordProcessor):
-    """The program of a process as the processor of one shard, without ``shutdown``."""
+    """A processor for one shard that runs the program's body for each batch, and has no ``shutdown`` of its own."""
 
     def __init__(self, handle: Callable[[AsyncBatch], Awaitable[None]]) -> None:
         self._handle = handle
 
     async def process_records(self, batch: AsyncBatch) -> None:
-        """Run the body."""
+        """Run the program's body for ``batch``."""
         await self._handle(batch)
 
 
 class Then(Enum):
-    """The program's next step after a body."""
+    """The program's next step after a loop body."""
 
     NEXT = "next"
-    """The next turn."""
+    """The loop goes on with its next turn."""
     AGAIN = "break"
-    """A break, and a new loop over the same object."""
+    """The program leaves the loop by ``break``, and begins a new loop over the same object."""
     OVER = "over"
-    """A break, and the end of the program."""
+    """The program leaves the loop by ``break``, and ends."""
 
 
 @define(eq=False, kw_only=True)
 class LoopProgram:
-    """The user code of one process."""
+    """The user code of one simulated process: a loop over batches, or a handler of batches."""
 
     _life: LoopLife
     _plan: LoopPlan
@@ -65,19 +65,20 @@ class LoopProgram:
     _consumption: SimulatedConsumption
     _is_calm: Callable[[], bool]
     _befell: Callable[[str], object]
-    """Called with the name of each mishap."""
+    """A function that the program calls with the name of each mishap that happens."""
     _bodies: int = 0
     changes: Callable[[], AsyncLoop | None] = lambda: None
-    """Returns the object that is iterated, if there is one. It keeps no reference to the object."""
+    """A function that returns the object that the program iterates over, or ``None`` once the object is gone. The
+    function does not keep the object alive."""
 
     async def run(self) -> None:
-        """Run to the end, whatever ends it."""
+        """Run the program until it ends or raises."""
         if self._plan.concurrency:
             handler = (lambda: LoopProcessor(self._handle)) if self._plan.is_processor else self._handle
             await run_tasks(self._consumption, handler, self._plan.concurrency, self._bridge)
         elif self._dice.chance(self._plan.mishaps.drops):
             self._befell("drops")
-            await self._loops(self._made())  # nothing closes the object
+            await self._loops(self._made())  # the program never closes the object
         else:
             async with self._made() as changes:
                 await self._loops(changes)
@@ -94,7 +95,7 @@ class LoopProgram:
             self._befell("breaks")
 
     async def _loop(self, changes: AsyncLoop) -> bool:
-        """Iterate until the loop ends or is left; return whether another loop over the same object follows."""
+        """Run one loop over ``changes``; return whether another loop over the same object follows."""
         changes.__aiter__()
         while (batch := await self._next(changes)) is not None:
             call = self._witness.received(self._life, batch)
@@ -117,7 +118,7 @@ class LoopProgram:
         return False
 
     async def _next(self, changes: AsyncLoop) -> AsyncBatch | None:
-        """Return the next batch. At the end of the loop return ``None``; the end must have a reason."""
+        """Return the next batch, or ``None`` at the end of the loop. An end while the worker runs breaks a law."""
         while True:
             is_short = self._draws("time_outs")
             seconds = ENOUGH_SECONDS * self._dice.random() if is_short else None
@@ -163,7 +164,7 @@ class LoopProgram:
             raise
         self._witness.became(call, Body.ENDED)
 
-    # --- both ----------------------------------------------------------------------------------------------------
+    # --- loops and handlers --------------------------------------------------------------------------------------
 
     async def _body(self, batch: AsyncBatch, call: WitnessedCall) -> Then:
         plan, mishap = self._plan, self._mishap()
@@ -183,7 +184,7 @@ class LoopProgram:
             await self._commit(batch, call)
         if mishap == "closes_loop":
             self._consumption.close_loop()
-            await self._bridge.waiter()  # nothing in a closed event loop goes on
+            await self._bridge.waiter()  # in a closed event loop no code goes on
         return {"breaks": Then.AGAIN, "leaves": Then.OVER}.get(mishap, Then.NEXT)
 
     def _commits(self, batch: AsyncBatch) -> bool:
@@ -192,10 +193,7 @@ class LoopProgram:
         return batch.is_end or self._is_calm() or self._bodies % self._plan.commit_every == 0
 
     async def _commit(self, batch: AsyncBatch, call: WitnessedCall) -> None:
-        """Commit the batch.
-
-        Ignore a refused commit, and a commit without an answer, because a program could not mend them.
-        """
+        """Commit the batch. Count and ignore a refused commit and a commit without an answer."""
         self._witness.asks_to_commit(call)
         try:
             await batch.commit()
@@ -208,7 +206,7 @@ class LoopProgram:
         return not self._is_calm() and self._dice.chance(getattr(self._plan.mishaps, name))
 
     def _mishap(self) -> str:
-        """Return the name of what goes wrong in this body; empty if nothing does."""
+        """Return the name of the mishap in the present body; empty if nothing goes wrong."""
         if self._is_calm():
             return ""
         number, end = self._dice.random(), 0.0

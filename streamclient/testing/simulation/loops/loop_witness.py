@@ -1,7 +1,8 @@
-"""The witness of loops: which batch each program has, what became of it, and the laws of loops.
+"""The witness of loops, which observes the batches of programs and their loop bodies, and judges the laws of loops.
 
-A program claims a call of a shard, which is then *given out*, or the owner *takes it back*. The witness looks at both
-sides: at the receiver of each shard, and at the bodies of the programs.
+Each call to a shard's processor waits for the program. Either the program claims the call, which is then *given out*,
+or the worker's owner thread *takes it back*. The witness observes the receiver of each shard, which gets the calls, and
+the bodies of programs.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ PROCESS = "process_records"
 
 
 class Body(Enum):
-    """The state of the body that has a batch, or of the handler."""
+    """The state of the loop body, or the handler, that has a batch."""
 
     NONE = "not begun"
     RUNS = "running"
@@ -45,23 +46,23 @@ class Body(Enum):
 
 
 FINISHED = (Body.ENDED, Body.COMMITTED)
-"""The states in which a batch may be accepted."""
+"""The states of a body in which the worker may count the batch as processed."""
 
 
 class WitnessedCall(HandedCall):
-    """One call that is handed over, seen from both sides."""
+    """One call that the worker's owner thread hands over to a program, observed by the witness."""
 
     reader: LoopReader
     changes: list[Change]
     position = ""
-    """The position after the batch, as soon as a program has it."""
+    """The position after the batch; empty until the program gets the batch."""
     body = Body.NONE
     is_claimed = is_over = False
     ends = 0
 
     @classmethod
     def watch(cls, call: HandedCall, reader: LoopReader, changes: Sequence[Change] = ()) -> WitnessedCall:
-        """Turn a call into one that the witness sees."""
+        """Turn ``call`` into a call that the witness observes."""
         call.__class__ = cls
         assert isinstance(call, WitnessedCall)
         call.reader, call.changes = reader, list(changes)
@@ -73,7 +74,7 @@ class WitnessedCall(HandedCall):
         return self.is_claimed and not self.ends
 
     def claim(self) -> bool:
-        """Tell the witness who has the call."""
+        """Claim the call for the program, and report the claim to the witness; return whether the claim succeeded."""
         was_free = not self.is_claimed and not self.is_taken_back
         is_claimed = super().claim()
         if is_claimed:
@@ -81,7 +82,7 @@ class WitnessedCall(HandedCall):
         return is_claimed
 
     def cancel(self) -> bool:
-        """Tell the witness who has the call."""
+        """Take the call back for the owner thread, and report this to the witness; return whether it succeeded."""
         was_free = not self.is_claimed and not self.ends
         is_taken_back = super().cancel()
         if is_taken_back:
@@ -99,55 +100,52 @@ class LoopLife(Life):
     """One process whose user code is a loop."""
 
     out: dict[str, WitnessedCall] = field(factory=dict)
-    """The call of each shard that the program has, or had last."""
+    """The last call of each shard that the program claimed."""
     left: WitnessedCall | None = None
-    """The batch that the last loop over the same object left."""
+    """The call whose batch the program had when it left its last loop; ``None`` once another batch has followed."""
     failed: set[str] = field(factory=set)
-    """Shards with a failed batch."""
+    """The ids of shards with a failed batch."""
 
     @property
     def claimed(self) -> list[WitnessedCall]:
-        """The calls that the program has."""
+        """The calls that the program has now."""
         return [call for call in self.out.values() if call.is_open]
 
 
 @define(eq=False)
 class LoopWitness(Witness):
-    """Knows all that ``Witness`` knows, and the body of each batch."""
+    """A ``Witness`` that also knows the state of each batch's loop body, and judges the laws of loops."""
 
     is_quiet: bool = field(default=False, kw_only=True)
-    """Whether nothing happens to processes and their network that may cost them a lease."""
+    """Whether the plan has no freezes, cuts and faults of calls, by which a living process may lose a lease."""
     stores_turns: bool = field(default=True, kw_only=True)
-    """Whether the end of a body commits its batch."""
+    """Whether the loop's turn after a body commits the batch; otherwise the body commits."""
     tells_ends: bool = field(default=False, kw_only=True)
     """Whether the program has to commit the end of a shard."""
     counts: Counter[str] = field(factory=Counter, kw_only=True)
     _accepted_order: KeysInOrder = field(factory=KeysInOrder, init=False)
 
     def break_law(self, law: str, shard_id: str, text: str) -> NoReturn:
-        """Note and raise a violation."""
+        """Remember the first violation of a law in ``failed``, and raise the violation."""
         broken = LawBroken(law, shard_id, text)
         self.failed = self.failed or broken
         raise broken
 
     def accepted_in_order(self, reader: LoopReader, changes: list[Change]) -> None:
-        """Check the order of ``changes``, whose loop bodies have ended.
-
-        The changes of each key must come in order, without a gap.
-        """
+        """Check that accepted ``changes`` of each key come in order, without a gap."""
         for broken in self._accepted_order.see(delivered(reader, changes)):
             self.failed = self.failed or broken
             raise broken
 
     def number_of(self, shard_id: str, checkpoint: str) -> int:
-        """Return the number of a shard's changes that are before a checkpoint."""
+        """Return the number of a shard's changes that are before ``checkpoint``."""
         if checkpoint == CheckpointPosition.SHARD_END:
             return sum(shard == shard_id for shard, _ in self.places.values())
         shard, _, read = checkpoint.rpartition("@")
         return int(read) if shard == shard_id else 0
 
     def stored(self, shard_id: str, checkpoint: str) -> None:
-        """Judge a stored checkpoint. The bodies of all batches before it must have ended, or a commit was asked for."""
+        """Judge a stored checkpoint. The bodies of all batches before it must have ended or called ``commit``."""
         reader, number = self.current.get(shard_id), self.number_of(shard_id, checkpoint)
         self.counts["stored"] += 1
         self.note("table", f"stores {shard_id}", checkpoint)
@@ -163,10 +161,13 @@ class LoopWitness(Witness):
             reader.stored = max(reader.stored, number)
         super().stored(shard_id, checkpoint)
 
-    # --- what programs tell --------------------------------------------------------------------------------------
+    # --- reports of programs -------------------------------------------------------------------------------------
 
     def received(self, life: LoopLife, batch: AsyncBatch) -> WitnessedCall:
-        """Judge a batch that a program gets. It must be claimed, and it must be the left batch if there is one."""
+        """Judge a batch that a program gets. The batch must be claimed.
+
+        A new loop over the same object must first get the batch that the former loop left.
+        """
         shard_id, left = batch.shard.shard_id, life.left
         call = life.out.get(shard_id)
         if call is None or not call.is_open or call.body not in (Body.NONE, Body.LEFT):
@@ -175,14 +176,14 @@ class LoopWitness(Witness):
         if changes != call.changes:
             self.break_law(NOTHING_FALLS, shard_id, f"{life.name} got other changes than it claimed")
         if left is not None and left is not call and left.is_open and left.body is Body.LEFT:
-            self.break_law(NOTHING_FALLS, left.shard_id, f"a new loop of {life.name} does not begin with what was left")
+            self.break_law(NOTHING_FALLS, left.shard_id, f"a new loop of {life.name} skips the batch that was left")
         life.left, call.body, call.position = None, Body.RUNS, batch.position
         self.counts["bodies"] += 1
         self.note(life.name, f"body {shard_id}", _names(changes) or "end")
         return call
 
     def became(self, call: WitnessedCall, body: Body) -> None:
-        """Record what becomes of a batch."""
+        """Record that the loop body with the batch of ``call`` is now in the state ``body``."""
         self.note(call.reader.life.name, f"{body.value} {call.shard_id}", "")
         self.counts[f"body {body.value}"] += 1
         if call.body is Body.RUNS or (call.body is Body.LEFT and body is Body.COMMITTED):
@@ -191,24 +192,24 @@ class LoopWitness(Witness):
             call.reader.finished(call, stores=self.stores_turns)
 
     def asks_to_commit(self, call: WitnessedCall) -> None:
-        """Record that ``commit`` is called. From now on the position after the batch may be stored."""
+        """Record that a program calls ``commit``. From now on the position after the batch may be stored."""
         call.reader.finished(call, stores=True)
 
     def committed(self, call: WitnessedCall) -> None:
-        """Judge the return of ``commit``. The position must be stored."""
+        """Judge the return of ``commit``. The position after the batch must be stored."""
         if call.changes and call.reader.stored <= self.places[call.changes[-1]][1]:
             self.break_law(ANSWERS, call.shard_id, f"commit returned to {call.reader}, but nothing is stored")
         self.became(call, Body.COMMITTED)
 
     def nothing_taken(self, life: LoopLife) -> None:
-        """Judge a cancelled wait for a batch. No batch must have left the line."""
+        """Judge a wait for a batch that timed out or was cancelled. The wait must not have claimed a batch."""
         for call in life.claimed:
             if call.body is Body.NONE:
                 self.break_law(NOTHING_FALLS, call.shard_id, f"a wait of {life.name} was cancelled, its batch is gone")
 
 
 class LoopReader(WitnessedReader, Receiver):
-    """The receiver of one shard, wrapped by the witness."""
+    """The receiver of one shard's calls, which reports the calls to the witness and wraps the real receiver."""
 
     witness: LoopWitness
     life: LoopLife
@@ -217,30 +218,31 @@ class LoopReader(WitnessedReader, Receiver):
         super().__init__(witness, life)
         self._own = own
         self.done = self.safe = self.stored = 0
-        """The numbers of the shard's changes that are finished, that may be stored, and that are stored."""
+        """Three counts of the shard's changes: finished by programs, allowed before a stored checkpoint, and before the
+        stored checkpoint."""
         self.may_end = False
         """Whether the program has asked for the end of the shard to be stored."""
         self.out: WitnessedCall | None = None
-        """The call that the program has."""
+        """The call that the program has; ``None`` if it has no call of this shard."""
 
     # --- the owner's calls ---------------------------------------------------------------------------------------
 
     def initialize(self, given: InitializationInput, call: HandedCall) -> None:
-        """Pass the call on."""
+        """Begin a new reader for the witness, and pass the call on to the wrapped receiver."""
         self.witness.note(self.life.name, f"{INITIALIZE} {given.shard_info.shard_id}", self.begins(given))
         self.done = self.safe = self.stored = self.witness.number_of(self.shard_id, self.begin)
         self.witness.current[self.shard_id] = self
         self._own.initialize(given, WitnessedCall.watch(call, self))
 
     def process(self, given: ProcessRecordsInput, call: HandedCall) -> None:
-        """Judge the number of attempts, and pass the call on."""
+        """Judge whether the batch may be a repeated attempt, and pass the call on to the wrapped receiver."""
         if given.attempt and self.shard_id not in self.life.failed:
             self.witness.break_law(LEFT, self.shard_id, f"{self} is given a batch once more, but none has failed")
         changes = [self.witness.change_of(record) for record in given.records]
         self._own.process(given, WitnessedCall.watch(call, self, changes))
 
     def shutdown(self, given: ShutdownInput, call: HandedCall) -> None:
-        """Judge the reason, and pass the call on."""
+        """Judge the reason for the shutdown, and pass the call on to the wrapped receiver."""
         reason = given.shutdown_reason
         self.witness.note(self.life.name, f"{SHUTDOWN} {self.shard_id}", reason.value)
         if reason is ShutdownReason.ZOMBIE and self.witness.is_quiet:
@@ -248,13 +250,13 @@ class LoopReader(WitnessedReader, Receiver):
         self._own.shutdown(given, WitnessedCall.watch(call, self))
 
     def closed(self) -> None:
-        """Pass the call on."""
+        """Tell the wrapped receiver that no further call follows."""
         self._own.closed()
 
-    # --- what becomes of a call ----------------------------------------------------------------------------------
+    # --- the fate of a call --------------------------------------------------------------------------------------
 
     def claimed(self, call: WitnessedCall, *, was_free: bool) -> None:
-        """Judge a claim. The call must have been free, and the program must have no other call of this shard."""
+        """Judge a claim. The call must have been free, and the program must not have another call of this shard."""
         witness = self.witness
         if not was_free:
             witness.break_law(SETTLED, self.shard_id, f"{self} gives out {call.name}, which was claimed or taken back")
@@ -267,16 +269,16 @@ class LoopReader(WitnessedReader, Receiver):
             witness.handed_out(self, call.changes)
 
     def taken_back(self, call: WitnessedCall, *, was_free: bool) -> None:
-        """Judge that the owner takes a call back. No program must have it."""
+        """Judge that the owner thread takes a call back. The program must not have the call."""
         self.witness.counts["taken back"] += 1
         self.witness.note(self.life.name, f"takes back {self.shard_id}", _names(call.changes))
         if not was_free:
             self.witness.break_law(SETTLED, self.shard_id, f"{self} takes back {call.name}, which was given out")
         if call.name == INITIALIZE:
-            self.witness.tell(ReaderOver(self, self.shard_id))  # it has no processor, so none is shut down
+            self.witness.tell(ReaderOver(self, self.shard_id))  # no processor was made, so no shutdown follows
 
     def ended(self, call: WitnessedCall, raised: Raised | None, *, is_given_back: bool) -> None:
-        """Judge the end of a call. The call must be claimed, end once, and end as its body did."""
+        """Judge the end of a call. A call must be claimed, end once, and have the same result as its body."""
         witness, call.ends = self.witness, call.ends + 1
         if not call.is_claimed or call.ends > 1:
             text = f"{call.name} of {self} ends, and was not claimed or has ended before"
@@ -305,31 +307,31 @@ class LoopReader(WitnessedReader, Receiver):
             self.life.failed.add(self.shard_id)
 
     def finished(self, call: WitnessedCall, *, stores: bool) -> None:
-        """Record that a batch is done, and so all before it; with ``stores``, its position may be stored."""
+        """Record that a batch and all changes before it are finished, and with ``stores`` may be checkpointed."""
         self.done = max([self.done, *(self.witness.places[change][1] + 1 for change in call.changes)])
         if stores:
             is_end = not call.changes or call.position == CheckpointPosition.SHARD_END
             self.safe, self.may_end = self.done, self.may_end or is_end
 
     def accepts(self, changes: list[Change]) -> None:
-        """Accept ``changes``. Each batch counts once."""
+        """Record that user code has accepted ``changes``. A batch that is accepted twice counts once."""
         self.witness.accepted_in_order(self, [change for change in changes if change in self.in_hand])
         super().accepts(changes)
         self.last = changes[-1] if changes else self.last
 
 
 class WitnessedReceivers(ReceiverFactory):
-    """Makes the receivers of one process, each wrapped by the witness."""
+    """The factory of one process's receivers. It lets the real factory make each receiver, and wraps the receiver."""
 
     def __init__(self, witness: LoopWitness, life: LoopLife, own: ReceiverFactory) -> None:
         self._witness, self._life, self._own = witness, life, own
 
     def make_receiver(self, checkpointer: RecordProcessorCheckpointer) -> Receiver:
-        """Make a receiver."""
+        """Make a receiver whose calls the witness observes."""
         return LoopReader(self._witness, self._life, self._own.make_receiver(checkpointer))
 
     def create_processor(self) -> IRecordProcessor:
-        """Pass the call on."""
+        """Return a processor that the wrapped factory makes."""
         return self._own.create_processor()
 
 

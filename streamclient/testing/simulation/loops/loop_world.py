@@ -1,4 +1,4 @@
-"""One history of loops: processes that come and go, and faults; then calm, until everything is accepted."""
+"""One history of workers with loops: a time with faults, then a time until the programs have accepted all changes."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from streamclient.testing.simulation.trials.trial import Trial, quiet_logs
 from streamclient.testing.simulation.trials.trial_settings import Fault, Run, TrialSettings, simulated_config
 
 RESTART_SECONDS = 10.0
-"""The longest time until a program that ended by itself is started again."""
+"""The longest time, in seconds, between the end of a worker and the start of the process that replaces it."""
 
 CONFIG = evolve(
     simulated_config(), failure_policy=FailurePolicy(retries=1), backoff=Backoff(restart_backoff_max_millis=5_000)
 )
-"""The settings of all workers: a failed batch is delivered once more, then its processor is made anew."""
+"""The settings of all workers. A failed batch is delivered once more; if it fails twice, a new processor gets it."""
 
 
 def settings_of(plan: LoopPlan) -> TrialSettings:
-    """Return the settings of the trial that plays a plan."""
+    """Return the settings of the trial that runs the history of ``plan``."""
     shares = {"lost_requests": plan.rates.lost_request, "lost_answers": plan.rates.lost_answer}
     shares |= {"throttled": plan.rates.throttled, "failing_reads": plan.failing_reads}
     return TrialSettings(
@@ -52,7 +52,7 @@ def _no_processor() -> IRecordProcessor:
 
 @define(eq=False)
 class LoopProcess:
-    """One process, its worker, its event loop and its program."""
+    """One process with its worker, its event loop and its program."""
 
     life: LoopLife
     bridge: SimulatedBridge
@@ -60,22 +60,22 @@ class LoopProcess:
     program: LoopProgram
     task: SimulatedTask = field(init=False)
     waits: int = 0
-    """The number of times that a task has waited, or was rung."""
+    """The number of waits that the process's tasks have begun or, if the plan sets ``cancels_rung``, have ended."""
 
     @property
     def is_running(self) -> bool:
-        """Whether the program goes on."""
+        """Whether the program has not ended, and its event loop still runs."""
         return not (self.task.is_over or self.bridge.is_closed or self.bridge.queue.is_frozen)
 
 
 @define(eq=False)
 class LoopTrial(Trial):
-    """The fleet of one history, with the program of each process."""
+    """The trial that runs one history of workers with loops, with the program of each process."""
 
     plan: LoopPlan = field(kw_only=True)
     trace: Trace = field(kw_only=True)
     befell: Callable[[str], None] = field(kw_only=True)
-    """Called with the name of each mishap."""
+    """A function that the programs call with the name of each mishap that happens."""
     witness: LoopWitness = field(init=False)
     processes: list[LoopProcess] = field(factory=list)
     recovery_seconds: float | None = None
@@ -96,7 +96,7 @@ class LoopTrial(Trial):
     # --- the run -----------------------------------------------------------------------------------------------
 
     def _start_workers(self) -> None:
-        """Start nothing: the plan says who starts when."""
+        """Start no worker: the actions of the plan start all workers."""
 
     def _schedule(self) -> Iterator[tuple[float, Callable[[], None]]]:
         acts: list[tuple[float, Callable[[], None]]] = []
@@ -132,7 +132,7 @@ class LoopTrial(Trial):
 
     def _start_worker(self, name: str) -> None:
         if self._is_ending:
-            return  # the start was put off until the history had ended
+            return  # the start was postponed past the end of the history
         plan, life, number = self.plan, LoopLife(name), len(self.processes)
         bridge = SimulatedBridge(self.simulation, name, self._raised)
         consumption = SimulatedConsumption(
@@ -166,7 +166,7 @@ class LoopTrial(Trial):
             bridge.waited = partial(self._count, process)
 
     def _count(self, process: LoopProcess) -> None:
-        """Count the waits of a program, and cancel it at one of them."""
+        """Count a wait of a program. Cancel the program if this is the wait ``cancel_at`` of the plan."""
         process.waits += 1
         if process.waits == self.plan.cancel_at and not self.leases.is_calm and process.task.cancel():
             self.befell("cancel")
@@ -182,7 +182,7 @@ class LoopTrial(Trial):
             self.witness.break_law(REASONS, "", text)
 
     def _worker_ended(self, process: LoopProcess) -> None:
-        """Start another process, as a supervisor does, at once or after a while."""
+        """Start a new process after a while, as a supervisor does, unless the history is ending."""
         name = process.life.name
         self.note(name, "ends", "")
         if process.consumption.failure is not None:
@@ -195,7 +195,7 @@ class LoopTrial(Trial):
         self.witness.failed = self.witness.failed or LawBroken(RAISES, "", f"{type(error).__name__}: {error}")
 
     def _process_of(self, name: str) -> LoopProcess:
-        """Return the last process with a name."""
+        """Return the last process that was started under ``name``."""
         return next(process for process in reversed(self.processes) if process.life.name == name)
 
     # --- ends --------------------------------------------------------------------------------------------------
@@ -205,7 +205,7 @@ class LoopTrial(Trial):
         return True
 
     def _ask_to_stop(self, process: LoopProcess, dice: Dice) -> None:
-        """Shut the worker down, or close the object: in another thread, or in another task."""
+        """Ask a process to stop: shut its worker down, or close the object that its program iterates over."""
         how, changes = dice.choice(("shutdown", "close", "aclose")), process.program.changes()
         self.report(process.life.name, "is asked to stop", how)
         if how == "shutdown":
@@ -218,7 +218,7 @@ class LoopTrial(Trial):
             self.simulation.agenda.after(GIVE_BACK_SECONDS, self._require_hand_over, process)
 
     def _require_hand_over(self, process: LoopProcess) -> None:
-        """Judge a worker that is asked to stop: it keeps only the leases of batches that are out."""
+        """Judge a worker that was asked to stop. The worker may keep only leases whose batches its program has."""
         worker = process.life.worker
         if not self.plan.is_quiet or worker is None or worker.is_over:
             return
@@ -227,10 +227,10 @@ class LoopTrial(Trial):
             text = f"{process.life.name} was asked to stop, and keeps the leases of {', '.join(sorted(kept))}"
             self.witness.break_law(LEASES, min(kept), text)
 
-    # --- telling -----------------------------------------------------------------------------------------------
+    # --- steps -------------------------------------------------------------------------------------------------
 
     def note(self, who: str, what: str, detail: str) -> None:
-        """Record one step."""
+        """Record one step of the history, and add the step to the trace."""
         if not self.is_closed:
             super().note(who, what, detail)
             words, shards = what.split(), self.witness.parents.keys()
@@ -238,7 +238,7 @@ class LoopTrial(Trial):
             self.trace.note(self.elapsed, who, text, next((word for word in words if word in shards), ""), detail)
 
     def close(self) -> None:
-        """Close the coroutines of all programs. The history is over."""
+        """Close the coroutines of all programs that still wait, at the end of the history."""
         self.is_closed = True
         with quiet_logs():
             for process in self.processes:
@@ -246,7 +246,7 @@ class LoopTrial(Trial):
 
 
 class LoopWorld(PlayedHistory):
-    """One history of loops. Call ``run`` once; it raises ``LawBroken`` if a law is broken."""
+    """One history of workers with loops. Call ``run`` once; it raises ``LawBroken`` if a law is broken."""
 
     plan: LoopPlan
 
@@ -256,11 +256,11 @@ class LoopWorld(PlayedHistory):
 
     @property
     def now(self) -> float:
-        """The time since the history began."""
+        """The time, in seconds, since the history began."""
         return self._trial.elapsed
 
     def run(self) -> None:
-        """Run the whole history: storm, calm, the end."""
+        """Run the whole history: the time with faults, the time without faults, and the end of all processes."""
         trial = self._trial
         try:
             trial.run()

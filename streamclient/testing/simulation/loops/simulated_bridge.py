@@ -1,7 +1,7 @@
-"""An event loop on simulated time: posted functions and coroutines, one step at a time, when the simulation says so.
+"""An event loop on simulated time, which the simulation runs step by step.
 
-Order and cancellation are the same as in asyncio. Posted functions run first come, first served. A cancellation reaches
-a coroutine where it waits, even if the awaited result has just come.
+Order and cancellation are the same as in asyncio. Posted functions run in the order in which they were posted. A
+cancelled coroutine gets ``CancelledError`` where it waits, even if the awaited result has just come.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from streamclient.testing.simulation.workers import QueuedPool, Simulation
 from streamclient.worker.handlers.event_loop import TimedLoopBridge
 
 MOST_CLOSINGS = 5
-"""The largest number of times that a coroutine is closed again because it awaits while it is closed."""
+"""The largest number of calls of ``close`` for one coroutine, which may await while it is closed."""
 
 
 class LoopQueue(QueuedPool):
-    """The functions that wait to run in one event loop. It freezes with the other pools of its process."""
+    """The functions that wait to run in one event loop. The queue freezes with the other pools of its process."""
 
     def __init__(self, simulation: Simulation, name: str, failed: Callable[[Exception], object]) -> None:
         super().__init__(simulation, name)
@@ -27,7 +27,7 @@ class LoopQueue(QueuedPool):
         simulation.pools.append(self)
 
     def run_one(self) -> None:
-        """Run the oldest function; nothing that runs in the event loop may raise."""
+        """Run the function that has waited longest, and report an error that the function raises."""
         _, function = self.calls.popleft()
         try:
             function()
@@ -36,26 +36,26 @@ class LoopQueue(QueuedPool):
 
 
 class SimulatedWaiter:
-    """A wait of a coroutine, until ``ring`` is called."""
+    """A wait of a coroutine. The wait ends when another part of the simulation calls ``ring``."""
 
     def __init__(self) -> None:
         self.is_rung = False
         self.task: SimulatedTask | None = None
-        """The task that waits."""
+        """The task that waits; ``None`` if no task waits."""
 
     def __await__(self) -> Generator[SimulatedWaiter, None, None]:
         if not self.is_rung:
             yield self
 
     def ring(self) -> None:
-        """End the wait."""
+        """End the wait, and let the waiting task go on."""
         self.is_rung = True
         if self.task is not None:
             self.task.wake()
 
 
 class SimulatedTask:
-    """A coroutine of one event loop."""
+    """A coroutine that runs in one simulated event loop."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class SimulatedTask:
         bridge.post(self._step)
 
     def cancel(self) -> bool:
-        """Cancel the coroutine: it goes on with ``CancelledError``. Return whether it has not ended."""
+        """Cancel the coroutine, which goes on with ``CancelledError``; return ``False`` if it has already ended."""
         if self.is_over:
             return False
         self._must_cancel = True
@@ -80,12 +80,12 @@ class SimulatedTask:
         return True
 
     def wake(self) -> None:
-        """Go on after a wait."""
+        """Let the coroutine go on after its wait."""
         self._go_on()
         self.bridge.rung()
 
     def close(self) -> None:
-        """Close the coroutine where it stands, as the collector of garbage does."""
+        """Close the coroutine where it waits, as the garbage collector does."""
         self.is_over = True
         for _ in range(MOST_CLOSINGS):
             with suppress(Exception):
@@ -108,14 +108,14 @@ class SimulatedTask:
         except StopIteration:
             self._end(None)
         except BaseException as error:
-            self._end(error.with_traceback(None))  # which would keep what the program has dropped
+            self._end(error.with_traceback(None))  # a traceback would keep objects alive that the program dropped
         else:
             self._wait(waiter)
         finally:
             self.bridge.current = None
 
     def _wait(self, waiter: SimulatedWaiter | None) -> None:
-        """Go on when the waiter is rung. Without a waiter, go on after all that is already posted."""
+        """Let the coroutine go on once ``waiter`` is rung, or without a waiter after all posted functions."""
         if waiter is None:
             self.bridge.post(self._step)
         else:
@@ -130,50 +130,50 @@ class SimulatedTask:
 
 
 class SimulatedBridge(TimedLoopBridge):
-    """One event loop. Everything in it stops with its process, and when the loop is closed."""
+    """One simulated event loop. Its code stops when its process is frozen or dies, and when the loop is closed."""
 
     def __init__(self, simulation: Simulation, name: str, failed: Callable[[Exception], object]) -> None:
-        """Make it. ``failed`` is called with the exception of a posted function."""
+        """Make an event loop. ``failed`` is called with the exception that a posted function raises."""
         self.queue = LoopQueue(simulation, f"{name}-loop", failed)
         self.tasks: list[SimulatedTask] = []
         self.current: SimulatedTask | None = None
-        """The task that runs."""
+        """The task that runs now; ``None`` while no task runs."""
         self.waited: Callable[[], object] = lambda: None
-        """Called each time that a task begins to wait."""
+        """A function that the event loop calls whenever a task begins to wait."""
         self.rung: Callable[[], object] = lambda: None
-        """Called each time that a wait ends, before the task goes on."""
+        """A function that the event loop calls whenever the wait of a task ends, before the task goes on."""
         self._simulation = simulation
         self._is_closed = False
 
     def post(self, function: Callable[[], object]) -> bool:
-        """Run a function in the event loop soon."""
+        """Let ``function`` run in the event loop soon; return ``False`` if the event loop is closed."""
         if not self._is_closed:
             self.queue.submit(function)
         return not self._is_closed
 
     def waiter(self) -> SimulatedWaiter:
-        """Return a new waiter."""
+        """Return a new waiter, which a coroutine can await until it is rung."""
         return SimulatedWaiter()
 
     def start(
         self, coroutine: Coroutine[Any, Any, None], ended: Callable[[BaseException | None], None]
     ) -> SimulatedTask:
-        """Run a coroutine in the event loop."""
+        """Run ``coroutine`` as a task of the event loop; call ``ended`` with its error, or ``None``, at its end."""
         task = SimulatedTask(self, coroutine, ended)
         self.tasks.append(task)
         return task
 
     def elsewhere(self) -> Callable[[], bool]:
-        """Return a function that tells whether another task asks while the present task still runs."""
+        """Return a function that tells whether another task calls it before the present task has ended."""
         task = self.current
         return lambda: task is not None and not task.is_over and self.current is not task
 
     def call_later(self, seconds: float, function: Callable[[], object]) -> None:
-        """Run a function in the event loop after ``seconds``."""
+        """Run ``function`` in the event loop after ``seconds``."""
         self._simulation.agenda.after(seconds, self.post, function)
 
     async def sleep(self, seconds: float) -> None:
-        """Wait for simulated time to pass."""
+        """Wait until ``seconds`` of simulated time have passed."""
         waiter = self.waiter()
         self.call_later(seconds, waiter.ring)
         await waiter
@@ -182,7 +182,7 @@ class SimulatedBridge(TimedLoopBridge):
         """Await a coroutine, at most ``seconds``, as ``asyncio.timeout`` does.
 
         Raises:
-            TimeoutError: the time is up; the coroutine was cancelled.
+            TimeoutError: the time was up, and the coroutine was cancelled.
         """
         task, is_done, is_late = self.current, False, False
         if task is None:
@@ -206,12 +206,12 @@ class SimulatedBridge(TimedLoopBridge):
             is_done = True
 
     def close(self) -> None:
-        """Close the event loop. Nothing in it goes on, and its tasks stay where they stand."""
+        """Close the event loop. Its tasks stay where they wait, and posted functions do not run any more."""
         self._is_closed = True
         self.queue.calls.clear()
 
     def close_tasks(self) -> None:
-        """Close the coroutines that have not ended, when the history is over."""
+        """Close the event loop and all coroutines that have not ended, at the end of the history."""
         self.close()
         for task in self.tasks:
             if not task.is_over:
@@ -219,5 +219,5 @@ class SimulatedBridge(TimedLoopBridge):
 
     @property
     def is_closed(self) -> bool:
-        """Whether the event loop runs nothing any more."""
+        """Whether the event loop is closed, so that it runs no code any more."""
         return self._is_closed

@@ -1,4 +1,4 @@
-"""The worker of a loop on virtual time: the simulation steps its owner, and looks where its own thread would look."""
+"""The consumption of a loop and its worker on simulated time, without the threads that they have in production."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ from streamclient.worker.handlers.batches import Commit
 from streamclient.worker.running import EndedBySigterm
 
 GIVE_BACK_SECONDS = 2.0
-"""The time in which the leases of a dropped object, or of a closed event loop, are given back."""
+"""The time, in seconds, within which a worker must release its leases after the program dropped its object or closed
+its event loop."""
 
 
 class LoopWorker(SimulatedWorker):
-    """A worker that says when it has ended."""
+    """A simulated worker that reports its end to a function."""
 
     def __init__(
         self, simulation: Simulation, worker: Worker, has_ended: Callable[[BaseException | None], None]
@@ -29,7 +30,7 @@ class LoopWorker(SimulatedWorker):
         self._has_ended = has_ended
 
     def turn(self) -> None:
-        """Take one turn; say so if it was the last one."""
+        """Run one turn of the worker, and report the worker's end if this was the last turn."""
         was_over = self.is_over
         super().turn()
         if self.is_over and not was_over:
@@ -37,7 +38,7 @@ class LoopWorker(SimulatedWorker):
 
 
 class SimulatedConsumption(Consumption):
-    """A consumption without threads."""
+    """The consumption of a loop without threads, whose worker the simulation runs."""
 
     def __init__(
         self,
@@ -59,9 +60,9 @@ class SimulatedConsumption(Consumption):
     def begin(
         self, is_alive: Callable[[], bool], sigterm: EndedBySigterm, receivers: ReceiverFactory | None = None
     ) -> None:
-        """Make the worker, which the simulation steps from now on."""
+        """Make the worker, whose turns the simulation runs from now on."""
         self._begin_once()
-        consumption._open.discard(self)  # the end of this process ends no history
+        consumption._open.discard(self)  # the exit of the real process must not stop simulated workers
         self._is_alive = is_alive
         worker = self.worker
         assert isinstance(worker, Worker)
@@ -71,17 +72,17 @@ class SimulatedConsumption(Consumption):
         self._life.worker.take_along(self._bridge.queue)
 
     def drop(self) -> None:
-        """Make the worker stop soon."""
+        """Drop the object that the program iterates over, so that the worker stops soon."""
         super().drop()
         self.look_soon()
 
     def close_loop(self) -> None:
-        """Close the event loop."""
+        """Close the event loop of the program, so that the worker stops soon."""
         self._bridge.close()
         self.look_soon()
 
     def look_soon(self) -> None:
-        """Check after a while whether the program that takes batches still exists."""
+        """Check after ``LOOK_SECONDS`` whether the program that takes batches still exists."""
         self._simulation.agenda.after(LOOK_SECONDS, self._look)
 
     def _look(self) -> None:

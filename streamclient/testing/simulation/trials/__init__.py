@@ -1,1 +1,1 @@
-"""A user's processor in real workers on simulated time, under chosen faults: the machinery of ``stream_simulation``."""
+"""Runs of a user's processor in real workers on simulated time, under chosen faults, for ``stream_simulation``."""

@@ -1,4 +1,4 @@
-"""One seed: a fleet of real workers with the user's processor, from its start to the verdict."""
+"""One run of ``stream_simulation`` with one seed: real workers with the user's processor on simulated time."""
 
 from __future__ import annotations
 
@@ -27,29 +27,30 @@ from streamclient.worker import Worker
 from streamclient.worker.handlers.batches import RecordProcessorFactory
 
 STORM_DURATIONS = 12.0
-"""The duration of the faults in a run, in lease durations."""
+"""The length of the time range in which records are written and faults happen, in lease durations."""
 
 RECOVERY_DURATIONS = 20.0
-"""The number of lease durations after the faults within which everything must have been delivered."""
+"""The time after the last fault, in lease durations, within which all changes must be delivered."""
 
 QUIET_SHARE = 0.1
-"""The first share of the time, in which no faults happen: the fleet distributes the shards."""
+"""The share of ``STORM_DURATIONS`` at the beginning in which no faults happen, while the fleet distributes the
+shards."""
 
 
 @define(eq=False)
 class Trial:
-    """One run, with everything in it."""
+    """One run with one seed, with its workers, stream, leases, faults and witness."""
 
     settings: TrialSettings
     seed: int
     tell: Callable[[str], None] | None = None
-    """A function that is called with every step, for a person who wants to follow the run."""
+    """A function that the trial calls with the text of each step, so that a person can follow the run."""
     lines: list[str] = field(factory=list)
-    """All steps."""
+    """The texts of all steps of the run, in order."""
     incidents: list[str] = field(factory=list)
-    """The steps that came from outside."""
+    """The texts of the steps that come from outside the fleet, such as faults."""
     entries: list[Entry] = field(factory=list)
-    """All steps and all changes of rows, as values."""
+    """All steps and all changes of lease rows, as entries of a trace."""
     injected: Counter[Do | Fate] = field(factory=Counter)
     simulation: Simulation = field(init=False)
     dice: Dice = field(init=False)
@@ -57,15 +58,15 @@ class Trial:
     leases: TrialLeases = field(init=False)
     witness: Witness = field(init=False)
     fleet: list[Life] = field(factory=list)
-    """Every process that was ever started."""
+    """All processes that were ever started, in the order of their starts."""
     keys_of: dict[str, list[str]] = field(factory=dict)
-    """The keys that are written to each open shard."""
+    """The keys that each open shard holds, by shard."""
     changes_of: dict[str, list[Change]] = field(factory=dict)
-    """The changes written to each shard, for shards that have any."""
+    """The changes that were written to each shard, by shard. A shard without changes has no entry."""
     opened: dict[str, float] = field(factory=dict)
-    """The time when each shard was opened, in seconds since the run began."""
+    """The time when each shard was opened, by shard, in seconds since the run began."""
     written_at: dict[str, list[float]] = field(factory=dict)
-    """The times of the changes of each shard that has any, in seconds since the run began."""
+    """The times of each shard's changes, by shard, in seconds since the run began."""
     _reading_dice: Dice = field(init=False)
     _created: int = 0
     _written_micros: int = 0
@@ -88,10 +89,10 @@ class Trial:
     # --- the run -----------------------------------------------------------------------------------------------
 
     def run(self) -> Run:
-        """Run to the end.
+        """Run the trial to its end, and return the ``Run`` that describes it.
 
         Raises:
-            LawBroken: a law is broken, or the user's own invariant.
+            LawBroken: a law is broken, or the user's ``check`` failed.
         """
         with quiet_logs(), closing(self.simulation):
             return self._run()
@@ -114,7 +115,7 @@ class Trial:
         return Witness(self.note, self._finished)
 
     def _schedule(self) -> Iterator[tuple[float, Callable[[], None]]]:
-        """Yield the calls of the run in order, each with its time: writes all the time, faults after a quiet start."""
+        """Yield the writes and faults of the run in the order of their times. Faults begin after a quiet time."""
         seconds = STORM_DURATIONS * self._duration
         acts: list[tuple[float, Callable[[], None]]] = []
         for _ in range(self.settings.records):
@@ -147,11 +148,11 @@ class Trial:
 
     @property
     def elapsed(self) -> float:
-        """Seconds since the run began."""
+        """The time since the run began, in seconds."""
         return self.simulation.now - STARTED_AT_SECONDS
 
     def _advance(self, seconds: float, condition: Callable[[], bool] = lambda: False) -> None:
-        """Let time pass until a condition holds, at most ``seconds``."""
+        """Let at most ``seconds`` pass until ``condition`` returns true; raise the first violation of a law."""
         witness = self.witness
         self.simulation.until(lambda: witness.failed is not None or condition(), max(0.0, seconds), required=False)
         if witness.failed is not None:
@@ -163,7 +164,7 @@ class Trial:
             raise LawBroken(LOST, "", problem())
 
     def _is_caught_up(self) -> bool:
-        """Return whether everything was accepted, and each shard's last change by a processor that may continue."""
+        """Return whether all changes were accepted, and each unfinished shard is read to its end by a living reader."""
         return not self.witness.missing() and not self._unread_shards()
 
     def _finished(self) -> set[str]:
@@ -231,10 +232,10 @@ class Trial:
 
     def _befall(self, kind: Do | Fate, dice: Dice) -> None:
         if self.leases.is_calm:
-            return  # the fault was put off until the storm had ended
+            return  # the fault was postponed past the end of all faults
         needs_a_worker = kind in (Do.CRASH, Do.STOP, Do.FREEZE)
         if needs_a_worker and not self._living():
-            # No worker is alive: the fault happens to the next one.
+            # No worker is alive, so the fault waits for the next worker.
             self.simulation.agenda.after(1.0, self._befall, kind, dice)
             return
         acts: Mapping[Do | Fate, Callable[[Dice], bool]] = {
@@ -263,7 +264,7 @@ class Trial:
         return True
 
     def _replace(self, name: str, dice: Dice) -> None:
-        """Start another worker: at once, or after the leases of the old one have expired."""
+        """Start a worker under ``name`` after a random time, before or after the old worker's leases have expired."""
         self.simulation.agenda.after(1.5 * self._duration * dice.random(), self._start_worker, name)
 
     def _freeze(self, dice: Dice) -> bool:
@@ -294,12 +295,12 @@ class Trial:
         share = next((fault.share for fault in self.settings.faults if fault.kind is Fate.FAILING_READ), 0.0)
         if self._reading_dice.chance(share):
             self.injected[Fate.FAILING_READ] += 1
-            raise READ_FAILED.with_traceback(None)  # which would grow with each time
+            raise READ_FAILED.with_traceback(None)  # the traceback of a shared error would grow with each raise
 
     # --- the stream --------------------------------------------------------------------------------------------
 
     def _write(self) -> None:
-        """Write one change of a row. No two changes have the same time, so key and time identify a change."""
+        """Write one change of a random row. No two changes have the same time, so key and time identify a change."""
         shard_id = self.dice.choice(sorted(name for name, keys in self.keys_of.items() if keys))
         self._written_micros = max(self._written_micros + 1, int(self.simulation.now * MICROS_PER_SECOND))
         change = self.witness.write(self.dice.choice(self.keys_of[shard_id]), self._written_micros)
@@ -342,15 +343,15 @@ class Trial:
         self.opened[name] = self.elapsed
         return name
 
-    # --- telling -----------------------------------------------------------------------------------------------
+    # --- steps -------------------------------------------------------------------------------------------------
 
     def report(self, who: str, what: str, detail: str = "") -> None:
-        """Record an event that was done to the fleet."""
+        """Record a step that comes from outside the fleet, such as a fault."""
         self.note(who, what, detail)
         self.incidents.append(self.lines[-1])
 
     def note(self, who: str, what: str, detail: str) -> None:
-        """Record one step."""
+        """Record one step of the run: its actor, the event, and further detail."""
         line = " ".join(part for part in (f"{self.elapsed:9.3f} s  {who:8}", what, detail) if part)
         self.lines.append(line)
         words = [word for word in what.split() if word not in self.opened]
@@ -367,7 +368,7 @@ class Trial:
 
 @contextmanager
 def quiet_logs() -> Iterator[None]:
-    """Silence the workers' logs, which would list every deliberate fault."""
+    """Silence the logs of workers in the ``with`` block, because they would list every deliberate fault."""
     logger = logging.getLogger("streamclient")
     was_disabled, logger.disabled = logger.disabled, True
     previous = logging.root.manager.disable

@@ -21,11 +21,11 @@ from streamclient.worker.handlers.batches import RecordProcessorFactory
 from streamclient.worker.handlers.handler_processor import blocking_maker
 
 SHOWN_LINES = 12
-"""The largest numbers of steps, and of incidents, that a failure shows: the last ones."""
+"""The largest number of steps, and of faults, that a failure report shows. They are the last steps and faults."""
 
 
 class SimulationFailed(AssertionError):
-    """A law or the user's invariant does not hold. The text names the seed, and the command to run it again."""
+    """The error for a broken law or a failed ``check``. Its text has the seed, and a command that repeats the seed."""
 
     def __init__(self, text: str, seed: int, law: str) -> None:
         super().__init__(text)
@@ -35,7 +35,7 @@ class SimulationFailed(AssertionError):
 
 @frozen(kw_only=True)
 class SimulationResult:
-    """The results of all seeds together."""
+    """The results of a simulation, summed over all seeds."""
 
     seeds: int
     written: int
@@ -43,7 +43,7 @@ class SimulationResult:
     delivered: int
     """The number of changes that were handed to processors, repeats included."""
     faults: Mapping[str, int]
-    """The number of faults, by kind."""
+    """The number of injected faults, by kind."""
 
     def __str__(self) -> str:
         faults = ", ".join(f"{number} {name}" for name, number in self.faults.items()) or "no faults"
@@ -60,7 +60,7 @@ _seeds = checks.Check(
 
 
 class StreamSimulation:
-    """Runs a record processor in simulated fleets. The fixture ``stream_simulation`` is an object of this class."""
+    """A runner of record processors in simulated fleets. The fixture ``stream_simulation`` is such a runner."""
 
     def __init__(
         self,
@@ -71,7 +71,15 @@ class StreamSimulation:
         tell: Callable[[str], None] = print,
         keep_history: Callable[[HistoryDocument], str | None] | None = None,
     ) -> None:
-        """Make a simulation; ``keep_history`` gets the history of a failed seed, and returns a line for the failure."""
+        """Make a simulation.
+
+        Args:
+            seed: the only seed to run, whatever ``run`` asks for. ``tell`` gets each step of this seed.
+            seeds: the number of seeds to run, whatever ``run`` asks for.
+            test: the test's id, for the command that a failure names.
+            tell: a function that gets the text of each step of ``seed``.
+            keep_history: a function that gets the history of a failed seed, and may return a line for the failure.
+        """
         self._seed, self._seeds, self._test, self._tell = seed, seeds, test, tell
         self._keep_history = keep_history
 
@@ -92,25 +100,27 @@ class StreamSimulation:
         before: Callable[[], object] | None = None,
         check: Callable[[Run], object] | None = None,
     ) -> SimulationResult:
-        """Run the processor under each seed: real workers, simulated time, chosen faults.
+        """Run the processor with each seed, in real workers on simulated time, under the chosen faults.
 
         Args:
-            factory: makes processors, as for ``Worker``.
-            workers: number of processes.
-            shards: number of shards at the beginning.
-            records: number of changes that are written while faults happen.
-            keys: number of rows that the changes concern; the key column is ``id``.
+            factory: a class or function that makes processors, as for ``Worker``.
+            workers: the number of worker processes.
+            shards: the number of shards at the beginning.
+            records: the number of changes that the simulation writes while faults happen.
+            keys: the number of rows that the changes concern; the key column is ``id``.
             max_records: the largest number of records in one batch.
-            faults: made by ``Faults``; without any the run is quiet.
+            faults: the faults to inject, made by ``Faults``; none by default.
             seeds: the number of seeds, counted from 0, or the seeds themselves. Each seed gives another history.
-            columns: columns of the n-th change of a key; by default ``{"number": n}``.
-            config: settings of the workers; the default looks less often at other workers, to save time.
-            before: called before each seed; empty your sink here.
-            check: called with the ``Run`` after each seed, when all workers have stopped. It fails by an assertion or
-                by returning ``False``.
+            columns: a function of a key and a number n, which returns the columns of the n-th change of the key; by
+                default ``{"number": n}``.
+            config: the settings of the workers; by default with longer read and signal intervals, to save time.
+            before: a function that is called before each seed, for example to empty your sink.
+            check: a function that is called with the ``Run`` after each seed, when all workers have stopped. The check
+                fails by an ``AssertionError`` or by returning ``False``.
 
         Raises:
-            SimulationFailed: under some seed a change was lost or came out of order, or ``check`` failed.
+            SimulationFailed: with one of the seeds ``check`` failed, or a law was broken, for example because a change
+                was lost.
             ConfigurationError: an argument is invalid.
         """
         given: dict[str, Any] = {} if columns is None else {"columns": columns}
@@ -180,7 +190,7 @@ class StreamSimulation:
 
 
 def _needed(settings: TrialSettings, seed: int, law: str) -> tuple[Fault, ...]:
-    """Return the faults without which the same seed does not fail in the same way."""
+    """Return the faults without which the same seed does not break ``law``."""
     faults = settings.faults
     for fault in settings.faults:
         fewer = tuple(other for other in faults if other is not fault)
@@ -193,7 +203,7 @@ def _needed(settings: TrialSettings, seed: int, law: str) -> tuple[Fault, ...]:
 
 
 def _maker(factory: object) -> Callable[[], IRecordProcessor]:
-    """Return a function that makes processors, as a worker does. A class of factories is instantiated."""
+    """Return a function that makes processors from ``factory``, as a worker does. A factory class is instantiated."""
     is_class_of_factories = isinstance(factory, type) and hasattr(factory, "create_processor")
     made: object = cast(Callable[[], object], factory)() if is_class_of_factories else factory
     return blocking_maker("factory", made)

@@ -1,4 +1,4 @@
-"""The document of the history of one trial, in the form of a fleet's."""
+"""The document of one trial's history, in the format of documents about simulated fleets."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ FAULTS: Mapping[str, str] = {
     "merge": Do.MERGE.value,
     CALM: "calm",
 }
-"""The steps that were done to the fleet, each with the word for it in histories of fleets."""
+"""The kind, in documents of histories, of each step that comes from outside the fleet, by the text of the step."""
 
 
 def trial_history(trial: Trial, failed: LawBroken | None) -> HistoryDocument:
-    """Return the document of a trial that is over, with the law that it broke."""
+    """Return the document of a finished trial. ``failed`` is the violation, or ``None`` after success."""
     entries = trial.entries
     times = sorted(set(chain.from_iterable(trial.written_at.values())))
     lives = _lives(trial)
@@ -139,9 +139,10 @@ def _shards(trial: Trial, times: list[float]) -> list[HistoryShard]:
 
 
 def _ranges(parents: Mapping[str, tuple[str, ...]]) -> dict[str, tuple[float, float]]:
-    """Return a part of the key space for each shard, parents first. Keys of a trial have no order of their own.
+    """Return a range of the key space, from 0 to 1, for each shard.
 
-    A merged shard whose parents are not neighbours has the part of the first one.
+    The ranges are only for pictures, because shards of a trial do not divide the keys by their order. Children divide
+    or join the ranges of their parents. A merged shard whose parents are not neighbours gets its first parent's range.
     """
     first = [name for name, above in parents.items() if not above]
     found: dict[str, tuple[float, float]] = {}
@@ -183,10 +184,7 @@ def _lives(trial: Trial) -> list[HistoryLife]:
 
 
 def _reading_spans(trial: Trial, lives: list[HistoryLife]) -> Iterator[Span]:
-    """Yield the spans of time in which each process had a processor of each shard.
-
-    A processor dies with its process.
-    """
+    """Yield the time ranges in which processes had a processor of a shard, up to the end of the process."""
     since: dict[tuple[str, str], float] = {}
     newest: dict[str, HistoryLife] = {}
     by_start = sorted(lives, key=lambda life: life["started"])

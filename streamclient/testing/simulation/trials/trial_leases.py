@@ -1,4 +1,4 @@
-"""Leases in memory, accessed through a network that the seed decides."""
+"""The status table of a trial, in memory. A simulated network lets calls fail as the seed decides."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CALL_KINDS = (Fate.LOST_REQUEST, Fate.LOST_ANSWER, Fate.THROTTLED)
 
 
 class TrialLeases(MemoryLeaseManager):
-    """The status table of one trial. Single-threaded, as everything in a simulation."""
+    """The status table of one trial. Not thread-safe: in a simulation only one thread runs at a time."""
 
     def __init__(
         self,
@@ -28,9 +28,15 @@ class TrialLeases(MemoryLeaseManager):
         injected: Counter[Do | Fate],
         changed: Callable[[Lease | None, Lease], None],
     ) -> None:
-        """Call ``changed`` with each row before and after a change, even if the writer gets no answer.
+        """Make an empty table.
 
-        Renewals are left out: they change the counter alone.
+        Args:
+            stream_id: the id of the stream that has the leases.
+            dice: the random numbers that decide which calls fail.
+            shares: the probability of each fault of a call.
+            injected: the counts to which each fault of a call is added.
+            changed: a function that gets the lease row before and after each change, even if the writer gets no answer.
+                Renewals, which change only the counter, do not count as changes.
         """
         super().__init__(stream_id)
         self._tell_change = changed
@@ -39,36 +45,36 @@ class TrialLeases(MemoryLeaseManager):
         self._dice, self._shares, self._injected = dice, shares, injected
 
     def finished(self) -> set[str]:
-        """Return the keys of the leases whose shards were read to the end. It never fails, as the judge calls it."""
+        """Return the keys of the leases whose shards were read to the end. This call never fails."""
         return {lease.lease_key for lease in super().list_leases() if lease.is_finished}
 
     def list_leases(self) -> Sequence[Lease]:
-        """Return all leases, unless the call fails."""
+        """Return all leases, or raise the error of a simulated fault."""
         self._raise_for_reads()
         return super().list_leases()
 
     def get_lease(self, lease_key: str) -> Lease | None:
-        """Return one lease, unless the call fails."""
+        """Return one lease, or raise the error of a simulated fault."""
         self._raise_for_reads()
         return super().get_lease(lease_key)
 
     def list_workers(self, *, with_info: bool = False) -> Sequence[WorkerRow]:
-        """Return all worker rows, unless the call fails."""
+        """Return all worker rows, or raise the error of a simulated fault."""
         self._raise_for_reads()
         return super().list_workers(with_info=with_info)
 
     def read_workers(self, worker_ids: Sequence[str]) -> Sequence[WorkerRow]:
-        """Return the rows of these workers, unless the call fails."""
+        """Return the rows of the workers ``worker_ids``, or raise the error of a simulated fault."""
         self._raise_for_reads()
         return super().read_workers(worker_ids)
 
     def wake(self, worker_ids: Sequence[str]) -> None:
-        """Wake workers, unless the call fails."""
+        """Send wake-up signals to the workers ``worker_ids``, or raise the error of a simulated fault."""
         self._raise_for_reads()
         super().wake(worker_ids)
 
     def write_many(self, writes: Sequence[LeaseWrite | WorkerWrite]) -> Sequence[WriteAnswer]:
-        """Carry out writes, unless they are lost; return the true answers, or uncertain ones if the call fails."""
+        """Carry out ``writes``, unless the request is lost; return uncertain answers if the call fails."""
         fate = self._fate()
         if fate in (None, Fate.LOST_ANSWER):
             before = self._present_rows()
@@ -86,7 +92,7 @@ class TrialLeases(MemoryLeaseManager):
     def _raise_for_reads(self) -> None:
         fate = self._fate()
         if fate is not None:
-            raise ERRORS.get(fate, NO_ANSWER).with_traceback(None)  # which would grow with each time
+            raise ERRORS.get(fate, NO_ANSWER).with_traceback(None)  # a shared error's traceback would grow
 
     def _fate(self) -> Fate | None:
         if self.is_unreachable:

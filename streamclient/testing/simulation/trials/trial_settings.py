@@ -1,4 +1,4 @@
-"""The faults and settings of one call of ``stream_simulation.run``, and the description of a run."""
+"""The faults and settings for ``stream_simulation.run``, and the description of one run."""
 
 from __future__ import annotations
 
@@ -25,12 +25,13 @@ CHOICES: Mapping[str, tuple[Do | Fate, str]] = {
     "throttled": (Fate.THROTTLED, "throttled"),
     "failing_reads": (Fate.FAILING_READ, "failing reads"),
 }
-"""The two names of each choice: its name in all simulations, and its name in the words of users."""
+"""The faults that users can choose, by the method of ``Faults``: each fault's name in all simulations, and its name in
+messages for users."""
 
 
 @frozen
 class Fault:
-    """One kind of fault in a simulation. Made by ``Faults``."""
+    """One kind of fault to inject into a simulation. The methods of ``Faults`` make these objects."""
 
     choice: str
     times: int = 0
@@ -40,7 +41,7 @@ class Fault:
 
     @property
     def kind(self) -> Do | Fate:
-        """The kind of fault."""
+        """The kind of the fault, by the name that all simulations use."""
         return CHOICES[self.choice][0]
 
     def __str__(self) -> str:
@@ -48,12 +49,12 @@ class Fault:
 
 
 def said(kind: Do | Fate) -> str:
-    """Return a kind of fault in the words of users."""
+    """Return the name of a kind of fault in messages for users."""
     return next(text for each, text in CHOICES.values() if each is kind)
 
 
 class Faults:
-    """Makes the faults for ``stream_simulation.run(faults=[...])``.
+    """The faults for ``stream_simulation.run(faults=[...])``, one method for each kind.
 
     Example:
         >>> print(Faults.crash(), Faults.lost_answers(0.05), Faults.pause_longer_than_lease(2))
@@ -62,17 +63,17 @@ class Faults:
 
     @staticmethod
     def crash(times: int = 1) -> Fault:
-        """Kill a worker's process. The memory of its processors is lost. Another process starts later."""
+        """Kill a worker's process. The memory of its processors is lost. A new process starts under the same name."""
         return _repeated("crash", times)
 
     @staticmethod
     def stop(times: int = 1) -> Fault:
-        """Stop a worker in an orderly way; another worker starts later."""
+        """Stop a worker in an orderly way. Another worker starts afterwards."""
         return _repeated("stop", times)
 
     @staticmethod
     def pause_longer_than_lease(times: int = 1) -> Fault:
-        """Freeze a process, user code included, until others have its leases. It then continues as a zombie."""
+        """Freeze a process with its user code until others have its leases. Then the process continues as a zombie."""
         return _repeated("pause_longer_than_lease", times)
 
     @staticmethod
@@ -92,22 +93,22 @@ class Faults:
 
     @staticmethod
     def lost_answers(share: float = 0.05) -> Fault:
-        """Apply writes to the status table, but lose the answers."""
+        """Drop ``share`` of the status table's answers. The table applies the writes of these calls."""
         return _shared("lost_answers", share)
 
     @staticmethod
     def lost_requests(share: float = 0.05) -> Fault:
-        """Lose calls to the status table on their way."""
+        """Drop ``share`` of the calls to the status table before they reach the table."""
         return _shared("lost_requests", share)
 
     @staticmethod
     def throttled(share: float = 0.05) -> Fault:
-        """Let the status table refuse calls for load."""
+        """Let the status table refuse calls because of too much load."""
         return _shared("throttled", share)
 
     @staticmethod
     def failing_reads(share: float = 0.05) -> Fault:
-        """Let reads of records fail now and then."""
+        """Let the given share of the reads of records fail."""
         return _shared("failing_reads", share)
 
     @staticmethod
@@ -141,18 +142,18 @@ class Change:
 
 @frozen
 class Run:
-    """The description of one finished run, for ``check``."""
+    """The description of one finished run, for the function ``check``."""
 
     seed: int
     written: tuple[Change, ...]
-    """Every change, in the order of writing."""
+    """All changes, in the order in which they were written."""
     delivered: Mapping[Change, int]
-    """The number of times that each change was handed to a processor that accepted it. A processor accepts a change if
-    its call returns, or if it stores a checkpoint after the change before it fails or is killed."""
+    """The number of times that processors accepted each change. A processor accepts a change if the call with the
+    change returns. A call that fails or is killed accepts the changes before its stored checkpoint."""
     newest: Mapping[str, int]
     """The number of the last change of each key."""
     faults: Mapping[str, int]
-    """The number of faults, by kind."""
+    """The number of injected faults, by kind."""
 
 
 def _default_columns(key: str, number: int) -> Mapping[str, ColumnValue]:
@@ -166,13 +167,13 @@ def _faults(given: object) -> tuple[Fault, ...]:
 
 
 def simulated_config() -> ClientConfig:
-    """Return the default settings, but with rarer reads and rarer looks at other workers: that saves most steps."""
+    """Return the default settings with longer intervals of reads and wake-up signals, which saves most steps."""
     return ClientConfig(worker_idle_time_millis=200, signal_interval_millis=4_000, max_idle_poll_interval_millis=4_000)
 
 
 @frozen(kw_only=True)
 class TrialSettings:
-    """One simulation, for any seed."""
+    """The settings of one simulation, equal for all seeds. ``StreamSimulation.run`` describes the fields."""
 
     make_processor: Callable[[], IRecordProcessor] = field(validator=checks.function("without arguments"))
     workers: int = field(default=3, validator=checks.positive)
@@ -191,8 +192,8 @@ class TrialSettings:
     before: Callable[[], object] | None = field(
         default=None, validator=checks.optional(checks.function("without arguments"))
     )
-    """A function that is called before each seed, to empty the sink."""
+    """The user's function that a trial calls before it starts workers, for example to empty the user's sink."""
     check: Callable[[Run], object] | None = field(
         default=None, validator=checks.optional(checks.function("with a Run"))
     )
-    """A function that is called after each seed, when all workers have stopped: the user's own invariant."""
+    """The user's own check, which a trial calls after all workers have stopped."""

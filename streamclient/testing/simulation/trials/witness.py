@@ -1,4 +1,4 @@
-"""The observer and judge of all calls to the user's processors."""
+"""The witness of a trial, which observes and judges all calls to the user's processors."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ class Life:
 
     name: str
     worker: SimulatedWorker | None = None
-    """The worker of the process; ``None`` until it is made."""
+    """The worker of the process; ``None`` until the worker is made."""
     started: float = 0.0
     """The time when the process started, in seconds since the run began."""
 
     def relies_on_lease(self, shard_id: str, identifier: str) -> bool:
-        """Return whether the worker holds that lease by its own clock, was not killed, and is not frozen."""
+        """Return whether the worker is alive, is not frozen, and holds the lease ``identifier`` by its own clock."""
         worker = self.worker
         if worker is None or worker.is_over or worker.is_frozen:
             return False
@@ -56,33 +56,32 @@ class Life:
 
 @define(eq=False)
 class Witness:
-    """Knows all written changes and all deliveries.
+    """The record of all written changes and all deliveries, which judges the deliveries.
 
-    The laws are the same as in ``streamclient.testing.history``. The witness sees a reader by the calls into user code:
-    a reader begins with ``initialize``, and is over after ``shutdown``. In the end everything must be handed out and
-    accepted.
+    The laws come from ``streamclient.testing.history``. A reader is user code for one shard, from ``initialize`` to
+    ``shutdown``. In the end readers must have accepted all changes.
 
-    A batch is accepted when the call that got it returns, or once the processor that got it has stored a checkpoint
-    after it. In the second case the batch does not come again, whatever the result of the call.
+    A reader accepts a batch when the call with the batch returns, or once a checkpoint after the batch is stored. After
+    such a checkpoint no reader gets the batch again, whatever the result of the call.
     """
 
     note: Callable[[str, str, str], None]
-    """A function that records a step: actor, event, and further detail."""
+    """A function that records a step, given its actor, the event, and further detail."""
     finished: Callable[[], Container[str]]
-    """A function that returns the shards that were read to their ends, according to the table."""
+    """A function that returns the ids of the shards that were read to their ends, according to the status table."""
     failed: LawBroken | None = None
-    """The first law that was broken."""
+    """The first violation of a law; ``None`` as long as all laws hold."""
     written: list[Change] = field(factory=list)
     newest: dict[str, int] = field(factory=dict)
     accepted: Counter[Change] = field(factory=Counter)
     current: dict[str, WitnessedReader] = field(factory=dict)
-    """For each shard, the reader whose user code was initialized last."""
+    """The newest reader of each shard, by shard id."""
     places: dict[Change, tuple[str, int]] = field(factory=dict)
-    """For each change, its shard, and the number of that shard's changes that were written before it."""
+    """The shard of each change, and the number of changes that were written to this shard before the change."""
     errors: Counter[str] = field(factory=Counter)
-    """The errors that user code raised, counted by their texts."""
+    """The number of times that user code raised each error, by the error's text."""
     parents: dict[str, tuple[str, ...]] = field(factory=dict)
-    """The parents of each shard."""
+    """The parents of each shard, by shard id."""
     _changes: dict[tuple[str, int], Change] = field(factory=dict)
     _judges: tuple[Judge, ...] = field(init=False)
 
@@ -96,7 +95,7 @@ class Witness:
         )
 
     def write(self, key: str, micros: int) -> Change:
-        """Record one more change of a key, written at a time of its own; return the change."""
+        """Record the next change of ``key``, and return the change. No other change has the time ``micros``."""
         number = self.newest[key] = self.newest.get(key, 0) + 1
         change = self._changes[key, micros] = Change(key, number)
         self.written.append(change)
@@ -107,19 +106,23 @@ class Witness:
         return self._changes[str(record.key["id"]), record.sequence_info.timestamp_micros]
 
     def tell(self, fact: Fact) -> None:
-        """Judge a fact. A broken law must not look like a failure of user code, which the worker would only retry."""
+        """Judge ``fact``; remember and raise the first violation.
+
+        The violation is remembered in ``failed``, because a worker may treat the raised error as a failure of user
+        code, and retry.
+        """
         for judge in self._judges:
             for broken in judge.see(fact):
                 self.failed = self.failed or broken
                 raise broken
 
     def handed_out(self, reader: WitnessedReader, changes: list[Change]) -> None:
-        """Judge a batch that is being handed out, and remember it as the reader's."""
+        """Judge a batch that ``reader`` gets, and note that the reader has not accepted its changes yet."""
         self.tell(delivered(reader, changes))
         reader.in_hand = list(changes)
 
     def stored(self, shard_id: str, checkpoint: str) -> None:
-        """Handle a stored checkpoint: the shard's reader has accepted everything before it."""
+        """Record that the shard's newest reader has accepted all changes before the stored ``checkpoint``."""
         reader = self.current.get(shard_id)
         if reader is not None:
             reader.accepts([change for change in reader.in_hand if self._is_before(change, shard_id, checkpoint)])
@@ -130,43 +133,43 @@ class Witness:
         return checkpoint == CheckpointPosition.SHARD_END or (shard == shard_id and number < int(read))
 
     def missing(self) -> list[Change]:
-        """Return the changes that no call has accepted yet."""
+        """Return the written changes that no reader has accepted yet."""
         return [change for change in self.written if not self.accepted[change]]
 
     def is_read(self, shard_id: str, last: Change, end: str) -> bool:
-        """Return whether a reader that may continue has a shard's last change, or was started after it.
+        """Return whether a living reader of the shard has got the change ``last``, or began at the position ``end``.
 
-        A reader that had the change before its worker died proves nothing: the memory of that reader is lost.
+        A reader of a dead worker does not count even if it has got the change, because its memory is lost.
         """
         reader = self.current.get(shard_id)
         return reader is not None and reader.is_valid() and (reader.last == last or reader.begin == end)
 
 
 def delivered(reader: WitnessedReader, changes: list[Change]) -> Delivered:
-    """Return the fact that changes reach a reader."""
+    """Return the fact that ``changes`` reach ``reader``."""
     keys, numbers = [change.key for change in changes], [change.number for change in changes]
     return Delivered(reader, reader.shard_id, keys, numbers)
 
 
 class WitnessedReader:
-    """User code for one acquisition of a shard, wrapped by the witness."""
+    """User code for one shard, from ``initialize`` to ``shutdown``, which the witness observes."""
 
     def __init__(self, witness: Witness, life: Life) -> None:
         self.witness, self.life, self.shard_id, self.identifier = witness, life, "", ""
         self.begin = ""
         self.last: Change | None = None
         self.in_hand: list[Change] = []
-        """The part of the last batch that user code has not accepted yet."""
+        """The changes of the last batch that user code has not accepted yet."""
 
     def begins(self, given: InitializationInput) -> str:
-        """Tell the witness about the acquisition, and return a text about it."""
+        """Report the beginning of this reader to the witness; return a text about the beginning."""
         info = given.shard_info
         self.shard_id, self.identifier, self.begin = info.shard_id, info.lease_identifier, given.initial_checkpoint
         self.witness.tell(ReaderBegan(self, self.life, self.shard_id, info.epoch))
         return f"at {self.begin}, epoch {info.epoch}"
 
     def accepts(self, changes: list[Change]) -> None:
-        """Accept ``changes``. Each batch counts once."""
+        """Record that user code has accepted ``changes``. A batch that is accepted twice counts once."""
         self.witness.accepted.update(change for change in changes if change in self.in_hand)
         self.in_hand = [change for change in self.in_hand if change not in changes]
 
@@ -179,20 +182,20 @@ class WitnessedReader:
 
 
 class WitnessedProcessor(WitnessedReader, IRecordProcessor):
-    """The user's processor, wrapped by the witness."""
+    """The user's processor, whose calls the witness observes."""
 
     def __init__(self, witness: Witness, life: Life, make: Callable[[], IRecordProcessor]) -> None:
         super().__init__(witness, life)
         self._own = make()
 
     def initialize(self, initialization_input: InitializationInput) -> None:
-        """Pass the call on."""
+        """Report the beginning of the reader, and pass the call on."""
         detail = self.begins(initialization_input)
         self._call(INITIALIZE, detail, lambda: self._own.initialize(initialization_input))
         self.witness.current[self.shard_id] = self
 
     def process_records(self, process_records_input: ProcessRecordsInput) -> None:
-        """Judge the call, then pass it on."""
+        """Judge the batch, pass the call on, and record that user code has accepted the batch."""
         changes = [self.witness.change_of(record) for record in process_records_input.records]
         self.witness.handed_out(self, changes)
         names = " ".join(str(change) for change in changes)
@@ -201,7 +204,7 @@ class WitnessedProcessor(WitnessedReader, IRecordProcessor):
         self.last = changes[-1] if changes else self.last
 
     def shutdown(self, shutdown_input: ShutdownInput) -> None:
-        """Pass the call on. The processor is over even if the call raises: a worker does not call it again."""
+        """Pass the call on. The reader has ended even if the call raises, because no further call follows."""
         reason = shutdown_input.shutdown_reason.value
         try:
             self._call(SHUTDOWN, reason, lambda: shut_down(self._own, shutdown_input))

@@ -1,1 +1,1 @@
-"""Tunnel clients in simulated time: the production session, against the local server's own tunnels."""
+"""Simulations of tunnel clients: the production session, against the tunnels of the local server."""

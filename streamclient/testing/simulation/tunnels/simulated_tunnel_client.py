@@ -1,4 +1,4 @@
-"""A simulated process that consumes a tunnel: the production session, and readers like those of production code."""
+"""A simulated process that consumes a tunnel: the production ``TunnelSession`` with simulated readers of channels."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from streamclient.wire.page_parts import FINISHED
 from streamclient.wire.tunnel import decode_tunnel_page
 
 READ_AGAIN_SECONDS = 1.0
-"""The pause, in seconds, after a page without records, or after a read that failed."""
+"""The pause of a reader, in seconds, after a page without records, or after a failed read."""
 
 THAW_SECONDS = 0.01
-"""The number of seconds after a freeze for which a process may continue an action that it was about to take."""
+"""The time after a freeze, in seconds, in which a process may still complete an action from before the freeze."""
 
 
 class TunnelProcess(SimulatedProcess):
-    """One process, with a client of the tunnel."""
+    """One simulated process with a client of the tunnel."""
 
     def __init__(self, plan: TunnelPlan, laws: TunnelLaws, name: str, session: TunnelSession, dice: Dice) -> None:
         super().__init__(laws.history, name, name, dice)
@@ -37,19 +37,23 @@ class TunnelProcess(SimulatedProcess):
         self.plan, self.laws, self.service, self.session = plan, laws, laws.service, session
         self.is_finished = False
         self.is_leaving = False
-        """Whether the process was asked to stop."""
+        """Whether the client was asked to stop."""
         self.readers: dict[str, Reader] = {}
         self._tick_at: float | None = None
 
     def when_awake(self, call: Callable[..., object], *arguments: Any) -> None:
-        """Call ``call`` after a difference of times, not at a time: the rounding is part of every seed's history."""
+        """Call ``call`` immediately, or after the freeze of a frozen process. A dead process never calls it.
+
+        The call is scheduled after a delay, the rest of the freeze. The rounding of this delay is part of every seed's
+        history.
+        """
         if self.is_alive and self.is_frozen:
             self.later(self.frozen_until - self.agenda.now, call, *arguments)
         else:
             super().when_awake(call, *arguments)
 
     def deliver(self, event: Event) -> None:
-        """Hand an event to the session, and carry out its commands."""
+        """Let the session handle ``event``, and carry out the session's commands."""
         if not self.is_alive or self.is_finished:
             return
         commands = self.session.handle(event, self.local())
@@ -102,11 +106,11 @@ class TunnelProcess(SimulatedProcess):
     def _ask(
         self, verb: str, request: Any, answered: Callable[[Any], Event], failed: Callable[[Exception], Event]
     ) -> None:
-        """Make a call whose answer or error is an event of the session."""
+        """Call the service. Deliver to the session the event that ``answered`` or ``failed`` makes of the result."""
         self._call(verb, request, lambda answer, error: self.deliver(failed(error) if error else answered(answer)))
 
     def _request(self, kind: type[Any], holder: Reader | tunnel_events.FindCheckpoint, **fields: Any) -> Any:
-        """Return a request about a channel, from the client that has this channel."""
+        """Return a request of type ``kind`` about the channel of ``holder``, with the ids of client and channel."""
         ids = {"tunnel_id": self.service.tunnel_id, "client_id": holder.client_id, "channel_id": holder.channel_id}
         return kind(**ids, **fields)
 
@@ -193,7 +197,7 @@ class TunnelProcess(SimulatedProcess):
         self.later(pause, self._go_on, reader)
 
     def _store(self, reader: Reader, tries: int) -> None:
-        """Store a token as production code does. After an unclear answer, read the stored token, then send again."""
+        """Store the reader's token as production code does. After an error, look up the stored token first."""
         number = reader.sequence_number + 1
         request = self._request(schema.CheckpointRequest, reader, checkpoint=reader.token, sequence_number=number)
 

@@ -1,4 +1,4 @@
-"""The Tunnel Service of a simulated world: the local server's engine on simulated time, through a bad network."""
+"""The simulated Tunnel Service: the local server's engine on simulated time, called through a faulty network."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from streamclient.wire.service_errors import classify, from_answer
 TABLE = "t"
 START_MICROS = 1_700_000_000_000_000
 PAGE_RECORDS = 7
-"""The number of records of a page. It is small, so that a channel is read in many steps."""
+"""The largest number of records in a page. The number is small, so that a client reads a channel in many steps."""
 
 Answer = Callable[[Any, Exception | None], None]
-"""A function that gets the answer's message, or the error."""
+"""A function that gets the result of a call: the response and ``None``, or ``None`` and the error."""
 
 
 @define(eq=False)
 class SimulatedService:
-    """Carries calls out at simulated times. The engine is the production server's code."""
+    """The Tunnel Service on simulated time. The engine of the local server carries out the calls."""
 
     agenda: Agenda
     network: Network
@@ -43,12 +43,15 @@ class SimulatedService:
         self.engine = Engine(clock=clock, storage=MemoryStorage(), limits=limits)
 
     def now(self, operation: str, request: Any) -> Any:
-        """Carry out a call at once, without a network: for the world itself."""
+        """Carry out a call immediately, without the simulated network, and return the response.
+
+        The simulated world itself uses this method, for example to write rows.
+        """
         known = {**schema.OPERATIONS, **schema.TUNNEL_OPERATIONS}[operation]
         return schema.parse(known.response, self.engine.execute(operation, request.SerializeToString()))
 
     def call(self, who: str, dice: Dice, verb: str, request: Any, answer: Answer) -> None:
-        """Carry out a client's call as the network allows; ``answer`` is called exactly once."""
+        """Carry out the call of the client ``who`` as far as the network allows; call ``answer`` exactly once."""
         network, fate = self.network, self.network.fate(who, dice)
         if fate is Fate.THROTTLED:
             refusal = _refused(503, "OTSTunnelServerUnavailable", "away")

@@ -1,10 +1,10 @@
-"""The laws of every history of tunnel clients: the laws of all fleets, and these.
+"""The laws for histories of tunnel clients, in addition to the common laws in ``streamclient.testing.history``.
 
-* if the service leased a channel to one client, no other client processes the channel, unless the other client was just
-  frozen, or its session was ended without notice;
-* full data comes before changes, as parents before their children;
-* a stored checkpoint never goes back;
-* in the end every row of the full data and every change was delivered, and the channels are spread evenly.
+* While the service gives a channel to one client, no other client processes the channel. Another client is excused if
+  it has just continued after a freeze, processes its last page, or has lost its session without notice.
+* All full data is delivered before changes, and parents are delivered before their children.
+* A stored checkpoint never goes back.
+* In the end every row of the full data and every change was delivered, and the channels are spread evenly.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ HOLDER = "one holder"
 
 @define(eq=False)
 class Reader:
-    """Reads a channel page by page, processes, and stores its token now and then."""
+    """The reader of one channel, which reads and processes pages, and stores its position, the token, now and then."""
 
     process: str
     channel_id: str
@@ -57,7 +57,7 @@ class Reader:
 
 @define(eq=False)
 class TunnelLaws:
-    """Judges the events of one history; raises ``LawBroken`` at the event that breaks a law."""
+    """The laws of one history of tunnel clients. The methods raise ``LawBroken`` at the event that breaks a law."""
 
     history: PlayedHistory
     service: SimulatedService
@@ -65,12 +65,12 @@ class TunnelLaws:
     """The present usual time to process a page, in seconds."""
     order: KeysInOrder = field(factory=KeysInOrder)
     base: set[int] = field(factory=set)
-    """The delivered keys of the full data."""
+    """The keys of the rows that were delivered as full data."""
     ended: set[str] = field(factory=set)
-    """The sessions that the service lost without notice."""
+    """The client ids of the sessions that the service lost without notice."""
     _names: dict[str, str] = field(factory=dict)
     _channels: dict[str, str] = field(factory=dict)
-    """Identifiers of channels, by name."""
+    """The service's channel ids, by the names that ``name`` gives."""
     _positions: dict[str, int] = field(factory=dict)
     _judges: tuple[Judge, ...] = field(init=False)
 
@@ -79,40 +79,40 @@ class TunnelLaws:
         self._judges = (OneReliesOnIt(lambda reader: False), parents, self.order)
 
     def name(self, identifier: str) -> str:
-        """Return a name for a random identifier of the service, equal in every run of the seed.
+        """Return a short name for a channel's random id.
 
-        Names are given by order of appearance.
+        The names count the ids in the order of their first appearance, so they are the same in every run of a seed.
         """
         name = self._names.setdefault(identifier, f"c{len(self._names)}")
         self._channels[name] = identifier
         return name
 
     def check(self, holds: bool, law: str, channel: str, text: str) -> None:
-        """Raise ``LawBroken`` unless ``holds``."""
+        """Raise ``LawBroken`` with ``law``, ``channel`` and ``text`` unless ``holds`` is true."""
         if not holds:
             raise LawBroken(law, channel, text)
 
     @property
     def tunnel(self) -> Tunnel:
-        """The tunnel, as the service has it."""
+        """The state of the tunnel in the service."""
         return self.service.engine._state.tunnels[self.service.tunnel_id]
 
     def reader_started(self, process: object, reader: Reader) -> None:
-        """Handle the start of a reader in a process."""
+        """Judge the start of ``reader`` in ``process`` by the laws about readers and parents."""
         name = self.name(reader.channel_id)
         self._note(reader, "starts to read", name)
         require(ReaderBegan(reader, process, name), *self._judges)
 
     def reader_ended(self, reader: Reader) -> None:
-        """Handle the end of a reader: no part of it runs any more."""
+        """Judge the end of a reader, which processes no further page."""
         name = self.name(reader.channel_id)
         self._note(reader, "ends reading", name)
         require(ReaderOver(reader, name), *self._judges)
 
     def processed(self, reader: Reader, records: Sequence[StreamRecord], excuse: Excuse | None) -> None:
-        """Judge a processed page.
+        """Judge a page that a reader has processed.
 
-        ``excuse`` is the reason why its process cannot know yet that another client has the channel.
+        ``excuse`` is a reason why the reader's process may not know yet that another client has the channel.
         """
         channel, name = self.tunnel.channels[reader.channel_id], self.name(reader.channel_id)
         if not channel.is_over and channel.client_id not in ("", reader.client_id):
@@ -127,7 +127,7 @@ class TunnelLaws:
         self.history.counts["delivered"] += len(records)
 
     def check_checkpoints(self) -> None:
-        """Judge every stored position."""
+        """Check that the stored position of each channel with changes has not gone back."""
         stream = self.service.engine._state.streams.get(self.tunnel.definition.stream_id)
         for channel in self.tunnel.channels.values():
             if channel.is_base or stream is None:
@@ -146,7 +146,10 @@ class TunnelLaws:
         return self.tunnel.channels[self._channels[name]]
 
     def _before(self, name: str) -> Iterable[str]:
-        """Return the parents of a channel, and for a channel of changes all channels of the full data as well."""
+        """Return the names of the channels that must end before the channel ``name`` begins.
+
+        These are the channel's parents and, for a channel of changes, all channels of full data.
+        """
         channel = self._channel(name)
         base = [] if channel.is_base else [each.channel_id for each in self.tunnel.channels.values() if each.is_base]
         return [self.name(identifier) for identifier in (*channel.parent_ids, *base)]

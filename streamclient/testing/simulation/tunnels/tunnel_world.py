@@ -1,4 +1,4 @@
-"""One history: a table, a tunnel, processes that come and go, and faults; then calm, until everything is consumed."""
+"""One history of a tunnel: a time with faults, then a time until the clients have processed all records."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from streamclient.wire.schema import PrimaryKeyType, RowExistenceExpectation
 CALM_PROCESS_SECONDS = 0.05
 
 SETTLE_DURATIONS = 15
-"""The limit, in durations, for consuming everything after the faults. Dead sessions expire in it, then channel follows
-channel."""
+"""The time after all faults, in ``duration_seconds`` of the plan, within which all records must be delivered. This
+time suffices for the expiry of dead sessions, and for reading channels one after the other."""
 
 LOOK_SECONDS = 5.0
-"""The interval, in seconds, of checks of the checkpoints, and of whether everything is consumed."""
+"""The interval, in seconds, between two checks of the stored checkpoints and of the recovery."""
 
 MOST_SHARDS = 6
-"""The number of shards at which a history stops splitting shards."""
+"""The number of open shards at which a history stops splitting shards."""
 
 MOST_ROWS_AT_ONCE = 12
 
@@ -49,13 +49,13 @@ class TunnelWorld(PlayedHistory):
         self.processes: list[TunnelProcess] = []
         self._is_writing = True
         self._written: Counter[int] = Counter()
-        """The number of changes of each key since the tunnel was made."""
+        """The number of changes written to each key since the tunnel was created."""
         self._identifiers = 0
 
     # --- the history ---------------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Run the whole history: creation, storm, calm."""
+        """Run the whole history: the creation of table and tunnel, the time with faults, and the recovery."""
         self._make()
         for action in self.plan.actions:
             self.agenda.at(action.at, self.act, _DO, self, action)
@@ -146,7 +146,10 @@ class TunnelWorld(PlayedHistory):
         return True
 
     def _end_session(self, action: Action) -> bool:
-        """End a session as if the service had lost it. Until its next heartbeat the process is not at fault."""
+        """End the session of a client without readers, as if the service had lost the session.
+
+        The client cannot know this until its next heartbeat.
+        """
         process = self._living(action.who)
         client_id = "" if process is None or process.readers else process.session.client_id
         if not client_id:
@@ -162,7 +165,7 @@ class TunnelWorld(PlayedHistory):
             return False
         try:
             self.service.engine.split_shard(TABLE, at=(place,))
-        except Exception:  # the position is a boundary already
+        except Exception:  # a shard begins at this key already
             return False
         return True
 
@@ -203,7 +206,7 @@ class TunnelWorld(PlayedHistory):
         return left + [f"{key} up to {number}" for key, number in written.items() if furthest.get(key, 0) < number]
 
     def _unassigned(self) -> list[str]:
-        """Return texts about the channels without exactly one live reader, and about an uneven distribution."""
+        """Return a text for each open channel without exactly one reader, and for an uneven spread of the readers."""
         tunnel: Tunnel = self.laws.tunnel
         if not tunnel.definition.has_stream:
             return []

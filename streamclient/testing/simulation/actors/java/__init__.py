@@ -1,8 +1,12 @@
-"""A model of the Java stream client, as a neighbour in the status table.
+"""A model of the Java stream client, whose workers may share a status table with workers of this package.
 
-The model follows the behaviour of that client's ``LeaseTaker``, ``LeaseRenewer``, ``LeaseCoordinator``,
-``ShardSyncTask`` and shard consumers with their default intervals. Its writes compare only the counter. Its shard sync
-puts and deletes rows without a condition. After a lost answer it drops its own lease. It notices only by luck that
-another worker requests its lease, stamps its leases after the answer, and takes a missing parent for a finished one.
-These errors are the Java client's own; no law judges them.
+The model follows the Java client's ``LeaseTaker``, ``LeaseRenewer``, ``LeaseCoordinator``, ``ShardSyncTask`` and shard
+consumers with their default intervals. It repeats these errors of the Java client, which no law judges:
+
+* A write compares only the counter of the row.
+* The shard sync puts and deletes rows without a condition.
+* After a lost answer a worker drops its own lease.
+* A worker notices only by luck that another worker requests its lease.
+* A worker counts the lease duration from the answer to its write, not from the request.
+* A worker treats a missing parent shard as finished.
 """

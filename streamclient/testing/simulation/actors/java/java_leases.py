@@ -1,4 +1,4 @@
-"""``LeaseTaker`` and ``LeaseRenewer`` of a Java worker."""
+"""The models of the Java client's ``LeaseTaker`` and ``LeaseRenewer``."""
 
 from __future__ import annotations
 
@@ -17,20 +17,19 @@ NEVER = float("-inf")
 
 @define(eq=False)
 class OwnedLease:
-    """An entry of the owned set, with the monitor that serialises the jobs of this lease."""
+    """A lease that a Java worker owns, with a queue of jobs about this lease that run one after the other."""
 
     lease: Lease
     identifier: str
     moved_at: float
-    """The time, by the process's own clock, at which the answer arrived that the lease was taken, renewed or
-    checkpointed."""
+    """The time, by the process's own clock, of the answer to the last successful take, renewal or checkpoint."""
     stealer: str = ""
     jobs: deque[Callable[[], None]] = field(factory=deque)
     is_locked: bool = False
 
 
 def change(process: JavaProcess, what: str, key: str, counter: int, **columns: Any) -> bool:
-    """Make one update at the service, which compares only the counter; return whether it was accepted."""
+    """Update a row if its counter equals ``counter``; return whether it was updated. No other field is compared."""
     table = process.world.table
     row = table.rows.get(key)
     if row is None or row.counter != counter:
@@ -40,7 +39,7 @@ def change(process: JavaProcess, what: str, key: str, counter: int, **columns: A
 
 
 class LeaseRenewer:
-    """The owned set: heartbeats, requests of other workers, checkpoints, hand-overs."""
+    """The part of a Java worker that renews its leases, stores checkpoints, and hands requested leases over."""
 
     def __init__(self, process: JavaProcess) -> None:
         self._process = process
@@ -50,17 +49,17 @@ class LeaseRenewer:
         self.owned: dict[str, OwnedLease] = {}
 
     def add(self, lease: Lease) -> None:
-        """Own a lease from now on."""
+        """Add a lease that the worker owns from now on."""
         self._identifiers += 1
         owned = OwnedLease(lease, f"{self._process.label}.{self._identifiers}", self._process.local())
         self.owned[lease.lease_key] = owned
 
     def is_expired(self, owned: OwnedLease) -> bool:
-        """Return whether the lease has expired by the local clock."""
+        """Return whether the lease has expired by the process's own clock."""
         return self._process.local() - owned.moved_at > self._process.duration_seconds
 
     def run(self) -> None:
-        """Make one pass: submit the jobs of the pass without waiting for them."""
+        """Make one pass: read the requests of other workers, and submit a renewal of each lease without waiting."""
         self._process.call(self._process.world.table.sorted_rows, self._find_stealers, lambda: None)
         for key in sorted(self.owned, reverse=True):
             self._submit(self.owned[key], partial(self._renew, key, self.owned[key]))
@@ -91,7 +90,7 @@ class LeaseRenewer:
         self._process.call(renew, answered, lambda: self._release(owned))
 
     def update(self, key: str, identifier: str, checkpoint: str, then: Callable[[bool], None]) -> None:
-        """Store a checkpoint."""
+        """Store a checkpoint if the worker still owns the lease; tell ``then`` whether the checkpoint was stored."""
         owned = self.owned.get(key)
         if owned is None or owned.identifier != identifier:
             then(False)
@@ -119,7 +118,7 @@ class LeaseRenewer:
         self._submit(owned, store)
 
     def transfer(self, key: str, identifier: str) -> None:
-        """Give up a lease, then hand it over to the worker that requested it."""
+        """Stop owning a lease, and hand it over to the worker that requested it."""
         owned = self.owned.get(key)
         if owned is None or owned.identifier != identifier:
             return
@@ -152,24 +151,24 @@ class LeaseRenewer:
         self._process.later(0.0, self._next_job, owned)
 
     def _lost(self, key: str, owned: OwnedLease) -> None:
-        """Remove a lease by its key. This may remove the entry of a lease that was acquired again meanwhile."""
+        """Remove a lease by its key. The removed entry may belong to a newer acquisition of the same lease."""
         self.owned.pop(key, None)
         self._release(owned)
 
 
 class LeaseTaker:
-    """Takes leases that are free, expired or handed over, and requests one lease of another worker."""
+    """The part of a Java worker that takes free, expired and handed-over leases, and requests other leases."""
 
     def __init__(self, process: JavaProcess, renewer: LeaseRenewer) -> None:
         self._process, self._renewer = process, renewer
         self._seconds = process.world.plan.taker_interval_millis / 1_000
         self.succeeded_at = process.local()
         self._moved: dict[str, tuple[int, float]] = {}
-        """By lease key, the counter and the time when this counter was first seen."""
+        """The last counter of each lease and the time when the worker first saw this counter, by lease key."""
         self._taken: list[Lease] = []
 
     def run(self) -> None:
-        """Make one pass. The next pass begins an interval after the end of this one."""
+        """Make one pass over all leases. The next pass begins one interval after the end of this pass."""
         self._process.call(self._process.world.table.sorted_rows, self._scanned, self._over)
 
     def _over(self) -> None:
@@ -200,7 +199,7 @@ class LeaseTaker:
         return known if known[0] == row.counter else (row.counter, now)
 
     def _take_next(self, picks: list[Lease], rows: list[Lease], counts: dict[str, int], target: int, need: int) -> None:
-        """Take one lease after the other. An error ends the pass, and the pass forgets the leases that it took."""
+        """Take the leases ``picks`` in turn. After an error, end the pass and forget the leases that were taken."""
         if not picks:
             self._finish(rows, counts, target, need)
             return

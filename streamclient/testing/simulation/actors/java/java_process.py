@@ -1,4 +1,4 @@
-"""A process with a Java worker in it. It repeats calls without a check whether the first try was applied."""
+"""A process with a Java worker, which repeats failed calls without checking whether an earlier try was applied."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from streamclient.testing.simulation.world import SimulatedWorld
 Answer = TypeVar("Answer")
 
 RETRIES = 10
-"""The number of retries of every operation on leases, with pauses that grow by 100 ms each time, up to 1 s."""
+"""The number of retries of every operation on leases. The pauses grow by 100 ms with each retry, up to 1 s."""
 
 
 class JavaProcess(SimulatedProcess):
-    """Life, time and network of one Java worker."""
+    """The process of one Java worker, with its clock and its network calls."""
 
     kind = "java"
     is_python = False
@@ -28,7 +28,7 @@ class JavaProcess(SimulatedProcess):
         self.world, self.duration_seconds = world, world.plan.duration_seconds
 
     def die(self, reason: str) -> None:
-        """End by an error of the process itself, without releasing anything."""
+        """End the process because of the error ``reason``. The process releases no lease."""
         if self.is_alive:
             self.end("died")
             self.world.counts["java worker died"] += 1
@@ -43,7 +43,10 @@ class JavaProcess(SimulatedProcess):
         retries: int = RETRIES,
         tries: int = 0,
     ) -> None:
-        """Let the service carry out a call; call ``failed`` once the retries are used up."""
+        """Let the service carry out ``operate``, and call ``then`` with the result of ``operate``.
+
+        If ``retries`` retries fail, call ``failed`` instead. ``tries`` is the number of failed tries so far.
+        """
         name, network = self.name, self.network
         fate = network.fate(name, self.dice)
         delay = network.delay(name, self.dice)
@@ -62,7 +65,7 @@ class JavaProcess(SimulatedProcess):
             self.later(seconds + min(0.1 * (tries + 1), 1.0), again)
 
     def land(self, operate: Callable[[], Answer], then: Callable[[Answer], None], fate: Fate) -> None:
-        """Carry out a call at the service, and send the answer back."""
+        """Carry out ``operate`` at the service, and send the result back to the process, which calls ``then``."""
         answer = operate()
         if fate is Fate.FALSE_REFUSAL:
             answer = operate()

@@ -1,4 +1,4 @@
-"""One Java worker: its main loop, its shard sync, its consumers."""
+"""The model of one Java worker: its main loop, its shard sync and its consumers."""
 
 from __future__ import annotations
 
@@ -15,22 +15,24 @@ from streamclient.testing.simulation.simulated_stream import place_of
 from streamclient.testing.simulation.world import SimulatedWorld
 
 LOOP_SECONDS = 0.5
-"""Interval of the main loop, in seconds. The original loops every 20 ms, which makes no difference to its
-neighbours."""
+"""The interval of the main loop, in seconds. The real Java client loops every 20 ms, which makes no difference to other
+workers."""
 
 PARENT_POLL_SECONDS = 5.0
 
 FRESH_SECONDS = 60.0
-"""A taker without success for this number of seconds ends the worker."""
+"""The time, in seconds, without a successful pass of the taker, or without any pass of the renewer, after which a Java
+worker ends. The number is for a lease duration of 20 s. The time grows in proportion to the lease duration."""
 
 SDK_RETRIES = 4
-"""The number of retries that the SDK makes when the list of shards is read. A further failure ends the worker."""
+"""The number of retries that the SDK makes when the worker lists the shards. If all retries fail, the worker
+ends."""
 
 BATCH_RECORDS = 5
 
 
 class State(Enum):
-    """The state of a shard consumer."""
+    """The state of a Java worker's shard consumer. The values are the Java client's names of the states."""
 
     WAITING = "WAITING_ON_PARENT_SHARDS"
     INITIALIZING = "INITIALIZING"
@@ -40,7 +42,7 @@ class State(Enum):
 
 @define(eq=False)
 class JavaConsumer:
-    """A shard consumer. At most one of its tasks is under way."""
+    """A shard consumer of a Java worker. At most one of its tasks runs at a time."""
 
     key: str
     identifier: str
@@ -51,7 +53,7 @@ class JavaConsumer:
 
 
 class JavaWorker(JavaProcess):
-    """A worker of the Java client, from its start to its death."""
+    """One Java worker, from the start to the end of its process."""
 
     def __init__(self, world: SimulatedWorld, name: str, life: int) -> None:
         super().__init__(world, name, life)
@@ -62,14 +64,14 @@ class JavaWorker(JavaProcess):
         self._is_syncing = False
 
     def start(self) -> None:
-        """Sync shards, then begin the taker, the renewer and the main loop."""
+        """Begin the first shard sync, and schedule the passes of taker and renewer, and the main loop."""
         self._sync()
         self.later(0.5, self.taker.run)
         self.later(0.5, self.renewer.run)
         self.later(LOOP_SECONDS, self._loop)
 
     def holds(self) -> set[str]:
-        """Return the keys of the leases that the worker owns by its own clock."""
+        """Return the keys of the worker's leases that have not expired by its own clock."""
         return {key for key, owned in self.renewer.owned.items() if not self.renewer.is_expired(owned)}
 
     # --- the main loop -----------------------------------------------------------------------------------------
@@ -97,7 +99,7 @@ class JavaWorker(JavaProcess):
         self._poke(consumer)
 
     def _retire(self, consumer: JavaConsumer, owned: OwnedLease | None) -> None:
-        """Stop a consumer whose lease is requested or lost; hand a requested lease over after the consumer's stop."""
+        """Stop a consumer whose lease is requested or lost. After the stop, hand a requested lease over."""
         is_held = owned is not None and owned.identifier == consumer.identifier
         if is_held and owned is not None and not owned.stealer:
             return
@@ -125,7 +127,7 @@ class JavaWorker(JavaProcess):
             self._process(consumer)
 
     def _check_parents(self, consumer: JavaConsumer) -> None:
-        """Check the parents. A missing parent row counts as finished.
+        """Check whether all parents are finished. A parent without a row counts as finished.
 
         A stop request has no effect while a parent is unfinished.
         """
@@ -158,7 +160,7 @@ class JavaWorker(JavaProcess):
         self.call(lambda: rows.get(consumer.key), answered, lambda: self.die("a checkpoint could not be read"))
 
     def _process(self, consumer: JavaConsumer) -> None:
-        """Fetch, process and checkpoint one batch. Trimmed data is an error, which ends the worker."""
+        """Fetch, process and checkpoint one batch. A shard that has left the stream ends the worker."""
         shard = self.world.stream.shards[consumer.key]
         if not shard.is_listed:
             self.die(f"{consumer.key} is trimmed")
@@ -191,7 +193,7 @@ class JavaWorker(JavaProcess):
     # --- shard sync --------------------------------------------------------------------------------------------
 
     def _sync(self) -> None:
-        """List the shards, scan the leases, put missing rows and delete unlisted rows, all without conditions."""
+        """Create the rows of shards without a row, and delete rows without a shard, both without a condition."""
         self._is_syncing, self._synced_at = True, self.local()
         self.call(self.world.listing, self._listed, lambda: self.die("shards could not be listed"), retries=SDK_RETRIES)
 
@@ -208,7 +210,7 @@ class JavaWorker(JavaProcess):
         self.call(lambda: set(rows), scanned, lambda: self.die("leases could not be listed"))
 
     def _write_next(self, writes: Sequence[partial[None]]) -> None:
-        """Carry out the next write; parents are created first, as in the stream's list, and deletions come last."""
+        """Carry out ``writes`` one after the other. A write that fails ends the worker."""
         if not writes:
             self._is_syncing = False
             return
