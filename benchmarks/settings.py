@@ -1,4 +1,4 @@
-"""The sizes of a run: enough for steady medians in a few minutes, or just enough to see that everything runs."""
+"""The sizes of a run: large enough for steady medians in some minutes, or just enough to test that everything runs."""
 
 from __future__ import annotations
 
@@ -7,70 +7,71 @@ from attrs import frozen
 
 @frozen(kw_only=True)
 class Settings:
-    """Sizes of one run."""
+    """The sizes of one run of all benchmarks."""
 
     rounds: int
-    """Measured rounds of each candidate: an odd number, so that the median is a measured figure."""
+    """The number of measured rounds of each candidate. It is odd, so that the median is a measured figure."""
     is_warmed_up: bool
     """Whether each candidate runs once unmeasured before its rounds."""
     slow_rounds: int
-    """Measured rounds of candidates whose round takes seconds."""
+    """The number of measured rounds of candidates whose round takes seconds."""
     pages: int
-    """Pages read per round from the server alone."""
+    """The number of pages that each connection reads in a round, when only the server is measured."""
     written_rows: int
-    """Rows written and read per round of each operation."""
+    """The number of rows that each operation writes or reads in a round."""
     kept_rows: int
-    """Rows, and as many records, whose memory is measured."""
+    """The number of rows, and of records, whose memory is measured."""
     decoded_pages: int
-    """Pages decoded per round: enough for clocks that count processor time in steps of a few milliseconds."""
+    """The number of pages decoded in a round. They suffice for clocks with steps of a few milliseconds."""
     fast_times: int
-    """The factor for fast candidates, which decode more pages: a round of a millisecond is below the clock's step."""
+    """The factor by which fast candidates decode more pages, because a short round is below the clock's step."""
     java_warm_seconds: float
-    """The time for which Java decodes each page unmeasured."""
+    """The seconds for which Java decodes each page unmeasured."""
     stream_records: int
-    """Records in the stream that workers read; a multiple of all page and batch sizes."""
+    """The number of records in the stream that workers read. It is a multiple of all page and batch sizes."""
     worker_records: int
-    """Records that whole workers read, as many that start and end weigh little; a multiple of the sizes as well."""
+    """The number of records that whole workers read: enough to make start and end unimportant. It is a multiple of all
+    page sizes, too."""
     frame_batches: tuple[int, ...]
-    """Records per batch on the way into Parquet."""
+    """The numbers of records in a batch that is written to Parquet."""
     source_pages: int
-    """Pages of 1,000 records that the streaming source reads from memory."""
+    """The number of pages of 1,000 records that the streaming source reads from memory."""
     source_sinks: tuple[str, ...]
     """The sinks of the streaming source: one that stores nothing, and files."""
     lease_counts: tuple[int, ...]
-    """Leases of a worker whose requests to the status table are counted."""
+    """The numbers of leases of workers whose requests to the status table are counted."""
     lease_window_seconds: float
-    """The time for which these requests are counted: a whole number of heartbeats."""
+    """The seconds for which these requests are counted: a whole number of heartbeats."""
     first_minutes_seconds: float
-    """The time for which the cost of idle shards is first measured."""
+    """The seconds for which the cost of idle shards is measured the first time."""
     silence_seconds: float
-    """The time that shards are idle before their cost is measured again."""
+    """The seconds for which shards are idle before their cost is measured the second time."""
     keyed_records: int
-    """Records that are processed one by one and key by key."""
+    """The number of records that are processed one by one, and by several keys at the same time."""
     polling_seconds: float
-    """The time for which reads of idle shards are counted."""
+    """The seconds for which reads of idle shards are counted."""
     shard_counts: tuple[int, ...]
-    """Numbers of shards, and of channels, for which the cost of each operation is measured."""
+    """The numbers of shards, and of channels, for which the cost of each operation is measured."""
     loop_shards: int
-    """Shards that one event loop reads."""
+    """The number of shards that one event loop reads."""
     loop_records: int
-    """Records in these shards."""
+    """The number of records in all of these shards."""
     calls: int
-    """Calls of one operation, whose median is taken."""
+    """The number of calls of one operation, whose median is the figure."""
     death_rounds: int
-    """Rounds that end a tunnel worker's process; each takes some seconds."""
+    """The number of rounds that end a tunnel worker's process. Each round takes some seconds."""
     mirror_rows: int
-    """Rows of the Delta table into which changes are merged."""
+    """The number of rows in the Delta table into which changes are merged."""
     folded_changes: int
-    """Changes that are folded, with few columns and with a thousand; an even number."""
+    """The number of changes that are folded, with few columns and with a thousand. It is even."""
     commit_pages: int
-    """Pages of 1,000 records in one commit."""
+    """The number of pages of 1,000 records in one commit."""
     commit_shards: tuple[int, ...]
-    """Numbers of shards in one commit."""
+    """The numbers of shards in one commit."""
     committed_rows: int
-    """Rows in a commit whose rate is measured, those of all its shards together."""
+    """The number of rows of all shards together in a commit whose rate is measured."""
     store_commits: int
-    """Commits whose requests to an object store are counted: the commits between two summaries of Delta's log."""
+    """The number of commits whose requests to an object store are counted, as between two summaries of Delta's log."""
 
 
 FULL = Settings(
@@ -96,7 +97,7 @@ FULL = Settings(
     polling_seconds=180.0,
     shard_counts=(10, 100, 1_000),
     loop_shards=300,
-    loop_records=60_000,
+    loop_records=240_000,
     calls=200,
     death_rounds=7,
     mirror_rows=1_000_000,

@@ -1,9 +1,8 @@
-"""The time that the channels of a tunnel worker are idle when its process ends, in order or not."""
+"""The time for which no worker reads the channels of a tunnel worker that is shut down or killed."""
 
 from __future__ import annotations
 
 import argparse
-import signal
 import subprocess
 import sys
 import threading
@@ -22,23 +21,24 @@ from streamclient.tunnel import TunnelClient, TunnelType, TunnelWorker, TunnelWo
 
 HEARTBEAT_SECONDS = 1
 TIMEOUT_SECONDS = 4
-"""The intervals of both workers. With the defaults, 30 and 300, a round would last minutes."""
+"""The seconds between heartbeats, and the time-out, of both workers. With the defaults, 30 and 300, a round would last
+minutes."""
 
 CHANNELS = 4
-"""The channels of the tunnel. Each worker reads half of them."""
+"""The number of channels of the tunnel. Each of two workers reads half of them."""
 
 TAG = "dying"
 """The beginning of the client id of the worker whose process ends."""
 
 READING = "reading"
-"""The line that this process prints once it reads its share."""
+"""The line that the process of the worker prints once it reads its share of the channels."""
 
 LOOK_SECONDS = 0.1
-"""The time between two checks of this process whether it reads its share."""
+"""The longest time between two checks whether the worker that takes over has failed."""
 
 
 def measure(stage: Stage, settings: Settings) -> list[Line]:
-    """Measure workers that are shut down and killed in turn, and calculate the longest time with default settings."""
+    """Measure workers that are shut down and killed; calculate the longest time with default settings."""
     table = stage.table(CHANNELS, settings.stream_records)
     short = f"heartbeat {HEARTBEAT_SECONDS} s, time-out {TIMEOUT_SECONDS} s"
     rounds: dict[str, Round] = {
@@ -64,7 +64,7 @@ def _with_defaults(base_millis: float) -> Line:
 
 
 def _idle_millis(stage: Stage, table: str, end: Callable[[subprocess.Popen[str]], None]) -> float:
-    """Return the time from the signal until another worker has read a page of each channel of the ended one."""
+    """Return the milliseconds from the signal that ends a worker until another worker reads all of its channels."""
     pages = PagesSeen()
     with (
         new_tunnel(stage.client(), table, TunnelType.STREAM) as target,
@@ -82,7 +82,7 @@ def _idle_millis(stage: Stage, table: str, end: Callable[[subprocess.Popen[str]]
 
 @contextmanager
 def dying_worker(endpoint: str, target: Target) -> Iterator[subprocess.Popen[str]]:
-    """Run a worker process, and yield it once it reads its share of the channels."""
+    """Start a worker process, and yield it once it reads its share of the channels."""
     command = [sys.executable, "-m", "benchmarks.tunnel_deaths", endpoint, target.tunnel_id, str(CHANNELS // 2)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
@@ -95,26 +95,26 @@ def dying_worker(endpoint: str, target: Target) -> Iterator[subprocess.Popen[str
 
 
 class PagesSeen:
-    """The times at which the processors of a worker first got a page of each channel. Thread-safe."""
+    """The times at which the processors of a worker got their first page of each channel. Thread-safe."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._first: dict[str, float] = {}
 
     def saw(self, channel_id: str) -> None:
-        """Note that a page came, perhaps without records."""
+        """Store the time if this is the first page of a channel. The page may have no records."""
         with self._changed:
             self._first.setdefault(channel_id, time.perf_counter())
             self._changed.notify_all()
 
     def forget(self, channels: set[str]) -> None:
-        """Forget the pages of ``channels``, so that only new ones count."""
+        """Forget the pages of ``channels``, so that only later pages count."""
         with self._changed:
             for channel_id in channels:
                 self._first.pop(channel_id, None)
 
     def wait_for(self, channels: set[str], worker: TunnelWorker) -> float:
-        """Wait for a page of each of ``channels``; return the time of the last one.
+        """Wait for the first page of each of ``channels``; return the time of the last of these pages.
 
         Raises:
             RuntimeError: ``worker`` fails, or the longest time for a round has passed.
@@ -129,7 +129,7 @@ class PagesSeen:
 
 
 class NotingProcessor(IRecordProcessor):
-    """Notes that its channel is read."""
+    """A processor that tells ``PagesSeen`` that its channel is read."""
 
     def __init__(self, pages: PagesSeen) -> None:
         self._pages = pages
@@ -140,7 +140,7 @@ class NotingProcessor(IRecordProcessor):
         self._channel_id = initialization_input.shard_info.shard_id
 
     def process_records(self, process_records_input: ProcessRecordsInput) -> None:
-        """Note that a page came."""
+        """Tell ``PagesSeen`` that a page came."""
         self._pages.saw(self._channel_id)
 
     def shutdown(self, shutdown_input: ShutdownInput) -> None:
@@ -148,10 +148,10 @@ class NotingProcessor(IRecordProcessor):
 
 
 def worker_of(client: TunnelClient, tunnel_id: str, tag: str, pages: PagesSeen) -> TunnelWorker:
-    """Return a worker with short intervals that notes each page, also those without records."""
+    """Return a tunnel worker with short intervals that tells ``pages`` each page, also each page without records."""
 
     class Processor(NotingProcessor):
-        """A processor without arguments, of which the worker makes one per channel."""
+        """The processor class without arguments. The worker makes one processor for each channel."""
 
         def __init__(self) -> None:
             super().__init__(pages)
@@ -166,22 +166,17 @@ def worker_of(client: TunnelClient, tunnel_id: str, tag: str, pages: PagesSeen) 
 
 
 def main() -> None:
-    """Run the process that ends: read until SIGTERM, or until it is killed."""
+    """Run the process of the worker that ends: read until SIGTERM comes, or until the process is killed."""
     parser = argparse.ArgumentParser()
     parser.add_argument("endpoint")
     parser.add_argument("tunnel_id")
     parser.add_argument("channels", type=int, help="channels to wait for")
     options = parser.parse_args()
-    stop = threading.Event()
-    signal.signal(signal.SIGTERM, lambda *_: stop.set())
     pages = PagesSeen()
     with worker_of(TunnelClient(connect(options.endpoint)), options.tunnel_id, TAG, pages) as worker:
-        while len(worker.channel_statuses()) != options.channels and worker.exception is None:
-            stop.wait(LOOK_SECONDS)
-        if worker.exception is not None:
-            raise SystemExit(f"the worker ended: {worker.exception}")
+        worker.wait(until=lambda: len(worker.channel_statuses()) == options.channels)
         print(READING, flush=True)
-        stop.wait()
+        worker.wait()  # SIGTERM ends it, and shuts the worker down
 
 
 if __name__ == "__main__":

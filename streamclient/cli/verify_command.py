@@ -1,10 +1,10 @@
-"""``streamclient verify``: a proof from a destination's own log, and from its rows, that it holds each record once."""
+"""``streamclient verify``: prove by a destination's log and rows that the destination holds each record once."""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from streamclient.base.reasons import counted
@@ -32,12 +32,12 @@ SHARD_COLUMNS = (
 
 
 def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Register the subcommand."""
+    """Register the subcommand ``verify``."""
     parser = commands.add_parser(
         "verify",
         help="prove that a destination holds each record once",
-        description="Prove from its log that a destination has no hole and no overlap; with --data-table and "
-        "--status-table also that it follows the tree of shards, and has not lost its end. "
+        description="Prove from its log that a destination has no hole and no overlap. With --data-table and "
+        "--status-table, also prove that it follows the tree of shards, and has not lost its last commits. "
         "Exit code 0: nothing is wrong; 1: something is wrong; 2: it cannot be read, or holds no commit.",
         parents=[connection_parent(tables=TABLES, title="the stream and the leases of the fleet that writes")],
     )
@@ -58,17 +58,13 @@ def _verify(arguments: argparse.Namespace) -> int:
     from streamclient.destinations.proof.verification import verify  # noqa: PLC0415
 
     fleet = _fleet_of(arguments)
-    destination = _opened(arguments)
-    try:
-        with shown_meanwhile("reading all rows") if arguments.rows else nullcontext():
-            proof = verify(
-                destination,
-                parents=_parents(fleet()) if fleet else None,
-                checkpoints=(lambda: _checkpoints(fleet())) if fleet else None,
-                with_rows=arguments.rows,
-            )
-    finally:
-        destination.close()
+    with ExitStack() as opened, shown_meanwhile("reading all rows") if arguments.rows else nullcontext():
+        proof = verify(
+            _opened(arguments, opened),
+            parents=_parents(fleet()) if fleet else None,
+            checkpoints=(lambda: _checkpoints(fleet())) if fleet else None,
+            with_rows=arguments.rows,
+        )
     require_commits(proof, arguments.application)
     if getattr(arguments, "json", False):
         print_json(_document(proof))
@@ -78,9 +74,9 @@ def _verify(arguments: argparse.Namespace) -> int:
 
 
 def _fleet_of(arguments: argparse.Namespace) -> Callable[[], FleetFacts] | None:
-    """Return a reader of the fleet's leases and shards; ``None`` if the command line names neither table.
+    """Return a function that reads the fleet's leases and shards; ``None`` if the command line names neither table.
 
-    Tables that only the environment names may belong to another fleet.
+    Tables that only the environment names do not count, because they may belong to another fleet.
     """
     if not any(hasattr(arguments, name.replace("-", "_")) for name in TABLES):
         return None
@@ -100,9 +96,9 @@ def _fleet_of(arguments: argparse.Namespace) -> Callable[[], FleetFacts] | None:
 
 
 def _parents(facts: FleetFacts) -> dict[str, frozenset[str]]:
-    """Return each shard's parents that have a lease.
+    """Return those parents of each shard that have a lease.
 
-    Other parents ended before the fleet, or their lease was deleted.
+    Other parents had ended before the fleet began, or their leases were deleted.
     """
     return {shard: parents.intersection(facts.leases) for shard, parents in facts.parents.items()}
 
@@ -111,7 +107,14 @@ def _checkpoints(facts: FleetFacts) -> dict[str, str]:
     return {shard: lease.checkpoint for shard, lease in facts.leases.items()}
 
 
-def _opened(arguments: argparse.Namespace) -> Destination:
+def _opened(arguments: argparse.Namespace, opened: ExitStack) -> Destination:
+    """Open the destination that the arguments name. ``opened`` closes the destination, and the catalog of Iceberg."""
+    destination = _destination(arguments, opened)
+    opened.callback(destination.close)
+    return destination
+
+
+def _destination(arguments: argparse.Namespace, opened: ExitStack) -> Destination:
     from streamclient.destinations import DeltaDestination, IcebergDestination, PostgresDestination  # noqa: PLC0415
 
     given = [name for name in ("table", "catalog", "option") if getattr(arguments, name)]
@@ -121,18 +124,20 @@ def _opened(arguments: argparse.Namespace) -> Destination:
     if arguments.table:
         return PostgresDestination(address, arguments.table, application=application)
     if arguments.catalog:
-        return IcebergDestination(_catalog(arguments.catalog), address, application=application)
+        catalog = _catalog(arguments.catalog)
+        opened.callback(catalog.close)
+        return IcebergDestination(catalog, address, application=application)
     return DeltaDestination(address, application=application, storage_options=store_options(arguments))
 
 
 def require_commits(proof: Proof, application: str) -> None:
-    """End the command if there was nothing to prove, so that a misspelt destination or fleet does not pass the check.
+    """Require that the proof covers commits, so that a misspelt destination or application does not pass.
 
     Raises:
-        CommandFailed: the destination holds no commit, or none of this application.
+        CommandFailed: the destination holds no commit, or no commit of ``application``.
     """
     if not proof.is_whole:
-        return  # the findings come first
+        return  # the caller reports the findings, which are more important
     if not proof.commits and not proof.lasts:
         raise CommandFailed("the destination does not exist or holds no commit, so there is nothing to verify")
     applications = sorted({name for name, _ in proof.lasts})
@@ -144,7 +149,7 @@ def require_commits(proof: Proof, application: str) -> None:
 
 
 def add_application_option(parser: argparse.ArgumentParser) -> None:
-    """Add the option that names the fleet whose fences are compared with the log."""
+    """Add the option ``--application``, which names the fleet whose fences are compared with the log."""
     parser.add_argument(
         "--application", default="default", metavar="NAME", help="the fleet that writes; default: %(default)s"
     )
@@ -157,7 +162,7 @@ def _catalog(name: str) -> Catalog:
         catalog: Catalog = load_catalog(name)
     except StreamClientError:
         raise
-    except Exception as error:  # the catalog's kind decides whose library raises
+    except Exception as error:  # each kind of catalog uses another library, with its own errors
         raise CommandFailed(
             f"catalog {name!r} cannot be used ({error}): describe it in .pyiceberg.yaml, or by variables such as "
             f"PYICEBERG_CATALOG__{name.upper()}__URI"
@@ -166,7 +171,7 @@ def _catalog(name: str) -> Catalog:
 
 
 def add_store_option(parser: argparse.ArgumentParser) -> None:
-    """Add the option for the store of a Delta table."""
+    """Add ``--option``, which gives options of the object store that holds a Delta table."""
     parser.add_argument(
         "--option",
         action="append",
@@ -177,12 +182,12 @@ def add_store_option(parser: argparse.ArgumentParser) -> None:
 
 
 def store_options(arguments: argparse.Namespace) -> dict[str, str] | None:
-    """Return the options of the store that were given; ``None`` without any."""
+    """Return the given options of the object store, by key; ``None`` if no option was given."""
     options = {}
     for text in arguments.option:
         key, separator, value = text.partition("=")
         if not key or not separator:
-            raise CommandFailed("--option must be KEY=VALUE")  # the given text may be a secret
+            raise CommandFailed("--option must be KEY=VALUE")  # without the given text, which may be a secret
         options[key] = value
     return options or None
 
@@ -207,7 +212,7 @@ def _print(proof: Proof) -> None:
 
 
 def finding_lines(proof: Proof) -> Iterator[str]:
-    """Yield a line for each finding, for people."""
+    """Yield a line of text for each finding of a proof."""
     short = _shortener(proof)
     for finding in proof.findings:
         start, end = (readable_position(text) if text else "?" for text in (finding.start, finding.end))

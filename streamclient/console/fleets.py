@@ -1,9 +1,11 @@
-"""The console of one or more fleets: documents of what their followers read, and what people ask for.
+"""The console of one or more fleets: the documents about them, and the changes that people order.
 
 Laws:
 
-- The event loop makes no call of the service. Each fleet has a thread for its readings; a few more answer people.
-- A change is planned first. It is carried out only with the digest of a plan that is still the same.
+- The event loop makes no call to the service. Each fleet has a thread for readings. Other threads serve people's
+  requests.
+- A change is planned first. It is carried out only if the page then sends the plan's digest, and the plan is still the
+  same.
 """
 
 from __future__ import annotations
@@ -31,22 +33,23 @@ from streamclient.operate.site import Site, text_of
 _log = logs.logger(__name__)
 
 ASKING_THREADS = 4
-"""The threads for what people ask for: an order that waits for an owner delays no other request."""
+"""The number of threads for requests of people. There are several, so that an order that waits does not
+delay other requests."""
 
 MOST_RECORDS = 100
-"""The largest number of next records of a shard in one answer."""
+"""The largest number of a shard's next records in one answer."""
 
 _KINDS = ("fleet", "story", "moves", "parked")
 
 Answer = TypeVar("Answer")
 
 _CONFLICTS = frozenset({"changed", "no-parking", "no-processor", "not-parked"})
-"""The codes of changes that are refused for the present state, not for what was asked."""
+"""The codes of refusals that are due to the present state of the fleet, not to the arguments of the request."""
 
 
 @frozen(kw_only=True)
 class FleetSettings:
-    """The options of a console of fleets."""
+    """The settings of a console of fleets: the service, and what the page may show and change."""
 
     endpoint: str
     instance: str
@@ -56,7 +59,7 @@ class FleetSettings:
 
 
 class _Fleet:
-    """One fleet with its follower."""
+    """One fleet of the console, with its documents and the follower that reads it."""
 
     def __init__(self, site: Site, settings: FleetSettings, made: Callable[[FleetReading], object]) -> None:
         rights, values = settings.rights, settings.shows_values
@@ -66,10 +69,10 @@ class _Fleet:
 
 
 class FleetPages:
-    """The documents of fleets, and the orders that a page may give; see ``Pages``."""
+    """The documents about fleets, and the changes that their page may order; see ``Pages``."""
 
     def __init__(self, sites: Mapping[str, Site], settings: FleetSettings) -> None:
-        """Store the parts; nothing is called yet. ``sites`` are the fleets by the names that the page has for them."""
+        """Store the fleets and the settings. ``sites`` has the fleets by the names that the page shows for them."""
         self._settings = settings
         self._fleets = {name: _Fleet(site, settings, partial(self._made, name)) for name, site in sites.items()}
         self._asks = DaemonPool("console-asks", ASKING_THREADS)
@@ -79,21 +82,21 @@ class FleetPages:
         self._lines = {name: documents.fleet_line(name, FleetReading()) for name in sites}
 
     def begin(self, wake: Callable[[], None]) -> None:
-        """Call ``wake`` after each reading from now on."""
+        """Call ``wake`` after each reading of a fleet from now on."""
         self._wake = wake
 
     def end(self) -> None:
-        """Read no fleet any more."""
+        """Stop reading all fleets."""
         self.followed(())
 
     def close(self) -> None:
-        """End the threads."""
+        """End the threads of the console."""
         for fleet in self._fleets.values():
             fleet.follower.close()
         self._asks.shutdown(wait=False, cancel_futures=True)
 
     def followed(self, topics: Collection[str]) -> None:
-        """Read the fleets that ``topics`` are about; ``verdict`` and ``fleets`` are about all of them."""
+        """From now on, read only the fleets in the documents ``topics``. ``verdict`` and ``fleets`` show all fleets."""
         self._topics = frozenset(topics)
         self._documents = {topic: made for topic, made in self._documents.items() if topic in self._topics}
         is_about_all = not self._topics.isdisjoint(("verdict", "fleets"))
@@ -101,17 +104,19 @@ class FleetPages:
             own = {f"{kind}:{name}" for kind in _KINDS} & self._topics
             try:
                 fleet.follower.follow(wanted=bool(own) or is_about_all, stirred=bool(own - self._documents.keys()))
-            except NoThreadError as error:  # the next viewer tries again
+            except NoThreadError as error:  # tried again for the next viewer
                 _log.warning("fleet %s is not read: %s", name, error)
 
     def document(self, topic: str) -> Document:
-        """Return the newest document of a topic, such as ``fleets`` or ``fleet:orders``. A refusal is one, too."""
+        """Return the newest document of a topic, such as ``fleets`` or ``fleet:orders``. It may be a refusal."""
         if topic == "about":
             return self._about()
         if topic == "fleets":
             return {"fleets": list(self._lines.values())}
         if topic == "verdict":
-            return documents.verdict_document({name: each.follower.reading for name, each in self._fleets.items()})
+            fleets, rights = self._fleets, self._settings.rights
+            newest = {name: each.follower.reading for name, each in fleets.items()}
+            return documents.verdict_document(newest, lambda name, line: rights.lease_command(fleets[name].site, line))
         kind, _, name = topic.partition(":")
         if kind not in _KINDS or name not in self._fleets:
             return ConsoleError(404, "topic", f"there is no document {topic[:100]}").document()
@@ -134,7 +139,7 @@ class FleetPages:
         }
 
     def _made(self, name: str, reading: FleetReading) -> None:
-        """Make the documents that have viewers; this runs in the fleet's thread."""
+        """Make the documents of the fleet ``name`` that have viewers. The fleet's own thread calls this method."""
         self._lines[name] = documents.fleet_line(name, reading)
         for kind in _KINDS:
             if (topic := f"{kind}:{name}") in self._topics:
@@ -144,7 +149,7 @@ class FleetPages:
     # Requests
 
     async def read(self, words: list[str], query: Mapping[str, str]) -> Document:
-        """Return the document at a path; without a viewer, a fleet is read for it now."""
+        """Return the document at the path ``words``. If a fleet's next reading is due, read the fleet first."""
         match words:
             case ["about"]:
                 return self._about()
@@ -155,26 +160,26 @@ class FleetPages:
             case ["fleets", name]:
                 detail: Any = query.get("detail", "auto")
                 if detail not in ("shards", "groups", "auto"):
-                    raise ConsoleError(400, "detail", "detail is shards, groups or auto")
+                    raise ConsoleError(400, "detail", "detail must be shards, groups or auto")
                 return await self._looked(self._fleet(name), "fleet", detail)
             case ["fleets", name, kind] if kind in _KINDS[1:]:
                 return await self._looked(self._fleet(name), kind)
             case ["fleets", name, "shards", shard]:
-                site = self._fleet(name).site
-                page = await self._ask(lambda: documents.lease_page(site, shard, self._settings.rights.store))
+                site, rights = self._fleet(name).site, self._settings.rights
+                page = await self._ask(lambda: documents.lease_page(site, shard, rights.store))
                 if page is None:
                     raise ConsoleError(404, "shard", f"the fleet has no shard {shard[:100]}")
-                return page
+                return {**page, "commands": rights.lease_commands(site, shard)}
             case ["fleets", name, "shards", shard, "records"]:
                 limit = query.get("limit", "20")
                 if not limit.isdecimal() or not 1 <= int(limit) <= MOST_RECORDS:
-                    raise ConsoleError(400, "limit", f"limit is a whole number from 1 to {MOST_RECORDS}")
+                    raise ConsoleError(400, "limit", f"limit must be a whole number from 1 to {MOST_RECORDS}")
                 fleet = self._fleet(name)
                 return await self._ask(lambda: self._next_records(fleet.site, shard, int(limit)))
         raise ConsoleError(404, "path", "there is no such document")
 
     async def change(self, method: str, words: list[str], arguments: Mapping[str, Any]) -> Document:
-        """Plan an order about leases or parked records or, with the digest of its plan, carry it out."""
+        """Plan an order about leases or parked records; carry it out if ``arguments`` have the digest of its plan."""
         if method != "POST" or len(words) < 3 or words[0] != "fleets":
             raise ConsoleError(404, "path", "there is nothing to change at this path")
         fleet, rights = self._fleet(words[1]), self._settings.rights
@@ -196,7 +201,7 @@ class FleetPages:
         return fleet
 
     async def _ask(self, call: Callable[[], Answer]) -> Answer:
-        """Run ``call`` in another thread than the event loop's."""
+        """Run ``call`` in a thread, so that it does not block the event loop; return its result."""
         try:
             return await asyncio.wrap_future(self._asks.submit(call))
         except ChangeRefusedError as error:

@@ -1,7 +1,7 @@
-"""The port of a console, and a thread that waits for the first connection.
+"""The port of a console, and the thread that waits for the first connection.
 
-Until a browser comes to a local server, nothing of the page is loaded: a server without viewers starts as early as one
-without a console, and keeps no HTTP library in memory. A console of fleets loads it as soon as it listens.
+The console of a local Tablestore imports the HTTP library only with the first connection. So a server without viewers
+starts as fast, and needs as little memory, as without a console. A console of fleets imports the library at its start.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ if TYPE_CHECKING:
 _log = logs.logger(__name__)
 
 HOST = "127.0.0.1"
-"""The address that a console listens on by default: pages are for the people of this machine."""
+"""The address on which a console listens by default. Only this machine can reach it."""
 
 JOIN_TIMEOUT_SECONDS = 10.0
-"""The seconds for which a stop waits for the thread."""
+"""The seconds for which ``stop`` waits for the console's thread."""
 
 
 class PageServer:
     """The server of one console. Call ``start`` and ``stop`` once each, from any thread."""
 
     loads_early = True
-    """Whether the HTTP library is loaded as soon as the server listens, not with the first connection."""
+    """Whether the HTTP library is imported as soon as the server listens, and not with the first connection."""
 
     def __init__(self, pages: Callable[[], Pages], doors: ConsoleDoors, *, host: str = HOST, port: int = 0) -> None:
-        """Store the settings; nothing happens before ``start``. ``pages`` is called with the first connection."""
+        """Store the settings; nothing else happens before ``start``. ``pages`` is called at the first connection."""
         self.doors = doors
         self.port: int = 0
-        """The port listened on, once started."""
+        """The port on which the server listens; 0 before ``start``."""
         self._pages = pages
         self._host = host
         self._wanted_port = port
@@ -56,16 +56,16 @@ class PageServer:
 
     @property
     def address(self) -> str:
-        """The address for a browser, with the key if one is needed. A browser sends no part after # to any server."""
+        """The address for a browser, with the key, if there is one, after ``#``. Browsers never send that part."""
         host = f"[{self._host}]" if ":" in self._host else self._host
         return f"http://{host}:{self.port}/" + ("" if self.doors.key is None else f"#key={self.doors.key}")
 
     def start(self) -> None:
-        """Bind, and return at once.
+        """Bind the port, start the thread, and return.
 
         Raises:
-            NoThreadError: the system refused the thread; nothing is bound any more.
-            OSError: the port cannot be bound; the message names it.
+            NoThreadError: the system refused the thread; the port is free again.
+            OSError: the port cannot be bound; the message names the port.
             ValueError: no port has this number.
         """
         listener = bind(self._host, self._wanted_port)
@@ -79,32 +79,32 @@ class PageServer:
             raise
 
     def stop(self) -> None:
-        """Stop listening, end all feeds, and wait for the thread to end. Does nothing when not running."""
+        """Stop listening, end all feeds, and wait for the thread. Do nothing if the server does not run."""
         thread, self._thread = self._thread, None
         if thread is None or self._waker is None:
             return
-        self._is_stopped.set()  # before the loop is looked for: a loop that begins now looks for this
+        self._is_stopped.set()  # first, so that a loop that begins later finds the event set
         self._waker.close()
         if self._loop is not None and self._stopping is not None:
-            with suppress(RuntimeError):  # the loop has ended
+            with suppress(RuntimeError):  # raised if the event loop has ended
                 self._loop.call_soon_threadsafe(self._stopping.set)
         thread.join(JOIN_TIMEOUT_SECONDS)
         if thread.is_alive():
             raise RuntimeError(f"the console's thread did not end in {JOIN_TIMEOUT_SECONDS:g} s")
 
     def _run(self, listener: socket.socket, woken: socket.socket) -> None:
-        with listener:
-            if self.loads_early:
-                import_module("streamclient.console.app")
-            with woken, selectors.DefaultSelector() as selector:
-                selector.register(listener, selectors.EVENT_READ)
-                selector.register(woken, selectors.EVENT_READ)
-                if any(key.fileobj is woken for key, _ in selector.select()):
-                    return
-            try:
+        try:
+            with listener:
+                with woken, selectors.DefaultSelector() as selector:
+                    if self.loads_early:
+                        import_module("streamclient.console.app")
+                    selector.register(listener, selectors.EVENT_READ)
+                    selector.register(woken, selectors.EVENT_READ)
+                    if any(key.fileobj is woken for key, _ in selector.select()):
+                        return
                 asyncio.run(self._serve(listener))
-            except Exception:
-                _log.exception("the console on port %d failed", self.port)
+        except Exception:
+            _log.exception("the console on port %d failed", self.port)
 
     async def _serve(self, listener: socket.socket) -> None:
         from streamclient.console.app import App  # noqa: PLC0415 -- aiohttp, for the first connection
@@ -130,10 +130,10 @@ class ConsoleServer(PageServer):
         allowed_hosts: Sequence[str] = (),
         rules: frozenset[DoorRule] = frozenset(DoorRule),
     ) -> None:
-        """Store the settings; nothing happens before ``start``.
+        """Store the settings; nothing else happens before ``start``.
 
-        ``server_host`` is the address on which the Tablestore listens, and ``allowed_hosts`` are further names of the
-        console. ``rules`` are for tests.
+        ``server_host`` is the address on which the Tablestore listens. ``allowed_hosts`` are further names by which
+        browsers may reach the console. Only tests give ``rules``.
         """
 
         def pages() -> Pages:

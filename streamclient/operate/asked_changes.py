@@ -1,6 +1,8 @@
-"""Changes that a page asks for, as JSON: planned first, and carried out only with the digest of the same plan.
+"""Changes to a fleet that a page in a browser requests, as JSON.
 
-A page may give orders about leases that lose nothing and read nothing again, and may replay or discard parked records.
+The first request returns a plan and its digest, and changes nothing. A second request has this digest, and carries the
+plan out if the plan is still the same. A page may change leases, unless the change loses records or has records read
+twice. It may also replay or discard parked records.
 """
 
 from __future__ import annotations
@@ -32,17 +34,19 @@ from streamclient.worker.parking.parked_frames import key_text
 from streamclient.worker.parking.parking_replay import replay_document, replay_records
 
 MOST_SHARDS_NAMED = 1_000
-"""The largest number of shards that one order names. The command has ``--all`` and ``--worker`` for more."""
+"""The largest number of shard ids in one order. The options ``all`` and ``worker`` choose shards without their ids."""
 
 MOST_REASON_CHARACTERS = 1_000
-"""The largest number of characters in the reason of an order. The row keeps the reason, and every worker reads the
-row."""
+"""The largest number of characters in the reason of an order. It bounds the size of lease rows, which keep the reason,
+and which every worker reads."""
 
 MOST_TEXT_CHARACTERS = 255
-"""The largest number of characters in any other text: as many as in the name of a table."""
+"""The largest number of characters in every text of a request except the reason. The service's limit for table names is
+the same."""
 
 MOST_NAMED = 20
-"""The largest number of parked records that an audit row names. The row also has the number of all."""
+"""The largest number of parked records whose ids an audit row has. The row also has the total number of changed
+records."""
 
 ORDERS: Mapping[str, frozenset[str]] = {
     "pause": frozenset({"for", "worker", "all"}),
@@ -51,13 +55,13 @@ ORDERS: Mapping[str, frozenset[str]] = {
     "release": frozenset({"force", "pause"}),
     "park": frozenset({"record"}),
 }
-"""The orders about leases that a page may give, with their options."""
+"""The names of the orders about leases that a page may give, each with the options that the order may have."""
 
 Arguments = Mapping[str, Any]
 
 
 class ChangeRefusedError(ConfigurationError):
-    """A page asked for a change that it cannot have. Nothing was written."""
+    """The error for a requested change that this module refuses. Nothing was written."""
 
     def __init__(self, code: str, text: str, advice: str = "") -> None:
         super().__init__(text)
@@ -67,21 +71,42 @@ class ChangeRefusedError(ConfigurationError):
 
 @frozen(kw_only=True)
 class PageRights:
-    """The rights of a page, and the parts that it needs for them."""
+    """The operator of a page, and the objects and settings with which the page may change a fleet."""
 
     who: str
-    """``user@host`` of the operator, for rows and audit."""
+    """The operator as ``user@host``, for lease rows and audit rows."""
     command_options: Sequence[str] = ()
-    """The options of the connection, without secrets, for commands to be copied."""
+    """The options of the connection, without secrets. They are part of the command lines that the page shows for
+    copying."""
     store: IParkingStore | None = field(default=None, repr=False)
     parking_table: str | None = None
     parking_directory: str | None = None
     processor: RecordProcessorFactory | None = field(default=None, repr=False)
-    """The maker of processors for replays; ``None`` if the page cannot replay."""
+    """The factory of the processors that replay parked records; ``None`` if the page cannot replay."""
     processor_name: str = "MODULE:NAME"
 
+    def lease_command(self, site: Site, command: str) -> str:
+        """Return ``command``, a line of ``streamclient leases``, with the options for tables and connection added."""
+        tables = ["--data-table", site.data_table, "--status-table", site.status_table]
+        return f"{command} {shlex.join([*tables, *self.command_options])}"
+
+    def lease_commands(self, site: Site, shard_id: str) -> Mapping[str, str]:
+        """Return a command line for each name in ``ORDERS``, about the shard ``shard_id``.
+
+        ``WHY`` and ``WORKER`` stand for values that the operator fills in. Without a parking store, ``park`` is left
+        out. The command line of ``park`` is a dry run until the operator adds ``--yes``.
+        """
+        parking = {"--parking-table": self.parking_table, "--parking-directory": self.parking_directory}
+        own: Mapping[str, Mapping[str, object | None]] = {"move": {"--to": "WORKER"}, "park": parking}
+        given = [action for action in ORDERS if action != "park" or self.store is not None]
+        return {action: self._about(site, shard_id, action, own.get(action, {})) for action in given}
+
+    def _about(self, site: Site, shard_id: str, action: str, options: Mapping[str, object | None]) -> str:
+        command = orders.command_text(action, [shard_id], options)
+        return self.lease_command(site, f"streamclient leases {command} --reason WHY")
+
     def parked_command(self, action: str, stream_id: str, *which: str) -> str:
-        """Return the command line for ``replay`` or ``discard``; ``which`` are the options that choose records."""
+        """Return the command line that replays or discards the parked records chosen by the options ``which``."""
         words = ["streamclient", "parked", action]
         if self.parking_table is not None:
             words += ["--table", self.parking_table, *self.command_options]
@@ -93,21 +118,22 @@ class PageRights:
 
 @frozen(kw_only=True)
 class AskedChanges:
-    """The changes of one fleet that one operator asks for. Each call reads the fleet, and may take long."""
+    """Plans and makes the changes to one fleet that one operator requests. Each method waits for the service."""
 
     site: Site
     rights: PageRights
     who: str
-    """The operator, as row and audit name them."""
+    """The operator's name, which is stored in lease rows and audit rows."""
 
     def order(self, arguments: Arguments) -> Document:
-        """Plan an order about leases, or carry it out: ``{command, shards, options, reason, plan?}``.
+        """Plan an order about leases, and carry it out if ``arguments`` has the digest of this plan.
 
-        Return the digest of its plan, the command line that does the same, and the report of the command.
+        ``arguments`` is ``{command, shards, options, reason, plan?}``, where ``plan`` is the digest. Return the digest,
+        the command line that gives the same order, and the report of the order.
 
         Raises:
-            ChangeRefusedError: the order is not one that a page may give, or its plan does not have the digest.
-            StreamClientError: a call failed, or the command refuses the order; nothing was changed.
+            ChangeRefusedError: a page may not give this order, or the plan has changed and so has another digest.
+            StreamClientError: a call failed, or the order is not possible in this fleet.
         """
         agreed, pause = _text(arguments, "plan") or None, _text(_options(arguments), "pause") or None
         order = self._order_of(arguments)
@@ -120,7 +146,7 @@ class AskedChanges:
         digest = order_digest(order, report.plan)
         if agreed not in (None, digest) and report.status in (OrderStatus.REFUSED, OrderStatus.UNCHANGED):
             raise _changed()
-        command = self._command(orders.typed_command(order))
+        command = self.rights.lease_command(self.site, orders.typed_command(order))
         return {"plan": digest, "command": command, "report": report_document(order.command, report)}
 
     def _order_of(self, arguments: Arguments) -> Order:
@@ -128,11 +154,11 @@ class AskedChanges:
         action, shards, options = arguments.get("command"), arguments.get("shards", []), _options(arguments)
         if not isinstance(action, str) or action not in ORDERS:
             advice = "Give other orders with `streamclient leases`: they lose records or read them again."
-            raise ChangeRefusedError("command", f"a page orders {', '.join(ORDERS)}", advice)
+            raise ChangeRefusedError("command", f"command must be one of {', '.join(ORDERS)}", advice)
         if not isinstance(shards, list) or not all(isinstance(each, str) and each for each in shards):
-            raise ChangeRefusedError("shards", "shards is a list of whole ids")
+            raise ChangeRefusedError("shards", "shards must be a list of complete shard ids")
         if len(shards) > MOST_SHARDS_NAMED:
-            raise ChangeRefusedError("shards", f"an order names at most {MOST_SHARDS_NAMED} shards")
+            raise ChangeRefusedError("shards", f"an order must name at most {MOST_SHARDS_NAMED} shards")
         if unknown := options.keys() - ORDERS[action]:
             raise ChangeRefusedError("options", f"{action} has no option {', '.join(map(str, sorted(unknown)))[:100]}")
         if action in ("pause", "resume"):
@@ -146,7 +172,7 @@ class AskedChanges:
         (shard,) = shards
         if action == "move":
             if not options.get("to"):
-                raise ChangeRefusedError("options", "move takes the worker as the option to")
+                raise ChangeRefusedError("options", "move needs the option `to` with the name of a worker")
             return orders.move_order(shard, _text(options, "to"), reason=reason)
         if action == "release":
             pause = _text(options, "pause") or None
@@ -161,17 +187,16 @@ class AskedChanges:
         )
         return orders.park_order(site, choice, by=who, reason=reason)
 
-    def _command(self, command: str) -> str:
-        tables = ["--data-table", self.site.data_table, "--status-table", self.site.status_table]
-        return f"{command} {shlex.join([*tables, *self.rights.command_options])}"
-
     def parked(self, action: str, arguments: Arguments) -> Document:
-        """Plan to ``replay`` or ``discard`` parked records, or do so: ``{cause? or key? or record?, reason, plan?}``.
+        """Plan to replay or discard parked records, and do so if ``arguments`` has the digest of this plan.
 
-        A replay of a record begins with the first parked record of its key. The answer has the form of ``order``.
+        ``action`` is ``replay`` or ``discard``. ``arguments`` is ``{cause? or key? or record?, reason, plan?}``. A
+        replay of one record begins with the first parked record of the same key. The result has the same form as the
+        result of ``order``.
 
         Raises:
-            ChangeRefusedError: there is no store, no processor, no such record, or other records than planned.
+            ChangeRefusedError: there is no parking store, no processor for a replay, or no such record; or the plan has
+                changed.
             StreamClientError: a call failed.
         """
         site, reason = self.site, _reason(arguments)
@@ -201,7 +226,7 @@ class AskedChanges:
         outcome = f"{sum(left['records'] for left in done['left'])} records left" if done.get("left") else DONE
         try:
             log.complete(records, dict.fromkeys((record.shard_id for record in records), outcome))
-        except StreamClientError as error:  # what was done stands nevertheless
+        except StreamClientError as error:  # the change is made already, so only report the error
             done["notes"] = [f"the audit rows of change {records[0].change_id} stay incomplete: {text_of(error)}"]
         return {"plan": digest, "command": command, "report": {"status": "done", **plan, **done}}
 
@@ -213,7 +238,7 @@ class AskedChanges:
 
 
 def _audit_records(action: str, site: Site, chosen: Sequence[ParkedRecord], reason: str, who: str) -> list[AuditRecord]:
-    """Return an audit row for each shard whose parked records an order is about."""
+    """Return one audit row for each shard that has records in ``chosen``."""
     change_id, now = uuid.uuid4().hex[:8], site.clock.now_micros()
     ids: dict[str, list[str]] = {}
     for parked in chosen:
@@ -235,13 +260,13 @@ def _audit_records(action: str, site: Site, chosen: Sequence[ParkedRecord], reas
 
 
 def _chosen(action: str, everything: list[ParkedRecord], arguments: Arguments) -> list[ParkedRecord]:
-    """Return the records of a cause or of a key, or one record.
+    """Return the parked records that ``arguments`` chooses by their cause, by their key, or by a record's id.
 
-    For a replay, add the earlier records of the same keys.
+    For a replay, include the earlier parked records of the same keys.
     """
     given = {name: arguments[name] for name in ("cause", "key", "record") if arguments.get(name) is not None}
     if len(given) != 1:
-        raise ChangeRefusedError("argument", "name one of cause, key and record")
+        raise ChangeRefusedError("argument", "give exactly one of cause, key and record")
     ((name, value),) = given.items()
     if name == "cause":
         chosen = (of_keys_with_cause if action == "replay" else of_cause)(everything, str(value))
@@ -263,7 +288,7 @@ def _chosen(action: str, everything: list[ParkedRecord], arguments: Arguments) -
 
 
 def _changed() -> ChangeRefusedError:
-    return ChangeRefusedError("changed", "the plan is another one by now; nothing was written", "Look at it again.")
+    return ChangeRefusedError("changed", "the plan has changed; nothing was written", "Look at it again.")
 
 
 def _reason(arguments: Arguments) -> str:
@@ -276,7 +301,7 @@ def _reason(arguments: Arguments) -> str:
 def _options(arguments: Arguments) -> Arguments:
     options = arguments.get("options") or {}
     if not isinstance(options, dict):
-        raise ChangeRefusedError("options", "options is an object")
+        raise ChangeRefusedError("options", "options must be a JSON object")
     return options
 
 
@@ -285,5 +310,5 @@ def _text(content: Arguments, name: str, most: int = MOST_TEXT_CHARACTERS) -> st
     if value is None:
         return ""
     if not isinstance(value, str) or len(value) > most:
-        raise ChangeRefusedError("argument", f"{name} is a text of at most {most} characters")
+        raise ChangeRefusedError("argument", f"{name} must be a text of at most {most} characters")
     return value

@@ -1,7 +1,7 @@
-"""The documents of a followed fleet. They are made of its readings, and of what earlier readings showed.
+"""The documents about a fleet that a page in a browser shows, made from readings of the fleet.
 
-Rows of lists have an ``id``, which stays the same from one document to the next. Times are microseconds since 1970 by
-the service's clock; an unknown value is ``null``.
+Each element of a list has an ``id``, which stays the same from one document to the next. Times are microseconds since
+1970 by the service's clock. An unknown value is ``null``.
 """
 
 from __future__ import annotations
@@ -45,31 +45,34 @@ from streamclient.worker.parking.parking_table import TableParkingStore
 Detail = Literal["shards", "groups", "auto"]
 
 MOST_SHARDS = 2_000
-"""The largest number of shards that a document lists or a picture shows. A browser would take long for more, and a
-person would see none."""
+"""The largest number of shards that a document lists or a picture shows. More shards would slow the browser, and people
+could not tell them apart."""
 
 MOST_ROWS_TOLD = 10 * MOST_SHARDS
-"""The largest number of lease rows, finished ones too, with which the story of a fleet is kept. The story remembers
-each row."""
+"""The largest number of lease rows, including rows of finished leases, for which a fleet's story is kept. The story
+remembers every row."""
 
 LAG_POINTS, LAG_SECONDS = 120, SECONDS_PER_HOUR
-"""The points of the curve of the lag, and its length in seconds."""
+"""The largest number of points in the curve of the lag, and the time that the curve spans, in seconds."""
 
 MOST_MOVES = 500
-"""The largest number of audit rows that are read for the list of moves: as many as a page shows."""
+"""The largest number of audit rows that are read for the list of moves. A page shows the same number of moves."""
 
 MOST_PARKED = 200
-"""The largest number of parked records in a document. The causes count all of them."""
+"""The largest number of parked records in a document. The causes in the document count all parked records."""
 
 HISTORY_ROWS = 50
-"""The largest number of changes of a lease that its document names, as in ``leases show``."""
+"""The largest number of audit rows in the document of a lease. ``leases show`` has the same limit."""
 
 MOST_VALUE_BYTES = 4_096
-"""The largest number of bytes of a value that are shown. So a document stays small, however large the values are."""
+"""The largest number of bytes of a column's value that a document shows, so that documents stay small."""
 
 
 class FleetBook:
-    """The documents of one fleet. Not thread-safe; makes calls for ``moves`` and ``parked`` only."""
+    """Collects readings of one fleet, and makes documents of them. Not thread-safe.
+
+    Only the making of the documents ``moves`` and ``parked`` calls the service.
+    """
 
     def __init__(
         self,
@@ -79,10 +82,10 @@ class FleetBook:
         command: Callable[[str, str], str] = lambda action, stream_id: "",
         shows_values: bool = False,
     ) -> None:
-        """Store the parts.
+        """Begin without a reading.
 
-        ``command`` returns the command line that replays or discards the parked records of a stream, without an option
-        that chooses some of them. With ``shows_values`` documents have the values of columns, else keys and names only.
+        ``command`` takes ``replay`` or ``discard`` and a stream id, and returns the command line for all parked records
+        of this stream. Documents have the values of columns only with ``shows_values``, otherwise keys and names.
         """
         self._site = site
         self._store = store
@@ -94,7 +97,7 @@ class FleetBook:
         self._first_micros: int | None = None
 
     def noted(self, reading: FleetReading) -> None:
-        """Remember what a good reading shows."""
+        """Add a reading to the story, the moves and the curve of the lag; ignore a reading without a view."""
         view = reading.view
         if view is None:
             return
@@ -115,7 +118,10 @@ class FleetBook:
             )
 
     def _note_lag(self, now_micros: int, seconds: float | None) -> None:
-        """Add a point. It replaces the newest one until that one is far enough from the one before."""
+        """Add a point to the curve of the lag.
+
+        If the two newest points of the curve are too near to each other, the new point replaces the newer of them.
+        """
         spacing = LAG_SECONDS * MICROS_PER_SECOND // (LAG_POINTS - 1)
         if len(self._lag) > 1 and self._lag[-1][0] - self._lag[-2][0] < spacing:
             del self._lag[-1]
@@ -124,10 +130,12 @@ class FleetBook:
         self._lag = [point for point in self._lag if point[0] >= oldest][-LAG_POINTS:]
 
     def document(self, kind: str, reading: FleetReading, detail: Detail = "auto") -> Document:
-        """Return a document: ``fleet``, ``story``, ``moves`` or ``parked``. A refusal is a document, too.
+        """Return the document ``kind``: ``fleet``, ``story``, ``moves`` or ``parked``. The result may be a refusal.
+
+        ``detail`` says whether ``fleet`` lists shards or counts them in groups; ``auto`` depends on their number.
 
         Raises:
-            KeyError: there is no document of this kind.
+            KeyError: no document has the name ``kind``.
         """
         make = {"fleet": self._fleet, "story": self._of_story, "moves": self._of_moves, "parked": self._parked}[kind]
         view = reading.view
@@ -161,7 +169,7 @@ class FleetBook:
         facts = view.facts
         now, hours = facts.now_micros, facts.stream.expiration_hours
         loss = now - hours * MICROS_PER_HOUR if hours else None
-        first = (self._first_micros or now) - MICROS_PER_HOUR  # what was before the first reading is mostly unknown
+        first = (self._first_micros or now) - MICROS_PER_HOUR  # most changes before this hour are unknown
         story = self._story.story(max(first, loss or 0), now, loss)
         if not story["bands"] or len(story["bands"]) > MOST_SHARDS:
             return refusal("too-many-shards", f"a picture shows 1 to {MOST_SHARDS} shards, not {len(facts.rows)}")
@@ -189,19 +197,19 @@ NO_PARKING = (
     "this console knows no store of parked records",
     "Start it with --parking-table NAME or --parking-directory DIR.",
 )
-"""Code, text and advice of the refusal without a store."""
+"""The code, text and advice of the refusal by a console that has no store of parked records."""
 
 NOT_READ_YET = ("not-read-yet", "the first reading is under way")
-"""Code and text of the refusal before the first reading."""
+"""The code and text of the refusal before the first reading of a fleet."""
 
 
 def refusal(code: str, text: str, advice: str = "") -> Document:
-    """Return the document of a refusal, for a document that cannot be made."""
+    """Return a refusal, which takes the place of a document that cannot be made."""
     return {"error": {"code": code, "text": printable(text), "advice": printable(advice)}}
 
 
 def fleet_line(name: str, reading: FleetReading) -> Document:
-    """Return a fleet in a list of fleets."""
+    """Return the entry of the fleet ``name`` in the list of all fleets."""
     view, told = reading.view, reading.verdict
     is_known = told is not None or reading.problem is not None
     return {
@@ -214,7 +222,7 @@ def fleet_line(name: str, reading: FleetReading) -> Document:
         "finished": None if view is None else view.finished,
         "records_per_second": None if view is None else view.records_per_second,
         "longest_lag_seconds": None if view is None else view.longest_lag_seconds,
-        # The shards are sorted by it.
+        # The shards are sorted by their time to loss.
         "seconds_to_loss": view.shards[0].seconds_to_loss if view is not None and view.shards else None,
         "read_micros": reading.read_micros,
         "problem": reading.problem,
@@ -222,10 +230,13 @@ def fleet_line(name: str, reading: FleetReading) -> Document:
     }
 
 
-def verdict_document(readings: Mapping[str, FleetReading]) -> Document:
-    """Return one verdict about several fleets. It begins with the worst trouble, and has the sentence of that fleet.
+def verdict_document(
+    readings: Mapping[str, FleetReading], command: Callable[[str, str], str] = lambda fleet, command: command
+) -> Document:
+    """Return one verdict about several fleets, with the sentence of the fleet whose trouble is the worst.
 
-    A trouble names at most ``NOT_MOVING_SHOWN`` of its shards, the nearest to loss; its words have the whole number.
+    A trouble lists at most ``NOT_MOVING_SHOWN`` of its shards, those nearest to loss; its sentence counts all of them.
+    ``command`` takes a fleet's name and a command line of ``streamclient leases``, and adds the fleet's options.
     """
     told = {name: reading.verdict for name, reading in readings.items() if reading.verdict is not None}
     if not told:
@@ -239,7 +250,7 @@ def verdict_document(readings: Mapping[str, FleetReading]) -> Document:
     return {
         "is_well": not unwell,
         "sentence": _sentence(told[worst]["sentence"], len(unwell), len(told), len(readings) - len(told)),
-        "troubles": _with_ids(troubles),
+        "troubles": _with_ids(troubles, command),
         "last_trouble": None if unwell else next(iter(lasts), None),
         "complete_since_micros": max(verdict["complete_since_micros"] for verdict in told.values()),
     }
@@ -256,13 +267,15 @@ def _sentence(first: str, unwell: int, known: int, unread: int) -> str:
     return " ".join(parts)
 
 
-def _with_ids(troubles: Iterable[tuple[str, Any]]) -> list[Document]:
+def _with_ids(troubles: Iterable[tuple[str, Any]], command: Callable[[str, str], str]) -> list[Document]:
     seen: Counter[str] = Counter()
     listed = []
     for name, trouble in troubles:
         words = f"{name} {trouble['situation']} {trouble['shard'] or trouble['worker'] or ''}".rstrip()
         seen[words] += 1
         named = {**trouble, "fleet": name, "shards": trouble["shards"][:NOT_MOVING_SHOWN]}
+        if trouble["command"].startswith("streamclient leases "):
+            named["command"] = command(name, trouble["command"])
         listed.append({"id": words if seen[words] == 1 else f"{words} {seen[words]}", **named})
     return listed
 
@@ -275,7 +288,10 @@ def _or_forever(seconds: float | None) -> float:
 
 
 def lease_page(site: Site, shard_id: str, store: IParkingStore | None = None) -> Document | None:
-    """Return one lease as ``leases show --json`` prints it; ``None`` if the shard is unknown. Reads the fleet."""
+    """Read the fleet; return the lease of a shard as ``leases show --json`` prints it.
+
+    Return ``None`` if the shard is unknown.
+    """
     reader = FleetReader(site)
     facts = readable(reader.collect())
     if store is not None and facts.stream.stream_id is not None and is_there(store):
@@ -297,19 +313,20 @@ def _lease_page(facts: FleetFacts, told: Explanation, history: Sequence[Document
 
 
 def is_there(store: IParkingStore) -> bool:
-    """Return whether a store exists. Ask this first, because reading a store in a table would make the table."""
+    """Return whether a store exists. Call this before reading: reading a store in a table would create the table."""
     return not isinstance(store, TableParkingStore) or store.exists()
 
 
 def parked_in(store: IParkingStore, stream_id: str | None) -> list[ParkedRecord]:
-    """Return the parked records of a stream; none if the store is not there yet."""
+    """Return the parked records of a stream; an empty list if the store does not exist yet."""
     return list(store.parked(stream_id)) if is_there(store) else []
 
 
 def parked_document(records: Iterable[ParkedRecord], *, shows_values: bool) -> Document:
-    """Return the causes of parked records, and the newest of the records as ``parked show --json`` prints them.
+    """Return the causes of parked records, and the newest records in the form of ``parked show --json``.
 
-    The member ``frame``, which has the whole record, is left out. With ``shows_values`` there are ``columns``.
+    Each record lacks the member ``frame``, which would have the whole record. With ``shows_values``, it has the member
+    ``columns``.
     """
     everything = sorted(records, key=lambda parked: (-parked.parked_micros, parked.record_id))
     return {
@@ -332,9 +349,9 @@ def _parked(parked: ParkedRecord, *, shows_values: bool) -> Document:
 
 
 def shown_change(shard_id: str, record: StreamRecord, *, shows_values: bool) -> Document:
-    """Return a record as ``tail --json`` prints it.
+    """Return a record as ``tail --json`` prints it, but without the values of columns.
 
-    The values of columns are left out, or cut with ``shows_values``.
+    With ``shows_values``, columns keep their values, each cut to ``MOST_VALUE_BYTES``.
     """
     document = dict(change_document(shard_id, record))
     for name in ("columns", "original_columns"):
@@ -348,7 +365,7 @@ def _hidden(column: Mapping[str, Any]) -> Document:
 
 
 def _cut(column: Mapping[str, Any]) -> Document:
-    """Return a column whose value has at most ``MOST_VALUE_BYTES``, and the number of bytes that were left out."""
+    """Return ``column`` with its value cut to ``MOST_VALUE_BYTES``. ``cut_bytes`` is the number of bytes cut off."""
     value = column["value"]
     if isinstance(value, dict):
         data = base64.b64decode(value["base64"])

@@ -1,15 +1,16 @@
 """The owners of shards over time, and the orders of operators. Pure.
 
-There are two sources: readings of the rows, whose stamps say when an owner, a checkpoint and a pause were written, and
-the rows of the audit.
+The owners come from readings of lease rows, whose stamps say when an owner, a checkpoint and a pause were written. The
+orders come from audit rows.
 
 Laws:
 
-* One reading tells what the rows remember: the last change of each owner, the end of a shard, a pause that stands.
-  Earlier events are unknown, and so is a former owner. Two readings tell the change between them.
-* A time is a stamp of the service. Without a stamp, it is the time of the reading, and ``at_is_seen`` says so.
-* A lease passes from a living owner only if that owner hands it over. So a new owner has ``taken`` a lease if the owner
-  before it was killed, or gave no sign for as long as makes a worker silent; else the lease was ``handed-over``.
+* One reading of a row shows the last change of the owner, the end of the shard, and a pause that has not ended. It does
+  not show earlier changes and former owners. Two readings also show the changes between them.
+* The time of a change is a stamp of the service. Without a stamp, the time of the reading takes its place, and
+  ``at_is_seen`` is true.
+* A living owner loses a lease only by handing it over. So a new owner has ``taken`` a lease if the former owner was
+  killed or silent. Otherwise the lease was ``handed-over``.
 """
 
 from __future__ import annotations
@@ -28,14 +29,15 @@ from streamclient.operate.liveness import SILENT_SHARE, is_pause_on, last_beat_m
 from streamclient.worker.lease.audit_rows import AuditRecord
 
 MOST_MOVES = 500
-"""The largest number of moves and orders that are kept. People would not read more, and the audit has all orders."""
+"""The largest number of moves and orders in a document. People would not read more, and the audit has all orders."""
 
 KEPT_MICROS = 24 * MICROS_PER_HOUR
-"""The time, in microseconds, for which a span is kept after its end: a day, which is the default retention."""
+"""The time, in microseconds, for which the span of an owner is kept after its end. It is a day, which is the default
+retention of a stream."""
 
 MOST_SPANS = 2_000
-"""The largest number of spans in a document: those that changed last. A picture has no room for more, and they take 200
-kB."""
+"""The largest number of spans in a document. If there are more, the spans that changed last are chosen. A picture has
+no room for more spans, and the document already takes 200 kB."""
 
 LeaseMoveKind = Literal["taken", "handed-over", "released", "finished", "paused", "resumed", "order"]
 
@@ -58,10 +60,10 @@ LeaseMove = TypedDict(
 )
 """A change of a lease, or an order of an operator. Members that do not apply, or are not known, are ``None``.
 
-``at_is_seen``: the change happened at ``at_micros`` or before it, after the reading before. ``from`` and ``to`` are
-workers. ``seconds`` is the time in which no worker read the shard: from the last sign of the old owner, or its
-hand-over, to the new owner's acquisition. An order has its ``who``, ``command``, ``reason`` and ``outcome``; a pause
-has ``who`` and ``reason``."""
+If ``at_is_seen`` is true, the change happened between the reading at ``at_micros`` and the reading before it. ``from``
+and ``to`` are workers. ``seconds`` is the time in which no worker read the shard: from the old owner's last sign or
+hand-over to the new owner's acquisition. An order has ``who``, ``command``, ``reason`` and ``outcome``; a pause has
+``who`` and ``reason``."""
 
 
 class LaneSpan(TypedDict):
@@ -70,27 +72,28 @@ class LaneSpan(TypedDict):
     shard: str
     from_micros: int
     to_micros: int
-    """The time of the last reading, if the worker still held the shard then."""
+    """The end of the span. If the worker still holds the shard, this is the time of the last reading."""
 
 
 class WorkerLane(TypedDict):
-    """The shards that one worker held."""
+    """The times during which one worker held shards."""
 
     id: str
-    """The worker."""
+    """The worker's name."""
     spans: list[LaneSpan]
-    """By beginning."""
+    """The times during which the worker held a shard, ordered by their beginnings."""
 
 
 class MovesDocument(TypedDict):
-    """Everything that is known of moves and orders."""
+    """The document of the known changes of leases, orders of operators, and times during which workers held shards."""
 
     complete_since_micros: int
-    """The time of the first reading, 0 without one. Before it, only what rows and audit remember is known."""
+    """The time of the first reading; 0 if nothing was read yet. Earlier moves are known only if lease rows or audit
+    rows still show them."""
     moves: list[LeaseMove]
-    """Newest first."""
+    """The newest moves and orders, sorted newest first."""
     lanes: list[WorkerLane]
-    """The spans of each worker, also of workers that hold no shard."""
+    """One lane for each worker, including workers that hold no shard."""
 
 
 @frozen
@@ -102,7 +105,7 @@ class _Held:
 
 @frozen
 class _Change:
-    """One shard in two readings."""
+    """The row of one shard in two successive readings."""
 
     before: FleetFacts
     after: FleetFacts
@@ -113,25 +116,25 @@ class _Change:
 
     @property
     def session(self) -> WorkerFacts | None:
-        """The session row of the former owner, as it was last read."""
+        """The session row of the former owner, as it was last read; ``None`` if neither reading has one."""
         owner = self.old_lease.owner
         return self.after.workers.get(owner, self.before.workers.get(owner))
 
     def last_sign_micros(self) -> int:
-        """Return the time of the former owner's last write, as far as its rows were read."""
+        """Return the time of the former owner's last write that the two readings show."""
         beats = [last_beat_micros(facts, self.old_lease.owner) for facts in (self.before, self.after)]
         return max(self.old.beat_micros, *beats)
 
     def is_taken(self) -> bool:
-        """Return whether the former owner did not hand the lease over."""
+        """Return whether the new owner took the lease without a hand-over by the former owner."""
         if self.session is not None and self.session.state != "running":
             return self.session.state == "killed"
         return self._is_silent(self.last_sign_micros(), self.row.owner_micros)
 
     def idle_seconds(self) -> float | None:
-        """Return the time between the last sign of a dead owner and the new owner.
+        """Return the seconds from the last sign of a dead owner to the new owner's acquisition.
 
-        ``None`` if there may be a later sign.
+        ``None`` if the dead owner may have given a later sign.
         """
         sign = self.last_sign_micros()
         if self.session is None and not self._is_silent(sign, self.before.now_micros):
@@ -153,7 +156,7 @@ class LeaseMoves:
         self._past: list[tuple[_Held, int]] = []
 
     def read(self, facts: FleetFacts) -> None:
-        """Add a reading, which is complete and not older than the one before."""
+        """Add a reading. It must be complete, and not older than the last reading that was added."""
         before, self._last = self._last, facts
         self._since = self._since or facts.now_micros
         for shard, row in facts.rows.items():
@@ -190,7 +193,7 @@ class LeaseMoves:
         self._forget(0 if self._last is None else self._last.now_micros)
 
     def document(self) -> MovesDocument:
-        """Return everything that is known, up to the last reading."""
+        """Return the known moves and lanes, up to the last reading."""
         return {
             "complete_since_micros": self._since,
             "moves": sorted(self._moves.values(), key=_newest_first)[:MOST_MOVES],
@@ -200,7 +203,7 @@ class LeaseMoves:
     # --- rows ------------------------------------------------------------------------------------------------------
 
     def _remembered(self, facts: FleetFacts, row: RowFacts, lease: Lease) -> None:
-        """Add what a row tells by itself."""
+        """Add the moves that the first reading of a shard's row shows."""
         if lease.is_handed_over:
             self._add("handed-over", row.shard_id, row.owner_micros, new=lease.owner)
         elif lease.owner:
@@ -242,14 +245,14 @@ class LeaseMoves:
             self._end_span(shard, at)
 
     def _picked_up(self, change: _Change) -> None:
-        """Note the length of a hand-over that an earlier reading showed under way."""
+        """Store the duration of a hand-over that an earlier reading showed as not yet finished."""
         name = _name("handed-over", change.row.shard_id, change.old.owner_micros)
-        if name in self._moves:  # a document that was given out stays as it is
+        if name in self._moves:  # make a new dictionary, because callers may hold the old one
             seconds = _seconds(change.old.owner_micros, change.row.owner_micros)
             self._moves[name] = {**self._moves[name], "seconds": seconds}
 
     def _new_owner(self, change: _Change, former: str | None) -> None:
-        """Add the change from one owner to another, or from none to one."""
+        """Add the move of a lease to a new owner, from the owner ``former`` or from no owner."""
         shard, at, owner = change.row.shard_id, change.row.owner_micros, change.lease.owner
         kind: LeaseMoveKind = "taken"
         seconds = None
@@ -257,12 +260,12 @@ class LeaseMoves:
             is_since_known = change.old_lease.is_handed_over or _was_released(change.old, change.old_lease)
             seconds = _seconds(change.old.owner_micros, at) if is_since_known else None
         elif former == owner:
-            pass  # it was restarted: its session row no longer tells when the former process ended
+            pass  # the worker was restarted: its session row no longer tells when the former process ended
         elif change.is_taken():
             seconds = change.idle_seconds()
         else:
             kind = "handed-over"
-        idle_micros = round((seconds or 0.0) * MICROS_PER_SECOND)
+        idle_micros = round((seconds or 0.0) * MICROS_PER_SECOND)  # the former owner's span ends at its last sign
         self._end_span(shard, at - idle_micros)
         self._begin_span(owner, shard, at)
         self._add(kind, shard, at, old=former, new=owner, seconds=seconds)
@@ -281,7 +284,7 @@ class LeaseMoves:
             ran_out = old.until_micros is not None and old.until_micros <= facts.now_micros
             self._add("resumed", shard, old.until_micros or 0 if ran_out else 0)
 
-    # --- keeping ---------------------------------------------------------------------------------------------------
+    # --- storage ---------------------------------------------------------------------------------------------------
 
     def _add(
         self,
@@ -321,11 +324,11 @@ class LeaseMoves:
 
     def _end_span(self, shard: str, at_micros: int) -> None:
         held = self._held.pop(shard, None)
-        if held is not None and at_micros > held.from_micros:
+        if held is not None and at_micros >= held.from_micros:
             self._past.append((held, at_micros))
 
     def _forget(self, now_micros: int) -> None:
-        if len(self._moves) > 2 * MOST_MOVES:  # so that most readings sort nothing
+        if len(self._moves) > 2 * MOST_MOVES:  # the factor 2 makes sorting rare
             self._moves = {
                 move["id"]: move for move in heapq.nsmallest(MOST_MOVES, self._moves.values(), key=_newest_first)
             }
@@ -344,7 +347,7 @@ class LeaseMoves:
         lanes: dict[str, list[LaneSpan]] = {name: [] for name in {*self._last.workers, *self._last.beats}}
         for _, held, to in shown:
             span: LaneSpan = {"shard": held.shard, "from_micros": max(held.from_micros, first), "to_micros": to}
-            if span["to_micros"] > span["from_micros"]:
+            if span["to_micros"] >= span["from_micros"]:
                 lanes.setdefault(held.worker, []).append(span)
         return [
             {"id": name, "spans": sorted(lanes[name], key=lambda span: (span["from_micros"], span["shard"]))}
@@ -370,13 +373,13 @@ def _was_released(row: RowFacts, lease: Lease) -> bool:
 
 
 def _standing(lease: Lease, facts: FleetFacts) -> Pause | None:
-    """Return the pause that stops the readers of a shard at the time of the facts."""
+    """Return the pause that stops the readers of a shard at the time of ``facts``, or ``None``."""
     pause = lease.pause
     return pause if pause is not None and not pause.accepts_end and is_pause_on(pause, facts.now_micros) else None
 
 
 def _fields(text: str) -> Mapping[str, Any]:
-    """Return the fields of a lease in an audit row; none if the row holds something else."""
+    """Return the fields of a lease that ``text`` from an audit row holds; empty if it does not hold a lease."""
     try:
         found = json.loads(text)
     except ValueError:

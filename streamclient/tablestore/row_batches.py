@@ -1,11 +1,12 @@
-"""Rows written and read in batches: cut into requests that the service accepts, with an answer for each row.
+"""Writes and reads of many rows, in requests of a size that the service accepts, with a result for each row.
 
 Laws:
 
-* no request names a row twice. So single rows of a request may be repeated in any order, and the changes of one key
-  keep their order;
-* a row without an answer may have been written, and does not count as a success;
-* one bad row can make the service refuse a whole request, so a permanent refusal is traced to the rows that cause it.
+* No request has two changes of one row. So the rows that failed may be sent again in any order, and the changes of each
+  row keep their order.
+* A row for which the response has no result may have been written. It does not count as a success.
+* One bad row can make the service refuse a whole request. So after a permanent refusal, the rows are sent in halves,
+  until the refused rows are known.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from streamclient.errors import DependencyException, ErrorKind, StreamClientErro
 from streamclient.tablestore.signed_calls import SignedCalls
 from streamclient.wire import schema
 from streamclient.wire.schema import OperationType, RowExistenceExpectation
-from streamclient.wire.service_errors import classify, from_answer
+from streamclient.wire.service_errors import AUTH_FAILED, classify, from_answer
 
 ROWS_PER_BATCH = 200
 """The largest number of rows that the service accepts in one BatchWriteRow."""
@@ -37,11 +38,11 @@ ROWS_PER_READ = 100
 """The largest number of rows that the service returns for one BatchGetRow."""
 
 BYTES_PER_BATCH = 3 * 1024 * 1024
-"""The largest number of bytes of encoded rows in a request. The service accepts 4 MB, so the bytes around the rows also
-fit."""
+"""The largest number of bytes of encoded rows in a request. The service accepts 4 MB, which leaves room for the other
+bytes of the request."""
 
 EncodedRow: TypeAlias = tuple[OperationType, bytes]
-"""The operation, and the row as the request encodes it. The row is written without a condition."""
+"""The operation (put, update or delete), and the row as bytes for BatchWriteRow. The write has no condition."""
 
 _IGNORE = schema.Condition(row_existence=RowExistenceExpectation.IGNORE)
 
@@ -56,7 +57,9 @@ def batches(
     most_rows: int = ROWS_PER_BATCH,
     most_bytes: int = BYTES_PER_BATCH,
 ) -> Iterator[list[_Row]]:
-    """Cut ``rows`` into batches, in order. A second row of a key begins a new batch; a large row has its own batch.
+    """Cut ``rows`` into batches, in order, so that no batch has two rows with one ``key``.
+
+    A row larger than ``most_bytes`` has a batch of its own.
 
     Worked example: rows of the keys a b a c with room for ten rows give [a b] and [a c].
     """
@@ -76,7 +79,11 @@ def batches(
 
 
 def send_items(client: OTSClient, table: str, items: Sequence[Any]) -> list[StreamClientError | None]:
-    """Send the SDK's ``items`` once, in one request. Return each item's error or ``None``, in order; never raise."""
+    """Send ``items``, which are row changes of the SDK, in a single BatchWriteRow, without repetition.
+
+    Return one result for each item, in the order of ``items``: ``None`` if the service wrote the item, otherwise the
+    error. The function never raises.
+    """
     request = BatchWriteRowRequest()
     request.add(TableInBatchWriteRowItem(table, list(items)))
     try:
@@ -91,13 +98,13 @@ def send_items(client: OTSClient, table: str, items: Sequence[Any]) -> list[Stre
 def read_rows(
     client: OTSClient, table: str, keys: Sequence[Any], columns: Sequence[str] | None = None
 ) -> list[Any | StreamClientError]:
-    """Read the rows with some different ``keys``, at most ``ROWS_PER_READ``, with one BatchGetRow that is sent once.
+    """Read at most ``ROWS_PER_READ`` rows with different ``keys`` by a single BatchGetRow, without repetition.
 
-    The result has for each key, in order, the row as the SDK decodes it, or ``None`` if the row does not exist, or the
-    row's error.
+    Return one result for each key, in the order of ``keys``: the row as an object of the SDK, ``None`` if the row does
+    not exist, or the error of the row.
 
     Raises:
-        StreamClientError: the request failed, or its answers do not fit the keys.
+        StreamClientError: the request failed, or the response has more or fewer results than ``keys``.
     """
     request = BatchGetRowRequest()
     request.add(TableInBatchGetRowItem(table, list(keys), columns_to_get=columns and list(columns), max_version=1))
@@ -116,7 +123,7 @@ def read_rows(
 
 
 def translated(error: Exception, *, write: bool, client: OTSClient) -> StreamClientError:
-    """Return the package's exception for an error of the SDK; that error stays the exception's cause."""
+    """Return this package's exception for ``error`` of the SDK, with ``error`` as the exception's cause."""
     failure = classify(error, write=write, client=client)
     if failure is not error:
         failure.__cause__ = error
@@ -133,23 +140,27 @@ def _unanswered() -> StreamClientError:
     return DependencyException("the answer to BatchWriteRow lacks this row", kind=ErrorKind.AMBIGUOUS)
 
 
+KEY_REFUSALS = frozenset({AUTH_FAILED, "OTSSTSTokenExpired", "OTSInvalidSTSToken"})
+"""The service's error codes for an access key or token that it does not accept, whatever the request asks for."""
+
+
 @frozen
 class Attempt(Generic[_Row]):
-    """The outcome of one attempt to write rows."""
+    """The result of one attempt to write rows; ``sent`` is the number of rows in it."""
 
     sent: int
     refused: Sequence[tuple[_Row, StreamClientError]]
-    """The rows that the service refused permanently."""
+    """The rows that the service refused permanently, each with its error."""
     left: Sequence[tuple[_Row, StreamClientError]]
-    """The rows that failed for a passing reason; the next attempt sends them."""
+    """The rows with a transient error, each with this error. The next attempt sends these rows."""
     failures: int
-    """The number of consecutive attempts, up to this one, that settled no row; 0 if this attempt settled a row."""
+    """The number of attempts since a row was last written or refused; 0 if this attempt wrote or refused a row."""
 
 
 def attempts(
     calls: SignedCalls, table: str, rows: Sequence[_Row], encoded: Callable[[_Row], EncodedRow]
 ) -> Iterator[Attempt[_Row]]:
-    """Write rows of different keys. The iterator makes one attempt at each step, until no row is left.
+    """Write rows with different keys. Each step of the iterator is one attempt, until every row is written or refused.
 
     The caller pauses between attempts. To give up, the caller stops iterating.
     """
@@ -165,15 +176,20 @@ def attempts(
 
 
 def is_passing(error: StreamClientError) -> bool:
-    """Return whether the next request may succeed in writing the same row.
+    """Return whether the row may be sent again after ``error``.
 
-    An answer that never came counts, too: these writes have no condition, so the second one changes nothing.
+    A row whose response was lost may be sent again, too. These writes have no condition, so a second write of the row
+    does no harm. A refused access key says nothing of the row: the key may be valid again later, or be replaced.
     """
-    return isinstance(error, DependencyException) and error.retriable
+    return isinstance(error, DependencyException) and (error.retriable or error.code in KEY_REFUSALS)
 
 
 def send_encoded(calls: SignedCalls, table: str, rows: Sequence[EncodedRow]) -> list[StreamClientError | None]:
-    """Send ``rows`` once. Return each row's error or ``None``, in order; never raise."""
+    """Send ``rows`` in one request; if the service refuses it permanently, send each half in a request of its own.
+
+    Return one result for each row, in the order of ``rows``: ``None`` if the service wrote the row, otherwise the
+    error.
+    """
     messages = [schema.RowInBatchWriteRowRequest(type=kind, row_change=row, condition=_IGNORE) for kind, row in rows]
     request = schema.BatchWriteRowRequest(tables=[schema.TableInBatchWriteRowRequest(table_name=table, rows=messages)])
     try:

@@ -1,4 +1,4 @@
-# The compiled codec; its sources are in native/. The codec in Python decides what this one declines with None.
+# The compiled codec, with its sources in native/. If a function here returns None, the caller uses the codec in Python.
 
 from collections.abc import Iterator, Mapping
 from enum import Enum
@@ -7,12 +7,12 @@ from streamclient.records import RecordType as RecordType
 from streamclient.records import SequenceInfo as SequenceInfo
 from streamclient.records import StreamRecord as StreamRecord
 
-# The cells of a page by column, for any library that reads the Arrow PyCapsule interface.
+# The records of a page by column, for any library with the Arrow PyCapsule interface.
 class Columns:
     def __arrow_c_schema__(self) -> object: ...
     def __arrow_c_array__(self, requested_schema: object = None) -> tuple[object, object]: ...
 
-# A page that was read and verified.
+# The verified content of a page.
 class Page:
     @property
     def next(self) -> str: ...
@@ -34,13 +34,13 @@ class Page:
     ) -> Columns | None: ...
     def values(self, schema: tuple[tuple[str, int], ...], rows: range | tuple[int, ...], /) -> Columns | None: ...
 
-# Reads pages. Safe to share between threads.
+# The part of the compiled codec that decodes pages. Threads may share one object.
 class Codec:
     def __init__(self, record_types: tuple[Enum, ...], operations: tuple[Enum, ...], /) -> None: ...
     def decode(self, body: bytes, is_tunnel: bool, /) -> Page | None: ...
     def summarize(self, body: bytes, /) -> tuple[int, Page] | None: ...
 
-# A put for the local server, read and verified.
+# The row of a put that the local server has received. It is checked, but not decoded.
 class Put:
     @property
     def frame(self) -> bytes: ...

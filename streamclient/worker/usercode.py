@@ -1,8 +1,9 @@
-"""Runs user code in the user's executor: the calls of a shard's processor, and all others."""
+"""The calls of user code in the user's executor: of processors, of parking stores and of retry strategies."""
 
 from __future__ import annotations
 
 import logging
+import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -21,7 +22,7 @@ from streamclient.worker.owner_loop import OwnerLoop
 _log = logs.logger(__name__)
 
 Done = Callable[[Raised | None], None]
-"""Called in the owner thread with the error of the call, or ``None``."""
+"""A function that the owner thread calls at the end of a call of user code, with the error of that call or ``None``."""
 
 
 class UserCall:
@@ -43,26 +44,27 @@ class UserCall:
 
     @property
     def queued_at(self) -> float:
-        """The time from which the wait for the call's end counts."""
+        """The time since which the shard has been waiting for the end of the call."""
         return self._queued_at
 
     def cancel(self) -> bool:
-        """Cancel the call if no thread has begun it; return whether it will never run."""
+        """Cancel the call if no thread has begun it; return whether the call will never run."""
         self.is_taken_back = True
         self.is_taken_back = self.future is None or self.future.cancel()
         return self.is_taken_back
 
     def running_seconds(self, now: float) -> float:
-        """Return how long user code has been running; 0.0 while the call waits for a thread."""
+        """Return the seconds for which user code has been running; 0.0 while the call waits for a thread."""
         return 0.0 if self.started_at is None else max(0.0, now - self.started_at)
 
 
 class HandedCall(UserCall):
-    """One call that user code takes out of a line, in another thread than the worker's, and ends at any later time.
+    """A call that waits in a line until user code takes it, in a thread outside the executor, and ends it later.
 
-    The token decides who has the call: user code takes it with ``claim``, the owner takes it back with ``cancel``. So a
+    A token decides who has the call: user code takes the token with ``claim``, the owner takes it with ``cancel``. So a
     call is given out or taken back, never both. ``claim``, ``finish`` and ``give_back`` may be called in any thread.
-    The first end counts: a signal may raise where a loop has just ended its batch, and then leaves it as well.
+    Only the first end of a call counts. A second end is possible if a signal raises an error just after a loop has
+    ended its batch, because the loop then also leaves that batch.
     """
 
     queued_cause: Cause = Cause.BATCH_WAITS
@@ -75,18 +77,20 @@ class HandedCall(UserCall):
         self._done = done
         self._given_back = given_back
         self.last_taken_at: Callable[[], float] = lambda: 0.0
-        """Returns when a call was last taken out of the same line. A receiver sets it."""
+        """A function that returns the time at which a call was last taken out of the same line. The receiver sets this
+        function."""
 
     @property
     def queued_at(self) -> float:
-        """The time of the claim.
+        """The time at which user code claimed the call.
 
-        Before the claim, it is the last time at which the line moved, or at which the call joined it.
+        Before the claim, it is the later of two times: when the call joined the line, and when a call was last taken
+        out of the line.
         """
         return max(self._queued_at, self.last_taken_at()) if self.started_at is None else self.started_at
 
     def claim(self) -> bool:
-        """Take the call, once; return ``False`` if the owner has taken it back."""
+        """Take the call; return ``False`` if it is already claimed, or if the owner has taken it back."""
         if not self._token.acquire(blocking=False):
             return False
         self.thread_id: int | None = threading.get_ident()
@@ -95,23 +99,20 @@ class HandedCall(UserCall):
         return True
 
     def cancel(self) -> bool:
-        """Take the call back if it is not claimed; return whether it will never be claimed. Owner thread only."""
+        """Take the call back if it is not claimed; return whether it was taken back. Owner thread only."""
         self.is_taken_back: bool = self._token.acquire(blocking=False)
         return self.is_taken_back
 
     def finish(self, error: BaseException | None = None) -> None:
-        """End the call, with the error that user code raised.
-
-        If the owner took the call back, the call is already over.
-        """
+        """End the call, with the error that user code raised. If the owner has taken the call back, do nothing."""
         self._end(None if error is None else Raised.of(error), self._done)
 
     def give_back(self) -> None:
-        """End the call as if it had never been claimed: it has neither finished nor failed."""
+        """End the call as if user code had never claimed it, because the work was interrupted."""
         self._end(None, lambda raised: self._given_back())
 
     def _end(self, raised: Raised | None, done: Done) -> None:
-        # A call that ends without a claim, because its line is gone, must not be taken back as well.
+        # If its line is gone, a call ends without a claim. Claim it now, so that the owner cannot take it back.
         if self.started_at is None and not self.claim():
             return
         if not self._end_token.acquire(blocking=False):
@@ -121,10 +122,10 @@ class HandedCall(UserCall):
 
 
 class UserCode:
-    """Submits calls, and reports their end to the owner.
+    """The runner of user code, which reports the end of each call to the owner.
 
-    Owner thread, except ``is_inside``. No call waits for another call, so an executor with a single thread is slow but
-    never stuck.
+    Only for the owner thread, except where a method says otherwise. No call waits for another call, so an executor with
+    a single thread is slow but never stuck.
     """
 
     def __init__(self, executor: Executor, loop: OwnerLoop) -> None:
@@ -132,13 +133,14 @@ class UserCode:
         self._loop = loop
         self._threads: set[int] = set()
         self._outside: Counter[int] = Counter()
-        """Calls that each thread outside the executor has claimed and not ended."""
+        """The number of calls that each thread outside the executor has claimed and not ended, by the id of the
+        thread."""
         self._outside_lock = threading.Lock()
         self.now: Callable[[], float] = loop.now
         self._outages = OutageLog(_log)
 
     def run(self, name: str, shard_id: str, function: Callable[[], None], done: Done) -> UserCall:
-        """Run a function in the executor; ``done`` always follows in the owner thread, unless the call is cancelled."""
+        """Run ``function`` in the executor, and then ``done`` in the owner thread, unless the call is cancelled."""
         call = UserCall(name, shard_id, self._loop.now())
         self._loop.at_end(partial(self._submit, call, function, done))
         return call
@@ -151,9 +153,10 @@ class UserCode:
         done: Done,
         given_back: Callable[[], None],
     ) -> HandedCall:
-        """Begin a call that ends elsewhere: ``start`` puts it in line, in the owner thread, and returns soon.
+        """Begin a call that user code takes and ends outside the executor.
 
-        Unless the call is cancelled, ``done`` follows in the owner thread, or ``given_back`` if the call is given back.
+        ``start`` adds the call to a line, in the owner thread, and returns soon. Later ``done`` is called in the owner
+        thread, or ``given_back`` if the call is given back. If the call is cancelled, neither function is called.
         """
         call = HandedCall(name, shard_id, self, done, given_back)
 
@@ -168,7 +171,7 @@ class UserCode:
         return call
 
     def is_inside(self) -> bool:
-        """Return whether the calling thread is running user code of this worker."""
+        """Return whether the calling thread is running user code of this worker. Usable from any thread."""
         me = threading.get_ident()
         return me in self._threads or self._outside.get(me, 0) > 0
 
@@ -178,7 +181,7 @@ class UserCode:
             self._outside[thread_id] += 1
 
     def left(self, thread_id: int | None) -> None:
-        """Record that a call which ``thread_id`` claimed is over. Usable from any thread."""
+        """Record that a call claimed by the thread ``thread_id`` has ended. Usable from any thread."""
         with self._outside_lock:
             if thread_id is not None:
                 self._outside[thread_id] -= 1
@@ -193,7 +196,10 @@ class UserCode:
         self._loop.start(self._executor, partial(self._hand_over, call, function, done))
 
     def _hand_over(self, call: UserCall, function: Callable[[], None], done: Done) -> None:
-        """Submit the call. Raise only if the system refuses a thread; the call has then not failed, and is retried."""
+        """Submit ``call`` to the executor.
+
+        Raise only if the system refuses a thread, because the owner then submits the call again later.
+        """
         if call.is_taken_back:
             return
         future: Future[None]
@@ -209,7 +215,7 @@ class UserCode:
 
     def _execute(self, call: UserCall, function: Callable[[], None], done: Done) -> None:
         if self._loop.is_inside:
-            raise StreamClientException("it runs calls in the thread that submits them, but needs threads of its own")
+            raise StreamClientException("the executor runs calls in the submitting thread; it needs threads of its own")
         me = threading.get_ident()
         self._threads.add(me)
         call.thread_id, call.started_at = me, self._loop.now()
@@ -217,14 +223,14 @@ class UserCode:
         try:
             function()
         except BaseException as error:
-            # Also SystemExit and KeyboardInterrupt: in a pool's thread they stop only this call.
-            raised = Raised.of(error)  # in this thread, because making its text runs user code too
+            # This includes SystemExit and KeyboardInterrupt, which in a pool's thread end only this call.
+            raised = Raised.of(error)  # made in this thread, because making the error's text runs user code
         finally:
             self._threads.discard(me)
         self.tell(call, done, raised)
 
     def _tell(self, call: UserCall, done: Done, raised: Raised | None) -> None:
-        """Report the end of a call once, in the owner thread. A repeated report of an executor is ignored."""
+        """Report the end of a call once, in the owner thread. Log and ignore a repeated report of an executor."""
         if call.is_over or call.is_taken_back:
             self._outages.log(
                 logging.WARNING,
@@ -239,7 +245,7 @@ class UserCode:
         done(raised)
 
     def _check_that_it_ran(self, call: UserCall, done: Done, future: Future[None]) -> None:
-        """Report a call that the executor gave up: cancelled, or lost with a broken pool. Usable from any thread."""
+        """Report a call that the executor has cancelled, or has lost with a broken pool. Usable from any thread."""
         if call.started_at is None and not call.is_taken_back:
             why = None if future.cancelled() else future.exception()
             self._loop.post(partial(self._tell, call, done, Raised.of(_never_ran(call, why))))
@@ -256,18 +262,18 @@ PROCESSOR_METHODS = ("initialize", "process_records", "shutdown")
 
 
 class ShutdownMarker(IShutdownMarker):
-    """Passes on the processor's first request to end or to be replaced."""
+    """The marker with which a processor requests its own end or replacement. Only the first request counts."""
 
     def __init__(self, mark: Callable[[ShutdownReason], object]) -> None:
         self._mark = mark
         self._first = threading.Lock()
 
     def mark_for_process_done(self) -> None:
-        """Stop reading this shard here and release its lease."""
+        """Stop reading this shard on this worker, and release its lease."""
         self._mark_once(ShutdownReason.PROCESS_DONE)
 
     def mark_for_process_restart(self) -> None:
-        """Stop this processor; a new one starts from the stored checkpoint."""
+        """Stop this processor; a new processor starts from the stored checkpoint."""
         self._mark_once(ShutdownReason.PROCESS_RESTART)
 
     def _mark_once(self, reason: ShutdownReason) -> None:
@@ -276,22 +282,24 @@ class ShutdownMarker(IShutdownMarker):
 
 
 def log_with(logger: logging.Logger, level: int, text: str, raised: Raised | None) -> None:
-    """Log a line, with the traceback from the place where the error was raised."""
+    """Log ``text``, with the traceback of ``raised`` if there is an error."""
     if raised is None or not logger.isEnabledFor(level):
         logger.log(level, "%s", text)
         return
-    (path, line, function, _), error = logger.findCaller(stacklevel=2), raised.error
+    # Logger.findCaller counts frames differently in Python 3.10.
+    caller, error = sys._getframe(1), raised.error
+    path, line, function = caller.f_code.co_filename, caller.f_lineno, caller.f_code.co_name
     trace = (type(error), error, error.__traceback__)
     record = logger.makeRecord(logger.name, level, path, line, "%s", (text,), trace, function)
-    record.exc_text = raised.traceback  # formatters use it, and do not format the error again
+    record.exc_text = raised.traceback  # formatters use this text, and do not format the error again
     logger.handle(record)
 
 
 def checked_keys(answer: Iterable[object]) -> list[ParkedKey]:
-    """Return the answer of a parking store, if keys can be looked up in it.
+    """Return ``answer``, the keys that a parking store has returned, as a list.
 
     Raises:
-        ConfigurationError: keys cannot be looked up in it.
+        ConfigurationError: the answer is not a series of usable ``ParkedKey`` objects.
     """
     keys = checks.done("parked_keys", answer, may_yield=True)
     return [_parked_key.require("each of parked_keys", key) for key in keys]  # type: ignore[misc]  # checked
@@ -311,7 +319,7 @@ _parked_key = checks.Check("a ParkedKey of a primary key, two ids and a generati
 
 
 def checked_processor(made: object) -> IRecordProcessor:
-    """Return the object that the factory made, if it can be called as a processor."""
+    """Return ``made``, the object that the factory made; raise ``ConfigurationError`` if it is not a processor."""
     checks.done("the processor factory", made)
     if not isinstance(made, IRecordProcessor) and checks.is_async(getattr(made, "process_records", None)):
         raise ConfigurationError(

@@ -25,7 +25,7 @@ class CommandProcess:
             stderr=subprocess.PIPE,
             text=True,
             cwd=folder,
-            env={**os.environ, "PYTHONPATH": str(ROOT), "TABLESTORE_ENDPOINT": endpoint},
+            env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", "TABLESTORE_ENDPOINT": endpoint},
         )
         self.out: list[str] = []
         self.err: list[str] = []

@@ -96,7 +96,7 @@ def test_a_refused_key_is_told_once(local: LocalTablestore, check: Callable[...,
     ran = check("--access-key-secret", "wrong")
 
     assert (ran.code, ran.out) == (2, "")
-    assert ran.err.startswith("streamclient run: the service was asked in vain: ")
+    assert ran.err.startswith("streamclient run: asking the service failed: ")
     assert ran.err.endswith("Check the keys and their permissions.\n")
     assert ran.err.count("OTSAuthFailed") == 1
     assert "wrong" not in ran.err
@@ -106,7 +106,7 @@ def test_an_endpoint_that_nobody_listens_on_is_told_once(check: Callable[..., Ra
     ran = check("--endpoint", "http://127.0.0.1:1")
 
     assert (ran.code, ran.out) == (2, "")
-    assert ran.err.startswith("streamclient run: the service was asked in vain: ")
+    assert ran.err.startswith("streamclient run: asking the service failed: ")
     assert ran.err.endswith("Check endpoint and network.\n")
 
 

@@ -113,7 +113,7 @@ def test_short_ids_tell_all_ids_apart(ids: set[str]) -> None:
 
 
 def test_a_beginning_that_several_ids_share_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match=r"shard 'ab' is ambiguous: abc, abd begin so"):
+    with pytest.raises(ConfigurationError, match=r"shard 'ab' is ambiguous: abc, abd begin with it"):
         matching_id("ab", ["abc", "abd"], "shard")
     assert matching_id("abc", ["abc", "abcd"], "shard") == "abc"
     assert matching_id("zz", ["abc"], "shard") == "zz"

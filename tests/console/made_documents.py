@@ -262,4 +262,9 @@ def detail(each: Mapping[str, Any], advice: str = "Nothing.") -> dict[str, Any]:
         "reason": "upgrade",
     }
     history = [{**audit, "shard": each["shard"], "before": {}, "after": {}, "outcome": "done"}]
-    return {"table": "orders", "now_micros": NOW, "lease": lease, "explanation": explanation, "history": history}
+    commands = {
+        order: f"streamclient leases {order} {each['shard']} --reason WHY --data-table orders"
+        for order in ("pause", "resume", "move", "release")
+    }
+    told = {"lease": lease, "explanation": explanation, "history": history, "commands": commands}
+    return {"table": "orders", "now_micros": NOW, **told}

@@ -98,7 +98,7 @@ class MadeFleets:
         told = {name: value for name, value in arguments.items() if name != "plan"}
         digest = hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:16]
         if "plan" in arguments and (arguments["plan"] != digest or self.is_changed):
-            raise ConsoleError(409, "changed", "the plan is another one by now", "Look at it again.")
+            raise ConsoleError(409, "changed", "the plan has changed", "Look at it again.")
         is_done = "plan" in arguments
         if words[-1] != "actions":
             report: dict[str, Any] = {

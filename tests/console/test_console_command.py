@@ -82,8 +82,9 @@ def test_a_server_whose_console_port_is_taken_says_so_and_goes_on() -> None:
             first, second = lines(process, 2)
             assert second.startswith(f"no console: cannot listen on 127.0.0.1:{port}: ")
             request = urllib.request.Request(f"{first.removeprefix('listening on ')}/", method="GET")
-            with pytest.raises(urllib.error.HTTPError):
+            with pytest.raises(urllib.error.HTTPError) as caught:
                 urllib.request.urlopen(request, timeout=PATIENCE_SECONDS)
+            caught.value.close()
 
 
 @pytest.mark.slow
@@ -101,8 +102,9 @@ def test_a_secret_of_ones_own_puts_a_key_into_the_address() -> None:
     with server("--console-port", "0", "--access-key-secret", "of-my-own") as process:
         _, second = lines(process, 2)
         address, key = second.removeprefix("console at ").split("#key=")
-        with pytest.raises(urllib.error.HTTPError, match="401"):
+        with pytest.raises(urllib.error.HTTPError, match="401") as caught:
             urllib.request.urlopen(f"{address}api/v1/about", timeout=PATIENCE_SECONDS)
+        caught.value.close()
         request = urllib.request.Request(f"{address}api/v1/about", headers={"Authorization": f"Bearer {key}"})
         with urllib.request.urlopen(request, timeout=PATIENCE_SECONDS) as answer:
             assert answer.status == 200

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,8 +12,10 @@ from tablestore import Condition, NoRetryPolicy, OTSServiceError, Row, RowExiste
 
 from streamclient.console.tables import MOST_CHANGES
 from streamclient.server import Exchange, FaultRule, Latency, ShardSpan
+from streamclient.server.envelope import error_body, error_body_json
 from streamclient.server.observing import MOST_HEADS, Ring
 from streamclient.server.server_documents import MOST_VALUE_BYTES, STATUS_KEY, value_from, value_of
+from streamclient.server.server_errors import ServiceError
 from streamclient.server.table_views import ranges_of
 from streamclient.tablestore import TablestoreStreamApi
 from streamclient.worker.lease import LeaseManager
@@ -224,6 +227,16 @@ def test_the_ring_keeps_the_newest_requests() -> None:
     assert (heads[0]["code"], len(heads[0]["tables"][0])) == ("", 255)
     ring.end()
     assert (ring.newest(), ring.since_micros) == ([], None)
+
+
+@pytest.mark.parametrize("write", [error_body, error_body_json])
+def test_the_ring_finds_the_code_of_a_refusal_in_either_form(write: Callable[[ServiceError], bytes]) -> None:
+    ring = Ring(lambda: 1)
+    ring.begin()
+    refusal = ServiceError(400, "OTSParameterInvalid", "the limit is 0")
+    ring.note(Exchange("", "DescribeTunnel", (), b"", 400, write(refusal)))
+
+    assert ring.newest()[0]["code"] == "OTSParameterInvalid"
 
 
 @pytest.mark.parametrize("text", EVIL)

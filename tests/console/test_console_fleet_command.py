@@ -209,8 +209,9 @@ def test_the_printed_address_has_the_key_unless_it_is_the_users_own(tmp_path: Pa
             address, key = page_of(process)
             assert len(key) == 22
             assert about(address, key) == 200
-            with pytest.raises(urllib.error.HTTPError, match="401"):
+            with pytest.raises(urllib.error.HTTPError, match="401") as caught:
                 about(address, "")
+            caught.value.close()
         with console(*words, "--key-file", key_file(tmp_path)) as process:
             address, key = page_of(process)
             assert key == ""

@@ -85,6 +85,7 @@ def test_documents_of_a_fleet_are_what_commands_print(console: FleetConsole) -> 
     assert console.ask("GET", f"/api/v1/fleets/{TABLE}?detail=none").status == 400
 
     lease = console.get(f"fleets/{TABLE}/shards/{second}")
+    assert list(lease.pop("commands")) == ["pause", "resume", "move", "release"], "no store, so nothing is parked"
     assert timeless(lease) == timeless(console.command("leases", "show", second, "--json").document)
     explained = console.command("explain", second, "--observe", "0", "--json").document
     assert timeless(lease["explanation"]) == timeless(explained["shards"][0])
@@ -193,11 +194,45 @@ def test_a_read_only_console_gives_commands_that_work_as_they_are(
         document = console.get(f"fleets/{TABLE}/parked")
         causes = {cause["cause"][:5]: cause["id"] for cause in document["causes"]}
         for action, cause in (("discard", causes["Value"]), ("replay", causes["KeyEr"])):
-            program, *words = shlex.split(f"{document['commands'][action]} --cause {cause}")
-            ran = run_cli(*words)
-            assert (program, ran.code) == ("streamclient", 0), (ran.out, ran.err)
+            run_as_shown(f"{document['commands'][action]} --cause {cause}")
 
     assert list(store.parked(stream)) == []
+
+
+def test_a_read_only_console_gives_commands_about_leases_that_work(
+    opened: Callable[..., FleetConsole], tmp_path: Any
+) -> None:
+    first = opened(secret=LOCAL_ACCESS_KEY_SECRET)
+    shard = read_shard(first.fleet)
+    rights = {"store": FileParkingStore(tmp_path), "parking_directory": str(tmp_path)}
+    with FleetConsole(first.local, first.fleet, allows_actions=False, **rights) as console:
+        path = f"fleets/{TABLE}/shards/{shard}"
+        commands = console.get(path)["commands"]
+        run_as_shown(commands["pause"])
+        paused = console.get(path)["lease"]["pause"]
+        (trouble,) = console.get("verdict")["troubles"]
+        run_as_shown(trouble["command"])
+        left = console.get(path)["lease"]["pause"]
+        run_as_shown(commands["pause"])
+        run_as_shown(commands["resume"])
+
+    common = f"--reason WHY --data-table {TABLE} --status-table {STATUS} --endpoint {first.local.endpoint}"
+    assert commands == {
+        "pause": f"streamclient leases pause {shard} {common}",
+        "resume": f"streamclient leases resume {shard} {common}",
+        "move": f"streamclient leases move {shard} --to WORKER {common}",
+        "release": f"streamclient leases release {shard} {common}",
+        "park": f"streamclient leases park {shard} --parking-directory {tmp_path} {common}",
+    }
+    assert (paused["reason"], left) == ("WHY", None)
+    assert "park" not in first.get(path)["commands"], "a console without a store parks nothing"
+
+
+def run_as_shown(command: str) -> None:
+    """Run a command line that a page shows for copying."""
+    program, *words = shlex.split(command)
+    ran = run_cli(*words)
+    assert (program, ran.code) == ("streamclient", 0), (ran.out, ran.err)
 
 
 class Replayed(IRecordProcessor):

@@ -261,7 +261,7 @@ def test_a_plan_that_changed_is_not_carried_out(shown: Shows) -> None:
     page.get_by_role("button", name="Show the plan").click()
     made.is_changed = True
     page.get_by_role("button", name="Carry it out").click()
-    page.get_by_role("alert").get_by_text("the plan is another one by now. Look at it again.").wait_for()
+    page.get_by_role("alert").get_by_text("the plan has changed. Look at it again.").wait_for()
     assert page.get_by_role("heading", name="The plan").count() == 0
     assert page.get_by_label("To worker").input_value() == "shop-b-1"
 
@@ -284,7 +284,11 @@ def test_a_read_only_console_shows_commands_in_place_of_buttons(shown: Shows) ->
     for name in ("Pause", "Resume", "Move", "Release", "Park a record"):
         assert page.get_by_role("button", name=name, exact=True).is_disabled()
     page.get_by_text("This console is read-only").wait_for()
-    page.get_by_text(f"streamclient leases pause {STUCK} --data-table orders --reason WHY").wait_for()
+    told = [
+        f"streamclient leases {order} {STUCK} --reason WHY --data-table orders"
+        for order in ("pause", "resume", "move", "release")
+    ]
+    assert copied_commands(page) == told
     go(page, "fleets/orders/parked")
     for button in page.locator('button[data-act="parked"]').all():
         assert button.is_disabled()

@@ -72,6 +72,16 @@ def owners(console: Console) -> dict[str, str]:
     return {each["shard"]: each["owner"] for each in document(console, detail="shards")["shards"]}
 
 
+def await_owners(server: Server, console: Console) -> None:
+    """Wait until each open shard has an owner, and every other shard is finished."""
+
+    def is_settled() -> bool:
+        found = owners(console)
+        return found.keys() == set(open_shards(server)) and all(found.values())
+
+    awaited("an owner of each open shard", is_settled)
+
+
 def worker_of(console: Console, name: str) -> dict[str, Any]:
     """Return what the console tells of one worker."""
     return next((each for each in document(console)["workers"] if each["worker"] == name), {})

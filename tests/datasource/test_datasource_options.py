@@ -62,7 +62,7 @@ def test_a_local_server_needs_no_keys(where: str) -> None:
         ({"maxoffsetpertrigger": "5"}, "no option maxoffsetpertrigger; did you mean maxOffsetsPerTrigger"),
         ({"catalog": "{}"}, r"give the columns by .schema"),
         ({"path": "orders"}, "name the table by the option table"),
-        ({"table.name": "other"}, "are the same and differ in value"),
+        ({"table.name": "other"}, "are given, with different values"),
         ({"maxOffsetsPerTrigger": "0"}, "maxOffsetsPerTrigger must be a whole number above 0, not 0"),
         ({"maxOffsetsPerTrigger": "many"}, "not 'many'"),
         ({"maxOffsetsPerTrigger": "--5"}, "not '--5'"),

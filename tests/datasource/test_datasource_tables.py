@@ -378,7 +378,7 @@ def test_a_row_that_cannot_be_written_is_named(
         ([("name", pa.string()), ("number", pa.string())], "STRING, and the key column of table 'things' is INTEGER"),
         ([*KEY, ("size", pa.float64())], "DOUBLE, and table 'things' declares INTEGER"),
         ([*KEY, ("day", pa.date32())], "column 'day' is date32.*bigint, double, boolean, string, binary; cast it"),
-        ([*KEY, ("_operation", pa.string())], "has the column _operation.*drop it"),
+        ([*KEY, ("_operation", pa.string())], "has the column _operation.*drop the column"),
         ([*KEY, ("_version", pa.int64())], "has the column _version.*own column of that name is '_version__"),
     ],
     ids=lambda value: "" if isinstance(value, str) else str(value[-1][0]),

@@ -78,7 +78,13 @@ def opened(kind: str, place: str) -> Destination:
     from streamclient.destinations.iceberg_destination import IcebergDestination
 
     catalog = SqlCatalog("rounds", uri=f"sqlite:///{place}/catalog.db?timeout=60", warehouse=f"file://{place}/data")
-    return IcebergDestination(catalog, "lake.orders", answer_seconds=60.0)
+
+    class OfOwnCatalog(IcebergDestination):
+        def close(self) -> None:
+            super().close()
+            catalog.close()
+
+    return OfOwnCatalog(catalog, "lake.orders", answer_seconds=60.0)
 
 
 class Status:

@@ -122,7 +122,7 @@ def test_the_digest_is_what_the_page_says_it_is() -> None:
 
 def test_rows_of_something_else_are_an_error_that_says_so() -> None:
     rows = rows_of([StreamRecord(RecordType.PUT, (("id", 1),), (), SequenceInfo(1, 5, 0))])
-    with pytest.raises(CodecError, match="not those of changes"):
+    with pytest.raises(CodecError, match="not made from changes"):
         records_of(rows.set_column(rows.column_names.index("_operation"), "_operation", pa.array(["MERGE"])))
 
 

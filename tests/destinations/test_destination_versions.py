@@ -20,17 +20,26 @@ REFUSAL = "the commit has format 2, and this version of streamclient reads forma
 
 
 @pytest.fixture(params=["delta", "iceberg", "postgres"])
-def open_handle(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], Destination]:
+def open_handle(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[], Destination]]:
     """Opens a further handle over the table of a test."""
     if request.param == "postgres":
-        handle: Callable[[], Destination] = request.getfixturevalue("opened")
-        return handle
+        yield request.getfixturevalue("opened")
+        return
+    made: list[Destination] = []
+
+    def handle() -> Destination:
+        made.append(opened_at(request.param, str(tmp_path)))
+        return made[-1]
+
     if request.param == "iceberg":
         from pyiceberg.catalog.sql import SqlCatalog
 
         place = f"sqlite:///{tmp_path}/catalog.db?timeout=60"
-        SqlCatalog("rounds", uri=place, warehouse=f"file://{tmp_path}/data").create_namespace("lake")
-    return lambda: opened_at(request.param, str(tmp_path))
+        with SqlCatalog("rounds", uri=place, warehouse=f"file://{tmp_path}/data") as catalog:
+            catalog.create_namespace("lake")
+    yield handle
+    for each in made:
+        each.close()
 
 
 def uses(handle: Destination, lasts: Sequence[Commit]) -> Iterator[Callable[[], object]]:

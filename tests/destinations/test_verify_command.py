@@ -133,9 +133,9 @@ def test_a_table_in_iceberg_is_proved(
     for name, value in {"uri": f"sqlite:///{tmp_path}/catalog.db", "warehouse": f"file://{tmp_path}/data"}.items():
         monkeypatch.setenv(f"PYICEBERG_CATALOG__MINE__{name.upper()}", value)
     monkeypatch.setattr("pyiceberg.catalog._ENV_CONFIG", Config())  # as it was read when pyiceberg was imported
-    catalog = load_catalog("mine")
-    catalog.create_namespace("lake")
-    fill(IcebergDestination(catalog, "lake.orders"))
+    with load_catalog("mine") as catalog:
+        catalog.create_namespace("lake")
+        fill(IcebergDestination(catalog, "lake.orders"))
     code, out, _ = ended(capsys, "lake.orders", "--catalog", "mine", "--rows", "--json")
 
     assert (code, json.loads(out)["is_whole"], json.loads(out)["rows"]) == (0, True, 6)

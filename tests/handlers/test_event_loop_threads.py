@@ -99,6 +99,18 @@ def test_a_hundred_shards_need_few_threads() -> None:
     assert most < 20
 
 
+def test_a_loop_that_need_not_wait_gives_way_after_each_turn_of_5_ms(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop = asyncio.new_event_loop()
+    bridge = AsyncioBridge(loop)
+    given = []
+    for now in (1.0, 1.001, 1.0049, 1.0051, 1.006, 2.0):
+        monkeypatch.setattr(loop, "time", lambda now=now: now)
+        given.append(bridge.gives_way())
+    loop.close()
+
+    assert given == [True, False, False, True, False, True]
+
+
 def test_an_event_loop_without_a_thread_fails_the_start_and_is_tried_again() -> None:
     done: list[object] = []
 

@@ -106,7 +106,7 @@ def test_a_manager_that_prepares_checkpoints_needs_one_verb_for_it() -> None:
     ("write", "named"),
     [
         (rule.prepare(LEASE, PendingCheckpoint("next", b"", 3, 1)), "VerbsOnly stores no pending checkpoints"),
-        (rule.take_pause(evolve(LEASE, pause=Pause("r", "ann", ""))), "VerbsOnly has no verb for 'take pause'"),
+        (rule.take_pause(evolve(LEASE, pause=Pause("r", "ann", ""))), "VerbsOnly has no method for 'take pause'"),
     ],
 )
 def test_what_a_manager_has_no_verb_for_is_answered_by_a_configuration_error(
@@ -153,7 +153,7 @@ def test_an_epoch_that_cannot_be_forgotten_is_logged(caplog: pytest.LogCaptureFi
     manager.fails = DependencyException("cut")
     as_lease_store(manager).forget_epochs(["s1"])
 
-    assert "the epoch of shard s1, which left the stream, stays: cut" in caplog.text
+    assert "the epoch of shard s1, which has left the stream, was not deleted: cut" in caplog.text
 
 
 def test_an_exception_of_a_verb_is_an_uncertain_answer() -> None:

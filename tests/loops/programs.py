@@ -331,7 +331,7 @@ def complaint(complained: str, *, is_interrupted: bool = False, logs: str = "") 
     # Before, between or after its lines nothing of the kind may stand.
     is_clean = not any(word in line for line in lines for word in ("Warning", "never", "Exception ignored", "pending"))
     is_told = bool(logs) and logs in complained
-    return "" if is_clean and ((is_interrupted and is_ctrl_c) or is_told) else "\n".join(lines[-12:])
+    return "" if is_clean and ((is_interrupted and is_ctrl_c) or is_told) else "\n".join(lines)
 
 
 def played(one: Program, python: str = sys.executable, loop: str = "asyncio", path: str = "") -> str:

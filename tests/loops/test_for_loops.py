@@ -403,5 +403,5 @@ def test_run_after_a_loop_is_refused() -> None:
     scene.write("a", 5)
     with scene.changes() as changes:
         next(changes)
-        with pytest.raises(StreamClientException, match="works once"):
+        with pytest.raises(StreamClientException, match="works only once"):
             changes.run(print)

@@ -244,7 +244,7 @@ def test_closed_before_it_begins_it_gives_nothing_and_runs_nothing() -> None:
     changes.close()
 
     assert list(changes) == []
-    with pytest.raises(StreamClientException, match="works once"):
+    with pytest.raises(StreamClientException, match="works only once"):
         changes.run(print)
 
 

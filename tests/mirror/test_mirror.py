@@ -396,7 +396,7 @@ def test_a_destination_that_cannot_be_a_mirror_is_refused(local: LocalTablestore
     make_table(client, stream=False)
     with pytest.raises(ConfigurationError, match="has no stream"):
         Mirror(client, "orders", "status", MemoryDestination()).run()
-    with pytest.raises(ConfigurationError, match="need the same one"):
+    with pytest.raises(ConfigurationError, match="need the same application"):
         Mirror(client, "orders", "status", MemoryDestination(), history=MemoryDestination(application="other"))
 
 

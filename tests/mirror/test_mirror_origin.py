@@ -114,14 +114,14 @@ def test_a_history_where_the_mirror_is_is_refused(local: LocalTablestore, tmp_pa
     pairs: list[tuple[MergingDestination, Destination]] = [(one, one)]
     pairs += [(DeltaDestination(str(state)), DeltaDestination(url)) for url in spellings]
     for to, history in pairs:
-        with pytest.raises(ConfigurationError, match="history is where the mirror is"):
+        with pytest.raises(ConfigurationError, match="history and mirror are the same table"):
             mirror_of(local, "orders", to, history)
     assert not state.exists()
     make_table(local.client())
     put(local.client(), 1)
     for _ in range(2):
         # That these are the same only their contents tell.
-        with pytest.raises(ConfigurationError, match="history is where the mirror is"):
+        with pytest.raises(ConfigurationError, match="history and mirror are the same table"):
             mirror_of(local, "orders", one, MemoryDestination(place)).run()
     assert sum(table.num_rows for table in place.tables) == 0
     with running(mirror_of(local, "orders", one)) as mirror:

@@ -402,7 +402,7 @@ def test_a_process_that_is_stopped_and_then_killed(quick: Scene, tmp_path: Path)
 
 
 def test_a_key_that_is_refused_for_a_while_ends_no_running_worker(quick: Scene) -> None:
-    """As the advice says: its leases run out meanwhile, and it takes leases again once it is admitted."""
+    """As the advice says: its leases run out meanwhile, and it takes leases again once the service admits it."""
     quick.write(3)
     with working(quick, Steady) as worker:
         shard = becomes(quick, "caught-up")

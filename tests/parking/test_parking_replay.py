@@ -364,7 +364,7 @@ def test_a_shard_is_named_by_the_beginning_of_its_id(capsys: pytest.CaptureFixtu
     assert [each["shard_id"] for each in json.loads(listed[1])] == ["s1"]
     assert done("list", "--shard", "t") == (
         2,
-        "streamclient parked list: shard 't' is ambiguous: t2, t3 begin so; give more of it\n",
+        "streamclient parked list: shard 't' is ambiguous: t2, t3 begin with it; give more characters\n",
     )
     assert done("discard", "--shard", "t2") == (0, "1 record discarded\n")
     assert [each.shard_id for each in store.parked()] == ["s1", "t3"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any, cast
 
@@ -93,7 +94,7 @@ def fenced(path: Path) -> Case:
     sink = FencedSink(path / "fenced.sqlite")
 
     def has() -> list[int]:
-        with sqlite3.connect(path / "fenced.sqlite") as connection:
+        with closing(sqlite3.connect(path / "fenced.sqlite")) as connection:
             return [int(place.split("/")[1]) for (place,) in connection.execute("SELECT position FROM changes")]
 
     return Case(lambda: Storing(sink), has, close=sink.close)

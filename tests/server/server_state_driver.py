@@ -78,6 +78,8 @@ class Driver:
     ) -> None:
         service = real_service()
         if service is not None:
+            if storage is not None:
+                storage.close()
             self._use(service, storage is None and limits is DEFAULT_LIMITS and clock is None and not options)
             return
         self.wall = ManualWall()

@@ -301,7 +301,7 @@ def test_exit_in_user_code_is_a_failure_of_its_batch_and_ends_no_thread() -> Non
 def test_only_shards_of_a_batch_can_be_refused() -> None:
     """Of another name nobody knows what was not stored, and all of the batch would be checkpointed."""
     one = ShardRange("s1", "stream", "lease", "TRIM_HORIZON", "after 1", 1, None, None)
-    with pytest.raises(ConfigurationError, match="only shards of the batch can be refused, s1, not 's2'"):
+    with pytest.raises(ConfigurationError, match="shard 's2' cannot be refused, because the batch has only s1"):
         BatchContext((one,), (), (), refuse=lambda shard, error: None).refuse("s2", StreamClientException("no"))
 
 
@@ -448,7 +448,7 @@ def test_what_is_no_destination_is_refused(given: Any) -> None:
 
 
 def test_transform_needs_a_destination() -> None:
-    with pytest.raises(ConfigurationError, match="a transform goes with a destination"):
+    with pytest.raises(ConfigurationError, match="a transform needs a destination"):
         SparkRecordProcessorFactory(lambda frame, context: None, lambda frame, context: frame)
 
 

@@ -84,6 +84,14 @@ def test_attempts_in_a_row_without_a_row_written_are_counted(local: LocalTablest
     assert [each.failures for each in tried(calls, range(2))] == [1, 2, 3, 0]
 
 
+def test_a_refused_key_is_no_fault_of_the_rows(local: LocalTablestore, calls: SignedCalls) -> None:
+    """One request an attempt, not one for each row."""
+    local.add_fault(FaultRule("BatchWriteRow", Fail("OTSAuthFailed"), times=2))
+    found = tried(calls, range(3))
+
+    assert [(each.failures, len(each.left), each.refused) for each in found] == [(1, 3, []), (2, 3, []), (0, 0, [])]
+
+
 def test_a_refusal_for_good_is_that_of_the_rows_it_is_of(calls: SignedCalls) -> None:
     """The service refuses the request; the others of its rows are written."""
     (only,) = tried(calls, range(7), refused=[3])

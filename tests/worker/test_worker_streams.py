@@ -200,7 +200,7 @@ def test_when_every_stream_has_failed_run_raises_what_each_failed_of(local: Loca
     ("streams", "changes", "message"),
     [
         ([{}, {}], {}, "several StreamConfigs have the name orders; give each another name="),
-        ([{"name": "a"}, {"name": "b"}], {"lease_manager": MemoryLeaseManager("s")}, "keeps the leases of one stream"),
+        ([{"name": "a"}, {"name": "b"}], {"lease_manager": MemoryLeaseManager("s")}, "is for one stream; with several"),
         ([{}], {"record_processor_factory": None}, "record_processor_factory must be"),
         ([], {}, "stream_config must be a StreamConfig or a sequence of them, not ()"),
         ([{}], {"lease_manager": "table"}, "lease_manager must be an ILeaseManager or None, not 'table'"),

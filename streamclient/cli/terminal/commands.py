@@ -1,4 +1,4 @@
-"""The end of a command: its exit code, and its one line on standard error."""
+"""The run and the end of commands: arguments, signals, exit codes, and one line on standard error for a failure."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from streamclient.errors import NoThreadError, StreamClientError, is_refused_thr
 
 EXIT_DONE = 0
 EXIT_REFUSED = 1
-"""The command was not allowed, was not carried out entirely, or found something wrong."""
+"""The exit code if the command was refused, was not carried out entirely, or found something wrong."""
 EXIT_UNUSABLE = 2
-"""Wrong arguments, or a service or table that cannot be reached or read."""
+"""The exit code for wrong arguments, or for a service or table that cannot be reached or read."""
 EXIT_INTERRUPTED = 130
 """The exit code that shells give for SIGINT."""
 EXIT_TERMINATED = 128 + signal.SIGTERM
@@ -30,20 +30,20 @@ EXIT_HUNG_UP = 129
 """The exit code that shells give for SIGHUP, whose number is 1."""
 
 HANGUP = (signal.SIGHUP,) if hasattr(signal, "SIGHUP") else ()
-"""SIGHUP where the system has it; Windows has none."""
+"""The signal SIGHUP in a tuple; empty on Windows, which does not have the signal."""
 
 READER_SECONDS = 0.2
-"""The seconds between two checks whether the output of a command is still read. A person notices no delay, and a check
-costs one call of the system."""
+"""The time, in seconds, between two checks whether the output of a command is still read. A person notices no delay,
+and a check costs only one system call."""
 
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-"""The errors of a full disk."""
+"""The error numbers of writes that fail for lack of space."""
 
 Run = Callable[[argparse.Namespace], int]
 
 
 class CommandFailed(Exception):
-    """The end of a command, with a text for the user. The default exit code is the one for wrong arguments."""
+    """An error that ends a command with a message for the user. The default exit code is that for wrong arguments."""
 
     def __init__(self, message: str, exit_code: int = EXIT_UNUSABLE) -> None:
         super().__init__(message)
@@ -51,39 +51,44 @@ class CommandFailed(Exception):
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM came: it ends a command like Ctrl-C, with its own exit code."""
+    """The exception that SIGTERM raises. It ends a command like Ctrl-C, but with its own exit code."""
 
     exit_code = EXIT_TERMINATED
     text = "terminated"
 
 
 class HungUp(Terminated):
-    """SIGHUP came, as the terminal was closed or its connection broke: it ends a command like SIGTERM."""
+    """The exception that SIGHUP raises when the terminal is closed. It ends a command like SIGTERM."""
 
     exit_code = EXIT_HUNG_UP
     text = "hung up"
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose errors look like those of the commands: one line that says where to read more."""
+    """A parser whose errors look like errors of commands: one line, which says where to read more."""
 
     def error(self, message: str) -> NoReturn:
-        """Print the error in the arguments, and exit."""
+        """Print ``message`` about the arguments, and exit with ``EXIT_UNUSABLE``."""
         _say_last(f"{self.prog}: {message}; see {self.prog} --help")
         sys.exit(EXIT_UNUSABLE)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
-        """Parse arguments.
+        """Parse the arguments of this parser's command.
 
-        Refuse unknown ones here, where the command is known, so that the error names its ``--help``.
+        Unknown arguments are refused here and not by the main parser, so that the error names the command's ``--help``.
         """
         known, unknown = super().parse_known_args(args, namespace)
         if unknown:
             self.error(f"unrecognized arguments: {' '.join(unknown)}")
         return known, unknown
 
+    def _print_message(self, message: str, file: Any = None) -> None:
+        """Print a message if its stream can be written. Python 3.10 raises the error; later versions ignore it."""
+        with suppress(OSError):
+            super()._print_message(message, file)
+
     def exit(self, status: int = EXIT_DONE, message: str | None = None) -> NoReturn:
-        """Exit after the help or the version was printed."""
+        """Exit after the help or the version was printed; with ``EXIT_REFUSED`` if the output could not be written."""
         try:
             _flush()
         except OSError:
@@ -93,11 +98,11 @@ class Parser(argparse.ArgumentParser):
 
 
 def runs(parser: argparse.ArgumentParser, run: Run) -> None:
-    """Let ``run`` carry out the parser's command and return the exit code.
+    """Let ``run`` carry out the parser's command; ``run`` returns the exit code.
 
-    A command whose output is no longer read ends with 0. A command that does more than print sets another exit code as
-    the parser's default for ``unread``. A command whose errors are not plain text sets its function for them as
-    ``complain`` of the arguments.
+    A command whose output is no longer read ends with exit code 0. A command that does more than print sets another
+    exit code as the parser's default for ``unread``. A command whose errors are not plain text sets the function that
+    prints them as ``complain`` of the arguments.
     """
     parser.set_defaults(run=run, command=parser.prog)
 
@@ -105,20 +110,20 @@ def runs(parser: argparse.ArgumentParser, run: Run) -> None:
 def open_standard_streams() -> None:
     """Make sure that every text can be written to the standard streams, however the command was started.
 
-    A closed stream becomes the null device: otherwise the next file that is opened gets its number, and with that the
-    output of libraries. Characters that the encoding lacks are printed as escapes.
+    A closed stream becomes the null device. Otherwise the next opened file would get the stream's number, and libraries
+    would write their output into that file. Characters that the encoding lacks are printed as escapes.
     """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115  # for as long as the process
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # as standard error has it
+        sys.stdout.reconfigure(errors="backslashreplace")  # standard error has this handler in any case
 
 
 def run_command(arguments: argparse.Namespace) -> int:
     """Carry out the parsed command; return the exit code.
 
-    A SIGTERM or SIGHUP ends the command like Ctrl-C, so the command cleans up, too. A command that handles signals
+    SIGTERM and SIGHUP end the command like Ctrl-C, so that the command cleans up. A command that handles signals
     itself sets its own handlers.
     """
     try:
@@ -131,7 +136,7 @@ def run_command(arguments: argparse.Namespace) -> int:
     except (StreamClientError, RuntimeError) as error:
         return _end(arguments, _sentence(error), EXIT_UNUSABLE)
     except BrokenPipeError:
-        # The reader of the output has gone; nothing can be written there any more, not even at exit.
+        # The reader of the output has gone, so no output can be written any more, not even at exit.
         _write_nowhere(sys.stdout)
         unread: int = getattr(arguments, "unread", EXIT_DONE)
         return unread if unread == EXIT_DONE else _end(arguments, "ended: its output is no longer read", unread)
@@ -151,8 +156,8 @@ def run_command(arguments: argparse.Namespace) -> int:
 def shown_until_ended() -> Iterator[None]:
     """Run a block that prints for ever, until Ctrl-C, SIGTERM or SIGHUP, or until its output is no longer read.
 
-    A write shows that a reader has gone, and a quiet table makes none. So a thread looks at the output meanwhile; it
-    ends the block by SIGTERM, which also interrupts a call that waits for its answer.
+    Only a write would show that the reader has gone, and for a quiet table the block writes nothing. So another thread
+    checks the output. It ends the block by SIGTERM, which also interrupts a call that waits for its answer.
     """
     main = threading.get_ident()
 
@@ -163,14 +168,14 @@ def shown_until_ended() -> Iterator[None]:
         return False
 
     with suppress(KeyboardInterrupt):
-        # Another thread than the main one is interrupted by no signal. Without a thread, the next write shows the end.
+        # Signals interrupt only the main thread. Without the checking thread, the next write ends the block.
         is_watched = threading.current_thread() is threading.main_thread() and is_read(sys.stdout) is not None
         with repeated(look, READER_SECONDS, "reader") if is_watched else nullcontext():
             yield
 
 
 def _sentence(error: StreamClientError | RuntimeError) -> str:
-    """Return the sentence for an error. Raise an error of Python's own again, unless the system refused a thread."""
+    """Return the text of an error of this package, or of a refused thread; raise any other ``RuntimeError`` again."""
     if isinstance(error, StreamClientError):
         return str(error)
     if is_refused_thread(error):
@@ -184,21 +189,21 @@ def _end(arguments: argparse.Namespace, text: str, code: int) -> int:
     except OSError:
         _write_nowhere(sys.stdout)
     if width_of(sys.stderr) is not None and text == "interrupted":
-        _say_last("")  # ends the line in which the terminal shows ^C
+        _say_last("")  # end the line in which the terminal shows ^C
     _say_last(f"{arguments.command}: {text}", getattr(arguments, "complain", complain))
     return code
 
 
 def _say_last(text: str, say: Callable[..., None] = complain) -> None:
-    """Print to standard error, if that is still possible. The exit code is the same either way."""
+    """Print the last line of a command, if standard error can be written. A failure does not change the exit code."""
     try:
-        say(*text.split("\n"))  # an error may have several lines; quoted texts in them have none of their own
+        say(*text.split("\n"))  # an error may have several lines; texts quoted in it have no line breaks
     except OSError:
         _write_nowhere(sys.stderr)
 
 
 def _flush() -> None:
-    """Write the buffered output now. At its exit, Python would complain that the reader is gone, and end with 120."""
+    """Write the buffered output now. Otherwise, without a reader, Python would complain at exit, with exit code 120."""
     try:
         sys.stdout.flush()
     except BrokenPipeError:
@@ -206,7 +211,7 @@ def _flush() -> None:
 
 
 def _write_nowhere(stream: Any) -> None:
-    """Send the stream's buffered text, and all later text, to the null device."""
+    """Redirect a stream's buffered text, and all later text, to the null device."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
@@ -215,9 +220,9 @@ def _interrupted_by_signals() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    # A second SIGTERM does not interrupt the cleaning up; a second Ctrl-C does, because it means hurry.
+    # A second SIGTERM does not interrupt the clean-up. A second Ctrl-C does, because the user is in a hurry.
     handlers = [RaisedBySignal(signal.SIGTERM, Terminated, once=True)]
-    # Under nohup the signal is ignored.
+    # SIGHUP stays ignored if it is ignored already, as under nohup.
     hangups = [number for number in HANGUP if signal.getsignal(number) is signal.SIG_DFL]
     handlers += [RaisedBySignal(number, HungUp, once=True) for number in hangups]
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:

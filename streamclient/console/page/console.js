@@ -1,27 +1,27 @@
 "use strict";
-/* The frame of the console: it follows documents of /api/v1/ and shows each page from them. Pages stand in server.js and fleets.js. A page
-   is a function that returns nodes; `morph` changes only what differs, so that no update takes the focus. Every text is set as text. */
+/* The frame of the console: it follows documents of /api/v1/ and shows the pages in server.js and fleets.js. A page is a function that
+   returns nodes. `morph` changes only nodes that differ, so that an update does not move the focus. Texts are never parsed as HTML. */
 const { el, morph, number, shown } = Nodes;
 const API = "api/v1/";
-const HIDDEN_MILLIS = 5000; // a tab that is hidden for so long ends its feed
-const SILENCE_MILLIS = 30000; // the server writes every 15 s; a proxy that keeps that back gets long polling
-const SPOKEN_MILLIS = 10000; // the shortest time between two sentences for a screen reader
-const MOST_SHOWN = 60; // rows or buttons: more are no help to a person, and make the way by Tab endless
+const HIDDEN_MILLIS = 5000; // a tab that was hidden for this time ends its feed
+const SILENCE_MILLIS = 30000; // the server writes every 15 s; if a proxy holds that back, the page polls
+const SPOKEN_MILLIS = 10000; // the shortest time between two messages to a screen reader
+const MOST_SHOWN = 60; // rows or buttons: with more of them, the way through the page by Tab is too long
 const WAITS = "The first answer is on its way.";
 const FRESH = { shard: "", filter: "", held: null, own: null, ownText: "", keyLines: 1, columnLines: 1, confirm: "", notice: "", open: new Set(),
-  action: "", plan: null, detail: null, records: null, cause: "", record: "", copied: "" }; // what a change of page forgets
+  action: "", plan: null, detail: null, records: null, cause: "", record: "", copied: "" }; // the state that a change of page resets
 const state = { ...FRESH, key: "", docs: {}, feed: null, failures: 0, good: 0, problem: "", polls: false, have: 0, minutes: 5, ahead: 0, sorts: {},
   spoken: "", spokenAt: 0, path: "", wanted: "" };
-const PAGES = { local: {}, fleet: {} }; // of each mode: name -> [title, function that names the documents, function that makes the nodes]
-const NAV = {}; // of each mode: a function that makes the list of pages
-const ACTS = {}, FORMS = {}; // what buttons and forms do, by their data-act
+const PAGES = { local: {}, fleet: {} }; // for each mode, by name: [title, function that names the documents, function that makes the nodes]
+const NAV = {}; // for each mode, a function that makes the list of pages
+const ACTS = {}, FORMS = {}; // the functions of buttons and forms, by their data-act
 // --- small parts --------------------------------------------------------------------------------------------------
 const card = (title, ...content) => el("section", { class: "card fresh", "data-id": title }, title && el("h2", {}, title), content);
 const columns = (...cards) => el("div", { class: "columns" }, cards);
 const row = (...content) => el("div", { class: "row" }, content);
 const marked = (content) => content.map((each) => (typeof each === "string" ? prose(each) : each));
 const soft = (...content) => el("p", { class: "soft" }, marked(content));
-const closed = (text) => (/[.!?]$/.test(text) ? text : text + "."); // a sentence that may have its full stop already
+const closed = (text) => (/[.!?]$/.test(text) ? text : text + "."); // adds the full stop if the sentence lacks it
 const button = (text, act, more) => el("button", { type: "button", "data-act": act, ...more }, text);
 const link = (text, to, more) => el("a", { href: "#" + to, ...more }, text);
 const path = (...words) => "/" + words.map((word) => encodeURIComponent(String(word).toWellFormed())).join("/");
@@ -36,15 +36,15 @@ const command = (text) => row(el("code", {}, text), button(state.copied === text
 const field = (name, label, more) => el("label", {}, label, el("input", { name, autocomplete: "off", spellcheck: "false", ...more }));
 const choice = (name, label, values) => el("label", {}, label, el("select", { name }, values.map((each) => el("option", {}, each))));
 const search = (label) => el("label", { class: "inline" }, label, el("input", { name: "filter", type: "search", "data-bind": "filter", autocomplete: "off" }));
-const prose = (text) => text.split(/`([^`]+)`/).map((part, index) => (index % 2 ? el("code", {}, part) : part)); // `code` as explain has it
+const prose = (text) => text.split(/`([^`]+)`/).map((part, index) => (index % 2 ? el("code", {}, part) : part)); // shows `code` in backquotes as code
 const matches = (...texts) => texts.join(" ").toLowerCase().includes(state.filter.toLowerCase());
-const now = () => Date.now() * 1000 + state.ahead; // the service's clock
+const now = () => Date.now() * 1000 + state.ahead; // the time by the service's clock, in microseconds
 const isFleet = () => state.docs.about?.mode === "fleet";
 const pages = () => PAGES[isFleet() ? "fleet" : "local"];
 const count = (value, one, many = one + "s") => (value === 1 ? "1 " + one : `${number(value)} ${many}`);
 const empty = (text) => (text === null || text === undefined || text === "" ? "–" : text);
 const time = (micros) => micros ? el("time", { title: new Date(micros / 1000).toLocaleString() }, Draw.time(micros)) : "–";
-function lasting(seconds) { // as `duration` of the command line
+function lasting(seconds) { // a duration in seconds as text, like `duration` in times.py
   if (seconds === null || seconds === undefined) return "–";
   if (seconds < 10) return Math.max(0, seconds).toFixed(1) + " s";
   const whole = Math.round(seconds);
@@ -54,10 +54,10 @@ function lasting(seconds) { // as `duration` of the command line
   }
   return whole + " s";
 }
-/* A table of items: each field is [title, name of a member or function, how the value is shown]. With a name it is sorted by a click. */
+/* A table of items. Each field is [title, name of a member or function, function that shows the value]. With a `name`, a click sorts it. */
 function grid(fields, items, { name, empty: none, key = "id", chosen, kind = () => null, keep } = {}) {
   const by = name && state.sorts[name], value = (field, each) => (typeof field[1] === "function" ? field[1](each) : each[field[1]]);
-  const compared = (a, b) => (a === b ? 0 : (a ?? "") === "" ? 1 : (b ?? "") === "" ? -1 : (a < b ? -1 : 1) * (by.isDown ? -1 : 1)); // unknown comes last
+  const compared = (a, b) => (a === b ? 0 : (a ?? "") === "" ? 1 : (b ?? "") === "" ? -1 : (a < b ? -1 : 1) * (by.isDown ? -1 : 1)); // unknown values come last
   const sorted = by ? [...items].sort((a, b) => compared(value(fields[by.index], a), value(fields[by.index], b))) : items;
   const cell = (field, each) => (field[2] ? field[2](value(field, each), each) : empty(value(field, each)));
   const rows = sorted.map((each) => ({ id: each[key], kind: kind(each), keep, cells: fields.map((field) => cell(field, each)) }));
@@ -66,12 +66,12 @@ function grid(fields, items, { name, empty: none, key = "id", chosen, kind = () 
     "data-kind": fields[index][0][0] });
   return Nodes.table(fields.map((field) => field[0]), rows, { empty: none, chosen, name, ...(name ? { order, heading } : {}) });
 }
-function more(key, title, content) { // content that is made only when it is open
+function more(key, title, content) { // a button that shows or hides its content
   const isOpen = state.open.has(key);
   return el("div", { "data-id": "more " + key }, button(title, "more", { class: "link", "data-key": key, "aria-expanded": String(isOpen) }),
     isOpen && content());
 }
-function picture(key, draw) { // a drawing, which is drawn into its box once the box is on the page
+function picture(key, draw) { // a box for a drawing; `draw` is called once the box is on the page
   queueMicrotask(() => {
     const there = document.querySelector(`[data-id="${CSS.escape("picture " + key)}"]`);
     if (there) draw(there);
@@ -82,7 +82,7 @@ function river(key, story, height, onShard, changes) {
   return picture(key, (box) => story?.bands && Draw.river(box, story, { height, chosen: state.shard, minutes: state.minutes, onShard,
     dots: state.minutes !== 5 ? [] : (changes || []).map((each) => ({ ...each, colour: each.id === state.own?.id ? "var(--own)" : "" })) }));
 }
-function streamPage(name, key, story, { onShard, changes, shardCard, others, cell, note }) { // shards as bands, and as a table
+function streamPage(name, key, story, { onShard, changes, shardCard, others, cell, note }) { // the shards as a picture and as a table
   if (!story || story.error) return [head("Stream of " + name), card("", soft(story ? story.error.text : WAITS))];
   const choices = [[5, "5 min"], [20, "20 min"], [60, "60 min"], [0, "all"]].map(([minutes, text]) =>
     button(text, "minutes", { "data-minutes": minutes, "aria-pressed": String(state.minutes === minutes) }));
@@ -94,7 +94,7 @@ function streamPage(name, key, story, { onShard, changes, shardCard, others, cel
     card("", river(key, story, Math.max(260, Math.min(600, story.bands.length * 14)), onShard, changes), soft(note), owners(story)),
     shardCard, card("As a table", grid(fields, Draw.table(story), { key: "0", empty: "There is no shard.", chosen: state.shard }))];
 }
-function owners(story) { // the colours of the river, by owner
+function owners(story) { // the legend: the colour of each owner
   const names = Draw.owners(story), colours = Draw.colours(names), shown = names.slice(0, 12);
   const item = (name) => el("li", {}, el("span", { class: "swatch owner-" + colours.get(name) }), name), rest = names.length - shown.length;
   return names.length > 0 && el("ul", { class: "legend" }, shown.map(item), rest > 0 && el("li", {}, `and ${rest} more`));
@@ -103,7 +103,7 @@ function owners(story) { // the colours of the river, by owner
 function place() {
   const [text, query] = location.hash.replace(/^#\/?/, "").split("?");
   let name = "", words = [];
-  try { [name, ...words] = text.split("/").map(decodeURIComponent); } catch { /* not made by this page */ }
+  try { [name, ...words] = text.split("/").map(decodeURIComponent); } catch { /* an address that no link has */ }
   if (name === "fleets") [name, words] = [{ undefined: "fleet", shards: "shard" }[words[1]] || words[1], [words[0], ...words.slice(2)]];
   return { name: Object.hasOwn(pages(), name) ? name : "", words, query: new URLSearchParams(query || "") };
 }
@@ -119,7 +119,7 @@ function render() {
   const { name, words } = place(), { about, verdict } = state.docs;
   state.isOld = false; morph(document.getElementById("page"), pages()[name][2](...words).flat().filter(Boolean));
   document.body.classList.toggle("old", state.isOld);
-  if (state.focus) { state.focus = false; document.querySelector('[data-id="plan"] h3')?.focus(); } // what a person asked for has come
+  if (state.focus) { state.focus = false; document.querySelector('[data-id="plan"] h3')?.focus(); } // a requested plan is shown
   morph(document.getElementById("pages"), [pageLink("Overview", "/", name === ""), ...(about ? NAV[isFleet() ? "fleet" : "local"](name, ...words) : []),
     el("h2", {}, "Simulation"), pageLink("History", "/history", name === "history")].flat());
   const where = about && `${about.endpoint.replace("http://", "")}, instance ${about.instance}`;
@@ -177,7 +177,7 @@ function took(message) {
     if (mine) { state.own.id = mine.id; state.ownText = `arrived after ${Math.round(performance.now() - state.own.began)} ms`; }
   }
 }
-function patched(old, patch) { // as `patch_of` in feeds.py says
+function patched(old, patch) { // applies a patch, whose form `patch_of` in feeds.py describes
   const made = { ...old, ...patch.set };
   for (const name of patch.gone) delete made[name];
   for (const [name, { ids, changed }] of Object.entries(patch.rows)) {
@@ -195,7 +195,7 @@ async function follow() {
     heard();
     if (!state.docs.about) { state.docs.about = await call("GET", "about"); moved(); state.minutes = isFleet() ? 20 : 5; soon(); }
     wanted = topics().join();
-    if (state.wanted !== wanted) Object.assign(state, { wanted, have: 0 }); // ids count per page
+    if (state.wanted !== wanted) Object.assign(state, { wanted, have: 0 }); // ids are of one page
     const asked = topics().map(encodeURIComponent).join(",") + (state.polls ? "&have=" + state.have : "");
     const answer = await fetch(API + "feed?of=" + asked, { headers: headers(), signal: feed.signal });
     if (!answer.ok) throw new Error((await answer.json()).error.text);
@@ -235,7 +235,7 @@ Object.assign(ACTS, {
   minutes: (data) => { state.minutes = Number(data.minutes); },
   choose: (data) => { state.shard = data.shard; },
   more: (data) => { if (!state.open.delete(data.key)) state.open.add(data.key); },
-  sort: ({ name, index, kind }) => { // numbers begin with the largest
+  sort: ({ name, index, kind }) => { // a column of numbers begins with the largest number
     const by = state.sorts[name], at = Number(index);
     state.sorts[name] = { index: at, isDown: by?.index === at ? !by.isDown : kind === "#" };
   },
@@ -243,7 +243,7 @@ Object.assign(ACTS, {
   copy: async ({ text }) => { await navigator.clipboard.writeText(text); state.copied = text; },
 });
 function setTheme(theme) { document.documentElement.dataset.theme = theme; localStorage.setItem("theme", theme); }
-function moved() { // to another page: what was open or half done on the page before is forgotten
+function moved() { // after a change of page, resets the state of the page before
   const { name, words } = place(), here = [name, ...words].join("/");
   if (here !== state.path) Object.assign(state, FRESH, { path: here, open: new Set() });
 }

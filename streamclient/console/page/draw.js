@@ -1,13 +1,13 @@
 "use strict";
-/* Nodes and drawings of the console and of the player. They are made by DOM calls alone, and a repeated call changes only what differs. */
+/* Nodes and drawings of the console and of the player. Only DOM calls make them, and a repeated call changes only parts that differ. */
 const Nodes = (() => {
-  const SPOKEN = new Set(["title", "aria-label", "aria-valuetext", "data-label"]), BRIEF = 24; // attributes that people read
-  /* A text in which control and direction marks are escaped: they would move or hide what stands beside them. */
+  const SPOKEN = new Set(["title", "aria-label", "aria-valuetext", "data-label"]), BRIEF = 24; // SPOKEN: attributes whose text people read
+  /* The text with control and direction marks escaped. Unescaped, they would move or hide the characters beside them. */
   function shown(text) {
     return String(text).replace(/[\u0000-\u001f\u007f-\u009f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]/gu,
       (mark) => "\\u" + mark.codePointAt(0).toString(16).padStart(4, "0"));
   }
-  /* A node; an attribute that is null, undefined or false is left out, and so is a child. Functions become listeners. */
+  /* A node. Attributes and children that are null, undefined or false are left out. Functions become event listeners. */
   function el(tag, attributes, ...children) {
     const node = document.createElement(tag);
     for (const [name, value] of Object.entries(attributes || {})) {
@@ -18,7 +18,7 @@ const Nodes = (() => {
     for (const child of children.flat(5)) if (child !== null && child !== undefined && child !== false) node.append(child.nodeType ? child : shown(child));
     return node;
   }
-  /* Makes the children of a node those that are wanted, and keeps every node that stays the same. */
+  /* Changes the children of `parent` to the nodes `wanted`. A child that is the same node type and id is kept and updated. */
   function morph(parent, wanted) {
     let next = parent.firstChild;
     for (const node of wanted) {
@@ -34,8 +34,8 @@ const Nodes = (() => {
     while (next) { const after = next.nextSibling; next.remove(); next = after; }
   }
   const same = (old, node) => old.nodeName === node.nodeName && (node.nodeType === 3 || (old.getAttribute("data-id") === node.getAttribute("data-id")));
-  /* A table of rows {id, cells, kind, keep}; "#" before a title means numbers. Roles are said, because a narrow card shows rows as cards.
-     heading(title, index) may make a title a button, and order(index) says how its column is sorted. */
+  /* A table of rows {id, cells, kind, keep}. "#" before a title marks numbers. Roles are explicit, because CSS shows rows as cards if narrow.
+     heading(title, index) may return a button for a title. order(index) returns the sorting of its column for `aria-sort`. */
   function table(titles, rows, { empty = "Nothing.", chosen, name, heading = (title) => title, order = () => null } = {}) {
     if (!rows.length) return el("p", { class: "soft" }, empty);
     const texts = titles.map((title) => title.replace("#", "")), kind = (index) => (titles[index].startsWith("#") ? "number" : null);
@@ -43,7 +43,7 @@ const Nodes = (() => {
       heading(text, index)));
     const cellOf = (cell, index) => {
       const node = el("td", { role: "cell", class: kind(index), "data-label": texts[index] }, cell);
-      if (node.textContent.length <= BRIEF) node.classList.add("brief"); // it is not broken into lines
+      if (node.textContent.length <= BRIEF) node.classList.add("brief"); // short texts are not broken into lines
       return node;
     };
     const body = rows.map((row) => el("tr", { role: "row", "data-id": row.id, "data-keep": row.keep,
@@ -51,19 +51,19 @@ const Nodes = (() => {
     return el("table", { class: titles.length > 4 ? "cards" : null, role: "table", "aria-label": name },
       el("thead", { role: "rowgroup" }, el("tr", { role: "row" }, head)), el("tbody", { role: "rowgroup" }, body));
   }
-  /* A whole number in groups of three digits; unknown is a dash, never 0. */
+  /* A whole number as text, in groups of three digits. An unknown number is a dash. */
   const number = (value) => value === null || value === undefined ? "–" : String(value).replace(/\B(?=(\d{3})+$)/g, "\u202f");
   return { shown, el, morph, table, number };
 })();
-/* Rivers, lanes, squares and lines. Times are microseconds; their zero is the caller's. */
+/* Drawings: rivers of shards, lanes of workers, squares and lines. Times are microseconds since any time that the caller chooses. */
 const Draw = (() => {
   const SVG = "http://www.w3.org/2000/svg", OWNER_COLOURS = 8;
-  const MOST_BUTTONS = 60; // more would make the way through a page by Tab endless; the table says the same
+  const MOST_BUTTONS = 60; // with more, the way by Tab is too long; a table shows the same shards
   const RIVER_LAYERS = ["defs", "ground", "bands", "spans", "dead", "waits", "frames", "dots", "labels", "buttons", "axis", "head"];
   const LANE_LAYERS = ["defs", "ground", "lives", "spans", "ends", "axis", "faults", "head"];
   const RIVER_NAME = "Shards: keys from top to bottom, time from left to right. The table says the same.";
   const AXIS_HEIGHT = 18, FAULTS_HEIGHT = 20, LABEL_HEIGHT = 13, CHARACTER = 7, LINE_HEIGHT = 130, SQUARE = 12, SQUARE_STEP = 15;
-  const drawings = new WeakMap(); // element -> what was drawn into it
+  const drawings = new WeakMap(); // for each element, the state of its drawing
   let hatches = 0;
   /* --- nodes --- */
   function made(tag, attributes) {
@@ -113,7 +113,7 @@ const Draw = (() => {
   /* --- words --- */
   const time = (micros) => new Date(micros / 1000).toISOString().slice(11, 19);
   const short = (name, most = 12) => name.length <= most ? name : most > 12 ? name.slice(0, most - 1) + "…" : name.slice(0, 8);
-  function owners(story) { // their names, in the order of the colours
+  function owners(story) { // the names of all owners, in the order of their colours
     return [...new Set([...story.spans, ...story.bands].map((each) => each.owner))].filter(Boolean).sort();
   }
   const colours = (names) => new Map(names.map((name, place) => [name, place % OWNER_COLOURS]));
@@ -135,7 +135,7 @@ const Draw = (() => {
     return Object.assign((micros) => left + (width * (micros - from)) / Math.max(until - from, 1), { left, right: left + width, from, until });
   }
   function axis(state, x, top, label) {
-    const ticks = [6, 2].find((each) => x.right - x.left >= each * 13 * CHARACTER) || 1; // 8 characters; the first label is not centred
+    const ticks = [6, 2].find((each) => x.right - x.left >= each * 13 * CHARACTER) || 1; // a label has 8 characters; the first one is not centred
     for (let tick = 0; tick <= ticks; tick += 1) {
       const at = x.from + ((x.until - x.from) * tick) / ticks, anchor = tick === 0 ? "start" : tick === ticks ? "end" : "middle";
       put(state, "axis", tick + "/" + ticks, "text", { x: x(at), y: top, "text-anchor": anchor }, label(at));
@@ -226,7 +226,7 @@ const Draw = (() => {
   }
   /* --- lanes --- */
   /* given: {from_micros, until_micros, lanes: [{name, lives: [{from_micros, to_micros, manner, frozen}], spans}], faults};
-     options: {now_micros, gutter, colours, name, label}. The same `given` again only moves the playhead. */
+     options: {now_micros, gutter, colours, name, label}. If `given` is unchanged, only the playhead moves. */
   function lanes(element, given, options) {
     const state = drawing(element, () => lanes(element, given, options), "lanes", options.name, LANE_LAYERS);
     const x = scale(state, given, options), most = given.lanes.length > 8 ? 16 : 32, top = given.faults.length ? FAULTS_HEIGHT : 2;
@@ -259,7 +259,7 @@ const Draw = (() => {
     });
     const slots = slotsOf(lane.spans), size = Math.max(Math.min((height - 4) / Math.max(slots.count, 1), 7), 0.8);
     lane.spans.forEach((span, place) => {
-      const left = x(span.from_micros), width = Math.max(x(span.to_micros) - left, 0.7), y = top + 2 + slots.of[place] * size;
+      const left = x(span.from_micros), width = Math.max(x(span.to_micros) - left, 2), y = top + 2 + slots.of[place] * size;
       put(state, "spans", lane.name + " " + place, "rect", { class: colour, x: left, y, width, height: Math.max(size - 1, 0.7) });
     });
   }
@@ -268,7 +268,7 @@ const Draw = (() => {
     spans.forEach((span) => {
       let slot = ends.findIndex((end) => end <= span.from_micros);
       if (slot < 0) slot = ends.length;
-      ends[slot] = span.to_micros; of.push(slot);
+      ends[slot] = Math.max(span.to_micros, span.from_micros + 1); of.push(slot);
     });
     return { count: ends.length, of };
   }
@@ -286,13 +286,13 @@ const Draw = (() => {
     const [left, right, top, bottom] = [x - size, x + size, y - size, y + size].map((each) => each.toFixed(1));
     return "M" + [left, top] + "L" + [right, bottom] + "M" + [left, bottom] + "L" + [right, top];
   }
-  /* The time at a place of the screen, for drawings with this gutter. */
+  /* The time that a drawing with this gutter shows at the horizontal position `clientX` of the screen. */
   function moment(element, clientX, given, gutter) {
     const box = element.getBoundingClientRect(), width = Math.max(box.width - gutter - 2, 10);
     return given.from_micros + Math.min(Math.max((clientX - box.left - gutter) / width, 0), 1) * (given.until_micros - given.from_micros);
   }
   /* --- squares and lines --- */
-  /* groups: [[name, [{shard, level, text}]]]; a full square moves, a half one waits, a crossed one does not move. */
+  /* groups: [[name, [{shard, level, text}]]]. A full square is a shard that moves; a half square waits; a crossed one does not move. */
   function squares(element, groups, options) {
     const state = drawing(element, () => squares(element, groups, options), "squares", options.name, ["squares", "signs", "labels"]);
     const gutter = state.width < 560 ? 0 : 130, across = Math.max(Math.floor((state.width - gutter) / SQUARE_STEP), 1);
@@ -312,7 +312,7 @@ const Draw = (() => {
     }
     finish(state, top);
   }
-  /* points: [[micros, seconds or null]...]; the line has a gap where the seconds are not known. */
+  /* points: [[micros, seconds or null]...]. The line has a gap where the seconds are unknown. */
   function line(element, points, options) {
     const state = drawing(element, () => line(element, points, options), "line", options.name, ["ground", "line", "labels", "axis"]);
     const most = Math.max(...points.map((point) => point[1] || 0), 1), x = scale(state, { from_micros: points[0][0], now_micros: points.at(-1)[0] }, options);

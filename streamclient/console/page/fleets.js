@@ -1,17 +1,17 @@
 "use strict";
-/* The pages of fleets: overview, fleet, shard, stream, moves, parked records. The words of situations are those of `explain`. */
+/* The pages of fleets: overview, fleet, shard, stream, moves, parked records. Situations have the same names as in `explain`. */
 const SOON_OVER = new Set(["waits-for-parent", "changing-hands", "paused", "paused-by-program", "pause-pending", "free", "no-row-yet", "owner-dead",
   "owner-silent", "owner-says", "not-picked-up", "not-handed-over", "given-up", "user-code-runs", "old-processor-runs", "waits-for-thread", "no-checkpoint"]);
 const LIVES = { living: "good", silent: "warn", unseen: "warn", dead: "bad" }, MOST_SQUARES = 2000, MOST_WORST = 25, MOST_LANES = 40, MOST_MOVES = 200;
-const DETAIL_MILLIS = 4000; // the shortest time between two readings of everything about one shard
-const ORDERS = { // command: [its button, its fields, what its command line has besides]
-  pause: ["Pause", () => field("option for", "For, such as 15m; empty: until it is resumed"), ""],
-  resume: ["Resume", () => [], ""],
-  move: ["Move", () => field("option to", "To worker", { required: true }), " --to WORKER"],
-  release: ["Release", () => el("label", { class: "inline" }, el("input", { type: "checkbox", name: "option force" }), "The owner's process is gone"), ""],
-  park: ["Park a record", () => field("option record", "Record; empty: the one at which the shard stopped"), " --parking-table NAME --yes"],
+const DETAIL_MILLIS = 4000; // the shortest time between two requests for the details of a shard
+const ORDERS = { // command: [text of its button, fields of its form]
+  pause: ["Pause", () => field("option for", "For, such as 15m; empty: until it is resumed")],
+  resume: ["Resume", () => []],
+  move: ["Move", () => field("option to", "To worker", { required: true })],
+  release: ["Release", () => el("label", { class: "inline" }, el("input", { type: "checkbox", name: "option force" }), "The owner's process is gone")],
+  park: ["Park a record", () => field("option record", "Record; empty: the one at which the shard stopped")],
 };
-Object.assign(PAGES.fleet, { // name: [title, documents of the page, function]
+Object.assign(PAGES.fleet, { // name: [title, function that names the documents, function that makes the nodes]
   "": ["Overview", () => ["fleets", ...worstFleets().flatMap((name) => ["story:" + name, "moves:" + name])], fleetsOverview],
   fleet: ["Fleet", (name) => ["fleet:" + name], fleetPage],
   shard: ["Shard", (name) => ["story:" + name], shardPage],
@@ -27,7 +27,7 @@ NAV.fleet = (page, here) => [el("h2", {}, "Fleets"), ...state.docs.about.fleets.
 })];
 // --- small parts --------------------------------------------------------------------------------------------------
 const troublesOf = (name) => (state.docs.verdict?.troubles || []).filter((each) => each.fleet === name && each.urgency !== "told");
-const worstFleets = () => { // the fleet of the first picture, if there is one
+const worstFleets = () => { // the fleet with the worst trouble, which the picture shows
   const { about: { fleets }, verdict } = state.docs, worst = (verdict?.troubles || []).map((each) => each.fleet).find((name) => fleets.includes(name));
   return [worst || fleets[0]].filter(Boolean);
 };
@@ -35,7 +35,6 @@ const level = (line) => (line.moves ? "good" : SOON_OVER.has(line.situation) ? "
 const shardPath = (name, shard) => path("fleets", name, "shards", shard);
 const shardLink = (name, shard) => link(Draw.short(shard), shardPath(name, shard), { class: "id", title: shard });
 const toShard = (name) => (shard) => { location.hash = shardPath(name, shard); };
-const quoted = (text) => (/^[\w@%+=:,./-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`); // for a shell
 const plain = (value) => (value !== null && typeof value === "object" ? value.text ?? value.base64 ?? JSON.stringify(value) : String(value ?? "–"));
 const pair = (each) => (Array.isArray(each) ? each : [each.name, each.text ?? each.value ?? each.operation]);
 const pairs = (values) => (Array.isArray(values) ? values.map(pair) : Object.entries(values || {}));
@@ -46,7 +45,7 @@ const atMost = (seconds, line) => (line.lag_is_bound ? "at most " : "") + lastin
 const known = (values) => values.filter((each) => each !== null && each !== undefined);
 const largest = (values) => (known(values).length ? Math.max(...known(values)) : null);
 const sum = (values) => (known(values).length ? known(values).reduce((total, each) => total + each, 0) : null);
-function stale(name, { problem, read_micros, next_seconds }) { // data that are old are greyed, and their age is told
+function stale(name, { problem, read_micros, next_seconds }) { // greys old data, and returns a line with their age
   if (!problem) return null;
   state.isOld = true;
   return el("p", {}, sign("bad", `${name}: the data are ${read_micros ? lasting((now() - read_micros) / 1e6) : "–"} old: ${closed(problem)}`),
@@ -56,7 +55,7 @@ function ready(title, doc, show) {
   if (!doc) return [head(title, WAITS)];
   return doc.error ? [head(title), card("", el("p", {}, prose(doc.error.text)), el("p", {}, prose(doc.error.advice || "")))] : show();
 }
-function sentence(text, line) { // after the colon of a trouble's line comes its cause, in the words of the program that failed
+function sentence(text, line) { // marks the cause, which follows the colon of a trouble's line
   const cause = line.slice(line.indexOf(": ") + 2), at = cause.length > line.length - 2 ? -1 : text.indexOf(cause);
   return at < 0 ? prose(text) : [prose(text.slice(0, at)), el("code", { class: "cause" }, cause), el("small", {}, prose(text.slice(at + cause.length)))];
 }
@@ -176,7 +175,7 @@ function fleetStream(name) {
     note: "Solid is read, pale waits, a red frame does not move. A shard begins and ends where a reading showed it first." });
 }
 // --- one shard ----------------------------------------------------------------------------------------------------
-async function readDetail(name, shard) { // with the news, but not with each of them
+async function readDetail(name, shard) { // called with each update of the page
   if (state.detail && Date.now() - state.detail.asked < DETAIL_MILLIS) return;
   const asked = Date.now(), here = state.path, before = state.detail?.doc;
   let doc;
@@ -189,7 +188,7 @@ function shardPage(name, shard) {
   const story = state.docs["story:" + name], bands = story?.bands || [], own = bands.find((each) => each.shard === shard);
   readDetail(name, shard);
   return ready("Shard " + Draw.short(shard), state.detail.doc, () => {
-    const { lease, explanation, history } = state.detail.doc, said = explanation.shards?.[0] || explanation, { root } = said;
+    const { lease, explanation, history, commands } = state.detail.doc, said = explanation.shards?.[0] || explanation, { root } = said;
     const parents = (lease.parents || own?.parents || []).map((each) => ({ shard: each, is: "parent" }));
     const children = bands.filter((each) => each.parents.includes(shard)).map((each) => ({ shard: each.shard, is: "child" }));
     const family = [...parents, ...children].map((each) => ({ ...bands.find((band) => band.shard === each.shard), ...each }));
@@ -201,7 +200,7 @@ function shardPage(name, shard) {
           ["Shard", code(shard)]]),
         figures([["Owner", empty(lease.owner)], ["Lag", atMost(lease.lag_seconds, lease)], ["Loss in", lasting(lease.seconds_to_loss)],
           ["Age of the checkpoint", lasting(lease.checkpoint_seconds)], ["Records read", number(lease.progress?.records)]])),
-      card("Actions", actions(name, shard)),
+      said.situation !== "finished" && card("Actions", actions(name, shard, commands)),
       columns(
         card("Next records", state.records ? recordTable(state.records.records || state.records) : soft("They are read only if you ask."),
           row(button("Read the next records", "records")), !state.docs.about.shows_values && soft("A console with --show-values shows their values.")),
@@ -219,14 +218,13 @@ function recordTable(records) {
     ["Values", "columns", (columns) => (columns?.length ? named(columns) : "–")]];
   return grid(fields, records, { key: "sequence", empty: "No record waits." });
 }
-function actions(name, shard) {
+function actions(name, shard, commands) {
   const { allows_actions: isAllowed, has_parking: canPark } = state.docs.about, isOff = (each) => !isAllowed || (each === "park" && !canPark);
-  const line = (each) => command(`streamclient leases ${each} ${quoted(shard)}${ORDERS[each][2]} --data-table ${quoted(name)} --reason WHY`);
   return [
     row(Object.keys(ORDERS).map((each) => button(ORDERS[each][0], "action", { "data-action": each, disabled: isOff(each),
       "aria-pressed": isOff(each) ? null : String(state.action === each) }))),
-    !isAllowed && [soft("This console is read-only: it was started without --allow-actions. These commands do the same."), Object.keys(ORDERS).map(line)],
-    isAllowed && !canPark && soft("Records can be parked by a console with --parking-table or --parking-directory."),
+    !isAllowed && [soft("This console is read-only (no --allow-actions). Replace WHY and WORKER in these commands:"), Object.values(commands).map(command)],
+    !canPark && soft("Records can be parked by a console with --parking-table or --parking-directory."),
     isAllowed && state.action && orderForm(`fleets${path(name)}/actions`, { command: state.action, shards: [shard], options: {} }, ORDERS[state.action][1]()),
   ];
 }
@@ -275,7 +273,7 @@ function movesPage(name) {
   });
 }
 const meter = (shown, all, ...more) => row(search("Filter"), more, el("span", { class: "soft" }, `${number(shown.length)} of ${number(all)} shown`));
-const PARKING = { replay: ["Replay", true], discard: ["Discard", false] }; // what a button does: [its title, whether it needs a processor]
+const PARKING = { replay: ["Replay", true], discard: ["Discard", false] }; // action: [title of its button, whether it needs a processor]
 function parkedPage(name) {
   const doc = state.docs["parked:" + name], { allows_actions: isAllowed, can_replay: canReplay } = state.docs.about;
   const does = (what, title, body, of) => button(title + "…", "parked", { "data-what": what, "data-body": JSON.stringify(body), "aria-label": `${title}: ${of}`,
@@ -287,7 +285,7 @@ function parkedPage(name) {
     row(does("replay", "Replay its key", { key }, record), does("discard", "Discard it", { record }, record))];
   return ready("Parked records of " + name, doc, () => {
     const chosen = doc.records.find((each) => each.id === state.record), wanted = state.action && JSON.parse(state.action);
-    const cause = state.cause || doc.causes[0]?.id; // a command is about one
+    const cause = state.cause || doc.causes[0]?.id; // the shown command is for one cause
     const records = doc.records.filter((each) => (!state.cause || each.cause === state.cause) && matches(JSON.stringify(each.key), each.shard_id, each.error));
     const why = !isAllowed ? "This console is read-only: it was started without --allow-actions." : !canReplay && "A replay needs a console with --processor.";
     const causes = [["Cause", "cause", (text, each) => button(text, "cause", { class: "link", "data-cause": each.id })], ["#Records", "records", number],
@@ -322,7 +320,7 @@ Object.assign(ACTS, {
   },
   "carry-out": async () => {
     const { where, body, answer, key } = state.plan;
-    state.plan = null; // if it is refused, what was planned is no longer what would be written
+    state.plan = null; // after a refusal, the plan would no longer be valid
     state.plan = { key, isDone: true, answer: await call("POST", where, { ...body, plan: answer.plan }) };
     if (state.detail) state.detail.asked = 0;
     state.focus = true;

@@ -12,9 +12,9 @@ const Player = (() => {
     ["◆", "fault-change", "split, merge, start, stop, order"], ["", "", "hatched: the worker is not there"],
     ["", "", "below: solid is stored as read, pale waits, a red frame has a dead or frozen owner"]];
   const CHOOSE = "Choose a shard in the picture or in the table, to see when its records were written and stored as read.";
-  let shown = null; // the one player of the page
+  let shown = null; // the player that the page shows now
   const say = (target, text) => { if (target.textContent !== text) target.textContent = text; };
-  /* --- the history, ready for questions about a moment --- */
+  /* --- the history, prepared for looking up a moment --- */
   function prepared(history) {
     const shards = new Map();
     for (const shard of history.shards) {
@@ -39,7 +39,7 @@ const Player = (() => {
     const names = [...workers.keys()].sort(new Intl.Collator("en", { numeric: true }).compare);
     return { history, shards, workers, names, colours: Draw.colours(names), spans: spansOf(shards, workers), lanes: lanesOf(history, workers, names) };
   }
-  /* The time of each owner, cut where its process begins or ends. */
+  /* The time spans of each owner of each shard, cut at the beginning and end of the owner's process. */
   function spansOf(shards, workers) {
     const spans = [];
     for (const shard of shards.values()) {
@@ -123,7 +123,7 @@ const Player = (() => {
     return (minutes ? minutes + " min " : "") + Math.round(total - minutes * 60) + " s";
   }
   const address = (history, at, shard) => "#/history?" + new URLSearchParams({ seed: history.seed, at: at.toFixed(1), ...(shard ? { shard } : {}) });
-  /* The moment and the shard that an address asks for. */
+  /* The moment and the shard in the address of the page. */
   function asked(hash) {
     const given = new URLSearchParams(hash.split("?")[1] || ""), at = given.get("at");
     return { at: at !== null && isFinite(at) && at !== "" ? Number(at) : null, shard: given.get("shard") };
@@ -151,7 +151,7 @@ const Player = (() => {
     });
     parts.events = el("div", { class: "events", tabindex: "0", role: "group", "aria-label": "List of events" }, parts.list);
     parts.all = el("details", { class: "card", toggle: () => render(view) }, el("summary", {}, "Shards as a table"), parts.shards);
-    morph(element, []); // nothing of a player before this one
+    morph(element, []); // remove a former player
     element.append(heading(history), history.violation ? violationCard(view, history.violation) : "",
       el("section", { class: "card", "aria-label": "Drawings" }, toolbar(view), parts.lanes, parts.river,
         el("ul", { class: "legend" }, LEGEND.map(([mark, kind, text]) => el("li", {}, mark && el("b", { class: kind, "aria-hidden": "true" }, mark + " "),
@@ -177,7 +177,7 @@ const Player = (() => {
   function eventsCard(view) {
     const { events, events_left_out: left } = view.history, { events: box, list } = view.parts;
     view.times = events.map((event) => event[0]); view.rows = [];
-    requestAnimationFrame(() => setTimeout(() => { // after the first picture, which does not wait for the list
+    requestAnimationFrame(() => setTimeout(() => { // fill the list after the first picture is drawn
       view.rows = events.map(([at, who, kind, shard, text], place) => Object.assign(el("li", { class: kind },
         el("time", {}, at.toFixed(1)), el("span", { class: "who" }, who), el("span", { class: "what" }, (shard ? shard + " " : "") + text)), { place }));
       list.append(...view.rows); view.place = undefined; renderEvents(view);
@@ -196,7 +196,7 @@ const Player = (() => {
     return el("section", { class: "card" }, el("div", { class: "row ends" }, el("h2", {}, "Events"),
       el("div", { class: "row", role: "group", "aria-label": "Kinds of events" }, FILTERS.map(filter))), note, box);
   }
-  /* --- moving --- */
+  /* --- moving in time --- */
   function go(view, at, shard) {
     view.at = Math.min(Math.max(at, 0), view.history.seconds);
     if (shard !== undefined) view.shard = shard && view.known.shards.has(shard) ? shard : null;
@@ -238,7 +238,7 @@ const Player = (() => {
     target.setPointerCapture(event.pointerId); move(event); target.addEventListener("pointermove", move);
     for (const end of ["pointerup", "pointercancel"]) target.addEventListener(end, () => target.removeEventListener("pointermove", move), { once: true });
   }
-  /* Whether the player is still on the page: the console may have put another page into its element. */
+  /* Whether the player is still on the page: the console may have shown another page in its place. */
   const isThere = (view) => view.parts.play.isConnected;
   document.addEventListener("keydown", (event) => {
     const view = shown, tag = event.target.tagName;
@@ -248,7 +248,7 @@ const Player = (() => {
     else return;
     event.preventDefault();
   });
-  /* --- a moment --- */
+  /* --- drawing one moment --- */
   function render(view) {
     const { known, parts, at } = view, { story, written, waiting, finished } = storyAt(known, at);
     const options = { gutter: gutter(view), colours: known.colours, until_micros: known.lanes.until_micros, now_micros: at * MICROS };
@@ -273,7 +273,7 @@ const Player = (() => {
     const at = ({ from, to }) => from <= view.at && (view.at < to || to >= view.history.seconds);
     const owns = worker.owned.filter(at).map((span) => span.shard).filter((shard) => !finished.get(shard));
     const isThereNow = state === "running" || state === "frozen", isJava = worker.lives[0].client === "java";
-    const found = isJava ? owns : worker.read.filter(at).map((span) => span.shard); // a Java worker tells no readers
+    const found = isJava ? owns : worker.read.filter(at).map((span) => span.shard); // for a Java worker, the history has no readers
     const reads = isThereNow ? [...new Set(found)] : [], only = owns.filter((shard) => !reads.includes(shard));
     const list = (shards) => (shards.length > MOST_NAMES ? shards.length + " shards" : shards.sort().join(" ")) || "–";
     const [mark, level] = STATES[state], swatch = el("span", { class: "swatch owner-" + view.known.colours.get(name) });
@@ -314,7 +314,7 @@ const Player = (() => {
   }
   return { show, asked };
 })();
-const embedded = document.getElementById("history"); // in a file that has one history in it
+const embedded = document.getElementById("history"); // the history in a file of `page_file`
 if (embedded) {
   const page = document.getElementById("page"), history = JSON.parse(embedded.textContent);
   const showAsked = () => Player.show(page, history, Player.asked(location.hash));

@@ -10,7 +10,7 @@ const READY_FAULTS = [
 ];
 const OWN_FAULT = '{"operation": "PutRow", "times": 1, "action": {"kind": "cut"}}';
 const KEY_TYPES = ["STRING", "INTEGER", "BINARY"], COLUMN_TYPES = ["STRING", "INTEGER", "DOUBLE", "BOOLEAN", "BINARY"];
-Object.assign(PAGES.local, { // name: [title, documents of the page, function]
+Object.assign(PAGES.local, { // name: [title, function that names the documents, function that makes the nodes]
   "": ["Overview", () => firstStream().map((name) => "story:" + name), overview],
   tables: ["Tables", (name) => (name ? ["rows:" + name, "changes:" + name] : []), tables],
   stream: ["Stream", (name) => (name ? [name] : firstStream()).flatMap((each) => ["story:" + each, "changes:" + each]), stream],
@@ -172,7 +172,7 @@ function requests() {
 }
 // --- what people do -----------------------------------------------------------------------------------------------
 const change = (name, body, method = "POST") => call(method, "server/" + name, body);
-function twice(what, act) { // the first click asks, the second one does it
+function twice(what, act) { // the first click asks for confirmation, the second click acts
   if (state.confirm !== what) { state.confirm = what; return undefined; }
   state.confirm = ""; return act();
 }

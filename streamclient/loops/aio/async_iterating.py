@@ -1,4 +1,4 @@
-"""Changes as batches of an ``async for`` loop, or for coroutines; ``streamclient.aio.changes`` makes it."""
+"""Loops over batches of changes in an event loop, and async handlers; see ``streamclient.aio.changes``."""
 
 from __future__ import annotations
 
@@ -20,23 +20,26 @@ from streamclient.worker.handlers.event_loop import AsyncioBridge, LoopBridge
 Self = TypeVar("Self", bound="AsyncLoop")
 
 _loops: ContextVar[frozenset[weakref.ref[AsyncLoop]]] = ContextVar("_loops", default=frozenset())
-"""The objects from which this task takes batches, or a task that started this task."""
+"""The loop objects that gave batches to the present task, or to the task that started the present task."""
 
 
 class AsyncLoop(LoopBase, AsyncIterator[AsyncBatch]):
-    """A loop in an event loop, or coroutines for batches.
+    """A loop over batches in an event loop. ``run`` and ``each`` await a handler instead.
 
-    ``streamclient.aio.AsyncChanges`` adds its worker and the rules.
+    ``streamclient.aio.AsyncChanges`` adds the worker.
     """
 
     def __init__(self, consumption: Consumption, find_bridge: Callable[[], LoopBridge] = AsyncioBridge.here) -> None:
-        """``find_bridge`` returns the bridge to the caller's event loop; equal bridges lead to the same event loop."""
+        """Keep ``find_bridge``, which returns the bridge to the caller's event loop.
+
+        Equal bridges lead to the same event loop.
+        """
         super().__init__(consumption)
         self._find_bridge = find_bridge
         self._bridge: LoopBridge | None = None
         self._is_waiting = False
         self._is_elsewhere: Callable[[], bool] = lambda: False
-        """Returns whether another task asks for a batch while the task that took the last batch still runs."""
+        """A function that returns whether the last batch was taken by a task that still runs and is not the caller."""
 
     def __aiter__(self) -> AsyncIterator[AsyncBatch]:
         """Begin a loop. If an earlier loop over this object left a batch, that batch comes first.
@@ -53,14 +56,14 @@ class AsyncLoop(LoopBase, AsyncIterator[AsyncBatch]):
         Raises:
             StopAsyncIteration: the object was closed, or the worker was shut down.
             WorkerFailedError: the worker failed.
-            StreamClientException: another task waits for a batch, another event loop or no event loop runs here, or the
-                object was used up by ``run`` or ``each``.
-            ForkedError: this is a child of the process where the object was made.
+            StreamClientException: another task waits for a batch, the caller runs in another event loop or in none, or
+                ``run`` or ``each`` was called.
+            ForkedError: this process is a forked child of the process that made the object.
         """
         return await self._turn(BY_HAND)
 
     async def _turn(self, mark: LoopMark) -> AsyncBatch:
-        """Return the next batch for the loop with the mark ``mark``."""
+        """Return the next batch for the loop that ``mark`` belongs to."""
         bridge = self._enter()
         self._consumption.turn_begins(mark)
         self._is_waiting = True
@@ -73,7 +76,8 @@ class AsyncLoop(LoopBase, AsyncIterator[AsyncBatch]):
         consumption = self._consumption
         delivery = consumption.turn()
         if delivery is None:
-            await _others()
+            if (self._bridge or bridge).gives_way():
+                await _others()
             delivery = consumption.take()
         while delivery is None:
             if consumption.line.has_ended:
@@ -111,7 +115,7 @@ class AsyncLoop(LoopBase, AsyncIterator[AsyncBatch]):
 
         Args:
             handler: an ``async def`` function that does the work for one record.
-            concurrency: the largest number of records in work at the same time, over all shards.
+            concurrency: the largest number of records that are processed at the same time, over all shards.
             key: returns the key within which records stay in order; by default the primary key.
         """
         from streamclient.loops.aio.task_runs import run_each  # noqa: PLC0415
@@ -122,9 +126,12 @@ class AsyncLoop(LoopBase, AsyncIterator[AsyncBatch]):
     async def aclose(self) -> None:
         """Stop the worker, and return when its leases are handed over. A second call is harmless.
 
-        If another task runs the loop, the loop ends after its present body. The present batch is not stored, unless it
-        is already committed, in these cases: the caller is the loop's own task, or a task that the loop's task has
-        started (``asyncio.shield`` does so); or ``break`` or an exception has ended the loop.
+        If another task runs the loop, the loop ends after its present body. In these cases, the present batch is
+        given back, and its position is not stored unless the batch was already committed:
+
+        - the loop's own task calls this method;
+        - a task that the loop's task has started calls this method; ``asyncio.shield`` starts such a task;
+        - ``break`` or an exception has ended the loop.
         """
         await self._close(is_over=weakref.ref(self) in _loops.get() or not self._is_elsewhere())
 
@@ -141,11 +148,11 @@ class AsyncLoop(LoopBase, AsyncIterator[AsyncBatch]):
             self._consumption.raise_failure()
 
     def _enter(self) -> LoopBridge:
-        """Begin at the first call; refuse a second task, and refuse another event loop."""
+        """Start the worker at the first call; refuse a second waiting task, and a caller in another event loop."""
         consumption, bridge = self._consumption, self._find_bridge()
         consumption.require_here()
         if self._is_waiting:
-            raise StreamClientException("another task waits for a batch of these changes; only one may at a time")
+            raise StreamClientException("another task waits for a batch of these changes; only one task may wait")
         if self._bridge is None and not consumption.ended.is_set():
             thread = threading.current_thread()
             consumption.begin(
@@ -153,7 +160,7 @@ class AsyncLoop(LoopBase, AsyncIterator[AsyncBatch]):
             )
             self._bridge = bridge
         if self._bridge is not None and self._bridge != bridge:
-            raise StreamClientException("these changes are iterated in another event loop; call changes() in each")
+            raise StreamClientException("these changes are iterated in another event loop; call changes() in each loop")
         return bridge
 
     async def _close(self, *, is_over: bool) -> None:
@@ -170,14 +177,17 @@ class AsyncLoop(LoopBase, AsyncIterator[AsyncBatch]):
 
 
 class AsyncLoopIterator(AsyncIterator[AsyncBatch]):
-    """The batches for one ``async for`` statement. Python drops it when the statement ends, in whatever way."""
+    """The iterator of one ``async for`` statement.
+
+    Python deletes it when the statement ends, even by ``break`` or an error.
+    """
 
     def __init__(self, loop: AsyncLoop) -> None:
         self._loop = loop
         self._mark = LoopMark()
 
     async def __anext__(self) -> AsyncBatch:
-        """Return the next batch. Errors as in the ``__anext__`` of the loop's object."""
+        """Return the next batch. Errors are the same as in ``AsyncLoop.__anext__``."""
         return await self._loop._turn(self._mark)
 
     def __del__(self) -> None:

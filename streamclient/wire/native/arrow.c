@@ -50,7 +50,7 @@ static const char *format_of(uint8_t type)
     }
 }
 
-/* Reserve successive nodes for `count` children. */
+/* Reserve `count` successive nodes for the children of a node. */
 static struct node *add_children(struct tree *tree, struct node *parent, size_t count)
 {
     parent->first_child = tree->count;
@@ -106,7 +106,7 @@ static void set_attributes(struct tree *tree, struct node *node, const struct ba
     }
 }
 
-/* The nodes of a batch of values. */
+/* Set the nodes of a batch of values. */
 static void set_values(struct tree *tree, struct node *node, const struct batch *batch)
 {
     *node = structure("columns", NULL, batch->row_count);
@@ -117,14 +117,15 @@ static void set_values(struct tree *tree, struct node *node, const struct batch 
     }
 }
 
-/* The most nodes: the root, record_type and its words, three parts of the sequence, keys; per column the struct, its
-   three parts and the words; two lists of an item with its parts and their words. A batch of values has fewer. */
+/* Return the largest number of nodes. They are the root, record_type and its words, the sequence information and its
+   three parts, the keys; for each column the struct, its three parts and their words; and the two lists of cells, each
+   with its item, the item's parts and their words. A batch of values has fewer nodes. */
 static size_t node_count(const struct batch *batch)
 {
     return 1 + 6 + 1 + 3 + batch->key_count + 5 * batch->attribute_count + 2 * (1 + 3 + CELL_KINDS + 1);
 }
 
-/* False if memory ran out. The nodes are to be freed. */
+/* Make the tree of a batch; return false if memory ran out. The caller frees the nodes. */
 static bool tree_of(struct tree *tree, const struct batch *batch)
 {
     static const char *const NUMBERS[] = {"epoch", "timestamp_micros", "row_index"};
@@ -153,7 +154,7 @@ static bool tree_of(struct tree *tree, const struct batch *batch)
     return true;
 }
 
-/* ---- schemas: the whole tree in one block, which goes with the last node that is released ---- */
+/* ---- schemas: the whole tree in one block, which is freed with the last node that is released ---- */
 
 struct schema_block {
     atomic_long references;
@@ -214,7 +215,7 @@ bool schema_of(const struct batch *batch, struct ArrowSchema *schema)
     return block != NULL;
 }
 
-/* ---- arrays: likewise, and the block keeps the batch ---- */
+/* ---- arrays: also the whole tree in one block, which keeps the batch ---- */
 
 struct array_node {
     struct ArrowArray array;

@@ -31,7 +31,7 @@ struct ArrowArray {
     void *private_data;
 };
 
-/* False if memory ran out; then there is nothing to release. */
+/* Both functions return false if memory ran out. Then the caller has nothing to release. */
 bool schema_of(const struct batch *batch, struct ArrowSchema *schema);
 bool array_of(struct batch *batch, struct ArrowArray *array);
 

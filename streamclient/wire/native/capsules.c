@@ -1,4 +1,4 @@
-/* Columns as a Python object for any Arrow library: it has the methods of the PyCapsule interface. */
+/* The Python object for the columns of a page. It has the methods of the Arrow PyCapsule interface. */
 #include "arrow.h"
 #include "native.h"
 
@@ -10,8 +10,8 @@ struct columns_object {
     struct batch *batch;
 };
 
-/* Return the columns of a schema, a tuple of pairs of name and type, or NULL with an exception. Their texts belong to
-   the tuple. */
+/* Return the columns of a schema, which is a tuple of pairs of name and type; NULL with an exception. The tuple owns
+   the texts of the names. */
 static struct wanted *wanted_of(PyObject *schema, Py_ssize_t count)
 {
     struct wanted *wanted = calloc((size_t)count + 1, sizeof *wanted);
@@ -87,7 +87,7 @@ PyObject *columns_of_page(PyTypeObject *type, const struct page *page, struct vo
     return NULL;
 }
 
-/* ---- handing them out ---- */
+/* ---- export ---- */
 
 static void schema_capsule_destroyed(PyObject *capsule)
 {
@@ -144,7 +144,7 @@ static PyObject *array_capsule(struct batch *batch)
 static PyObject *columns_array(PyObject *self, PyObject *arguments, PyObject *keywords)
 {
     static char *names[] = {"requested_schema", NULL};
-    PyObject *requested = Py_None; /* a request that a producer need not follow */
+    PyObject *requested = Py_None; /* a schema that the producer may ignore */
     if (!PyArg_ParseTupleAndKeywords(arguments, keywords, "|O:__arrow_c_array__", names, &requested))
         return NULL;
     PyObject *schema = columns_schema(self, NULL);

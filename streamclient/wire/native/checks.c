@@ -1,10 +1,10 @@
-/* The two checks that read each byte: the checksum, and UTF-8. */
+/* The two checks that read each byte: the checksum, and the check that text is UTF-8. */
 #include "wire.h"
 
 #include <string.h>
 
-/* The checksum is linear: that of eight bytes is the sum of eight entries, which do not wait for one another as steps
-   of one byte do. */
+/* The checksum is linear. So the checksum of eight bytes is the sum of eight table entries. Unlike eight steps of one
+   byte, these look-ups do not wait for one another. */
 uint8_t crc8_after[16][256];
 
 static void crc8_prepare(void)
@@ -40,8 +40,8 @@ uint8_t crc8(uint8_t state, const uint8_t *bytes, size_t size)
     return sum;
 }
 
-/* Leading zeros change no checksum. So the rest at the end is read as the last sixteen bytes, with the earlier ones
-   cleared, and no branch depends on the size of a short text, which would be predicted wrong. */
+/* Leading zeros do not change a checksum. So the last bytes are read as a block of sixteen bytes whose first bytes are
+   set to zero. Then no branch depends on the size of a short text; the processor would predict such a branch wrong. */
 uint8_t crc8_inside(uint8_t state, const uint8_t *bytes, size_t size)
 {
     for (; size > 16; bytes += 16, size -= 16)
@@ -58,12 +58,13 @@ uint8_t crc8_inside(uint8_t state, const uint8_t *bytes, size_t size)
 
 /* UTF-8 as Python's strict decoder takes it: shortest forms only, no surrogates, nothing above U+10FFFF.
 
-   An automaton that takes a step per byte without a branch, because a branch per byte of mixed text is mostly predicted
-   wrong. The state is a number of bits; a byte's row, shifted right by it, begins with the state after that byte. */
+   The automaton takes one step for each byte without a branch, because the processor would predict a branch for each
+   byte of mixed text wrong. The state is a number of bits. The table has a row of bits for each byte. Shifted right by
+   the state, the row begins with the next state. */
 enum text_state {
     WHOLE = 0,      /* between two characters */
     WRONG = 6,      /* for ever */
-    ONE_MORE = 12,  /* one continuation byte is due; the next two states: two and three of them */
+    ONE_MORE = 12,  /* one continuation byte must follow; in the next two states two and three bytes */
     TWO_MORE = 18,
     THREE_MORE = 24,
     AFTER_E0 = 30,  /* bytes a0 to bf: others would be a longer form than needed */

@@ -1,5 +1,5 @@
-/* Columns of a page: first where each cell goes, then memory for all of them at once, then the cells, column by column
-   for some rows at a time, which the nearest cache holds. */
+/* The columns of a page, made in three steps: find the place of each cell, allocate one block of memory for all arrays,
+   and copy the cells. The cells are copied column by column, for as many rows at a time as the nearest cache holds. */
 #include "columns.h"
 
 #include <stdlib.h>
@@ -20,7 +20,7 @@ struct batch *batch_new(void)
     return batch;
 }
 
-/* The state until the arrays are filled. */
+/* Free the memory that is needed only until the arrays are filled. */
 static void free_scratch(struct batch *batch)
 {
     for (size_t number = 0; number < batch->attribute_count; number++) {
@@ -54,8 +54,8 @@ struct placing {
     const struct page *page;
     const struct names *names;
     bool has_schema;
-    uint32_t *places;    /* by name: the place of its attribute plus one; NO_PLACE for others; 0 if not known yet */
-    size_t next_wanted;  /* the first place to look for a name: columns mostly come in the order of the schema */
+    uint32_t *places;    /* by name: the place of its column plus one; NO_PLACE without a column; 0 if not yet known */
+    size_t next_wanted;  /* the place where the search for a name begins: columns mostly have the schema's order */
 };
 
 static bool has_nul(const struct name *name) { return memchr(name->bytes, 0, name->size) != NULL; }
@@ -92,7 +92,8 @@ static uint32_t wanted_place(struct placing *placing, const struct name *name)
     return NO_PLACE;
 }
 
-/* Return the place of a name at its first occurrence; 0 if memory ran out. Arrow cannot hold a name with a NUL. */
+/* Return the place of a name that occurs for the first time; 0 if memory ran out. A name with a NUL gets no column,
+   because Arrow cannot represent it. */
 static uint32_t new_place(struct placing *placing, uint16_t number)
 {
     const struct name *name = name_at(placing->names, number);
@@ -129,14 +130,14 @@ static bool fits(const struct attribute *attribute, const struct cell *cell)
     return cell->type == TYPE_NONE || cell->type == attribute->type;
 }
 
-/* Return whether a later cell of the column is shown instead: the column shows the put with the newest version, the
-   first of equals; without a put, the first cell. */
+/* Return whether a later cell of a record replaces the cell that its column shows. The column shows the put with the
+   latest timestamp, and the first such put if timestamps are equal. Without a put, it shows the first cell. */
 static bool is_shown_before(const struct cell *cell, const struct cell *shown)
 {
     return cell->operation == PUT_CELL && (shown->operation != PUT_CELL || cell->stamp > shown->stamp);
 }
 
-/* List the cells that their columns do not show, or do not show wholly, in their order in the record. */
+/* List the cells that their columns do not show completely, in their order in the record. */
 static bool list_others(struct placing *placing, size_t number, const struct cell *cell, const struct cell *end)
 {
     for (; cell < end; cell++) {
@@ -177,7 +178,7 @@ static bool place_row(struct placing *placing, size_t number)
     return !has_others || list_others(placing, number, first, end);
 }
 
-/* Keys are columns like others here. A deletion leaves its column empty, as does a record without the column. */
+/* Place the values of one record. Key columns are treated like other columns. A deletion leaves its column empty. */
 static enum verdict place_values(struct placing *placing, size_t number)
 {
     const struct cell *cells = placing->page->cells;
@@ -198,7 +199,7 @@ static enum verdict place_values(struct placing *placing, size_t number)
     return ACCEPTED;
 }
 
-/* Return whether the key has the columns of the first record's; otherwise the page is not of one table. */
+/* Return whether a row has the key columns of the first row. If not, the page does not belong to one table. */
 static bool has_keys_of_first(const struct page *page, const struct row *row)
 {
     const struct row *first = &page->rows[0];
@@ -239,7 +240,7 @@ static enum verdict place_all(struct placing *placing)
     const struct page *page = placing->page;
     enum verdict verdict = page->row_count ? begin_keys(batch, page, placing->names) : ACCEPTED;
     if (batch->is_values)
-        batch->key_count = 0; /* wanted columns may be keys, and go to their places */
+        batch->key_count = 0; /* values of key columns go to the wanted columns */
     for (size_t number = 0; verdict == ACCEPTED && number < page->row_count; number++) {
         const struct row *row = &page->rows[number];
         const struct cell *cell = page->cells + row->first_cell;
@@ -265,14 +266,14 @@ static enum verdict place_all(struct placing *placing)
 
 /* ---- memory ---- */
 
-/* Hands out pieces of one block. A first pass without memory finds the size of the block. */
+/* An allocator of pieces of one block. A first pass without memory computes the size of the block. */
 struct taker {
     uint8_t *memory;
     size_t used;
     bool is_too_much;
 };
 
-#define SHORT_COPY 16 /* the bytes of a copy of fixed size, for shorter content; each array ends with room for them */
+#define SHORT_COPY 16 /* the bytes of a copy of fixed size for short content; each array ends with spare bytes for it */
 #define ALIGNMENT 64  /* as Arrow recommends */
 
 static void *take(struct taker *taker, size_t count, size_t width)
@@ -383,7 +384,7 @@ static enum verdict take_memory(struct batch *batch)
 
 /* ---- the cells ---- */
 
-/* Bits are kept as whole words of little-endian bytes. */
+/* Set the 64 bits of successive rows as one word of little-endian bytes. */
 static void set_word(uint8_t *bits, size_t row, uint64_t word) 
 {
     for (int byte = 0; byte < 8; byte++)
@@ -403,7 +404,7 @@ static void set_valid(struct array *array, size_t row, size_t count, uint64_t wo
     array->null_count += count - ones_in(word);
 }
 
-/* Copy few bytes as SHORT_COPY ones if these can be read: memcpy of an unknown size is a call. */
+/* Copy few bytes. If SHORT_COPY bytes can be read, copy as many, because memcpy with a variable size is a call. */
 static inline void copy_bytes(uint8_t *to, const uint8_t *from, size_t size, const uint8_t *end)
 {
     if (size <= SHORT_COPY && end - from >= SHORT_COPY)
@@ -412,7 +413,7 @@ static inline void copy_bytes(uint8_t *to, const uint8_t *from, size_t size, con
         memcpy(to, from, size);
 }
 
-/* Fill an array for some rows, given by their cells. NULL stands for a row without a value of the array's type. */
+/* Fill an array for successive rows, given by their cells. NULL is a row without a value of the array's type. */
 static inline void fill_values(struct array *array, const struct page *page, const struct cell *const *cells,
                                size_t row, size_t count, uint8_t type)
 {

@@ -1,4 +1,4 @@
-/* Rows from values. streamclient/wire/_writer.py is the same in Python, and words the errors. */
+/* The encoding of rows from values. streamclient/wire/_writer.py does the same in Python, and has the error texts. */
 #include "server.h"
 
 #include <stdlib.h>
@@ -12,7 +12,7 @@ struct written {
     uint8_t row_crc;
 };
 
-/* Return room for `count` more bytes, or NULL with an error set. Earlier rooms may have moved. */
+/* Return memory for `count` more bytes of the row, or NULL with an error set. Earlier pointers may become invalid. */
 static uint8_t *more(struct written *row, size_t count)
 {
     if (row->room - row->size < count) {
@@ -96,7 +96,7 @@ static bool write_operation(struct written *row, uint8_t operation)
     return true;
 }
 
-/* Write a cell. One of the key has no timestamp, and one that only deletes has no value. */
+/* Write a cell. A cell of the key has no timestamp, and a deletion has no value. */
 static bool write_cell(struct written *row, PyObject *name, PyObject *value, uint8_t operation, PyObject *stamp)
 {
     Py_ssize_t size;
@@ -126,7 +126,7 @@ static bool write_cell(struct written *row, PyObject *name, PyObject *value, uin
         crc = crc8(crc, at + 1, 8);
     }
     if (operation)
-        crc = crc8(crc, &operation, 1); /* after the timestamp, although it is written before it */
+        crc = crc8(crc, &operation, 1); /* in the checksum after the timestamp, in the row before it */
     if ((at = more(row, CHECKSUM_BYTES)) == NULL)
         return false;
     at[0] = TAG_CELL_CHECKSUM;

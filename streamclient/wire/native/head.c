@@ -1,5 +1,5 @@
-/* The head of an HTTP answer. A head as services write it is read in one pass. Any other head (another version, lines
-   that end or continue differently, bytes beyond ASCII, too much of anything) is left to Python. */
+/* The head of an HTTP response. The code parses a usual head in one pass. It leaves any other head to Python:
+   another version, lines that end or continue differently, bytes beyond ASCII, too many lines, too long names. */
 #include <string.h>
 
 #include "native.h"
@@ -10,7 +10,7 @@
 
 static bool is_digit(char byte) { return byte >= '0' && byte <= '9'; }
 
-/* Return the end of a plain line, or NULL. */
+/* Return the end of a line of printable ASCII that ends with CR LF, or NULL for any other line. */
 static const char *line_end(const char *at, const char *end)
 {
     while (at < end && *at >= 0x20 && *at < 0x7f)
@@ -37,7 +37,7 @@ static bool add_header(PyObject *headers, const char *at, const char *end)
     return is_added;
 }
 
-/* Add the headers; return the beginning of the body, or NULL. */
+/* Add the headers to the dictionary; return the beginning of the body, or NULL. */
 static const char *read_lines(PyObject *headers, const char *at, const char *end)
 {
     for (int lines = 1; lines <= MOST_LINES; lines++) {

@@ -1,12 +1,12 @@
-/* The module: a codec that reads pages, and the pages it has read. */
+/* The Python module: the codec, which reads pages, and the classes of pages and their iterators. */
 #include "native.h"
 #include "server.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#define IDLE_VOCABULARIES 4 /* as many pages as are usually decoded at the same time */
-#define KEPT_NAMES 4096     /* the columns of several wide tables; with more, a vocabulary is not used again */
+#define IDLE_VOCABULARIES 4 /* the usual number of pages that threads decode at the same time */
+#define KEPT_NAMES 4096     /* enough for several wide tables; a vocabulary with more names is not used again */
 
 struct state {
     PyTypeObject *record_classes[3]; /* StreamRecord, RecordColumn, SequenceInfo */
@@ -27,10 +27,10 @@ struct page_object {
 
 /* ---- pages ---- */
 
-/* Rows of a page, given as a range or as a tuple of numbers. */
+/* The chosen rows of a page. The caller in Python gives a range or a tuple of row numbers. */
 struct choice {
     Py_ssize_t count;
-    uint32_t *numbers; /* in memory that the owner frees */
+    uint32_t *numbers; /* the row numbers, in memory that the owner of this struct frees */
 };
 
 static bool set_number(struct choice *choice, Py_ssize_t place, Py_ssize_t number, size_t row_count)
@@ -97,7 +97,7 @@ static bool choose(struct choice *choice, PyObject *rows, size_t row_count)
     return false;
 }
 
-/* An iterator over the records of a choice, which keeps the page. */
+/* An iterator over the records of chosen rows. It keeps the page alive. */
 struct iterator {
     PyObject_HEAD
     struct page_object *page;
@@ -227,8 +227,8 @@ static PyObject *page_writes(PyObject *self, PyObject *rows)
     return writes;
 }
 
-/* Make `page` a page of the chosen rows that borrows its content. The rows are copied into the returned memory, unless
-   they are adjacent. */
+/* Restrict `page`, a copy that borrows the content of another page, to the chosen rows. Unless the rows are adjacent,
+   copy them into the returned memory. */
 static struct row *rows_chosen(struct page *page, const struct choice *choice)
 {
     bool stand_together = true;
@@ -315,7 +315,7 @@ static PyObject *page_disorder(PyObject *self, void *Py_UNUSED(closure))
     return PyLong_FromSize_t(place < page->row_count ? place : 0);
 }
 
-/* Let records that are still in use leave the page, so that none of them keeps the whole page. */
+/* Let records that are still in use leave the page, so that no record keeps the whole page. */
 static void page_dealloc(PyObject *self)
 {
     struct page_object *object = (struct page_object *)self;
@@ -387,7 +387,7 @@ static void return_vocabulary(struct codec *codec, struct vocabulary *vocabulary
         vocabulary_release(vocabulary);
 }
 
-/* Make the text of each new name. */
+/* Make the Python text of each new name. */
 static int name_new_ones(struct vocabulary *vocabulary)
 {
     for (; vocabulary->named < vocabulary->names.count; vocabulary->named++) {
@@ -411,7 +411,7 @@ static enum verdict read_page(struct page *page, struct names *names, size_t *re
     return verdict;
 }
 
-/* Return the page as an object that has taken over its index, or NULL with an exception. */
+/* Return the Python object of a page, which takes over the page's index; NULL with an exception. */
 static PyObject *page_of(PyTypeObject *page_type, PyObject *body, struct page *page, struct vocabulary *vocabulary)
 {
     struct source *source = calloc(1, sizeof *source);
@@ -431,7 +431,7 @@ static PyObject *page_of(PyTypeObject *page_type, PyObject *body, struct page *p
     return (PyObject *)object;
 }
 
-/* Return the page of a body, None for a declined one, or NULL with an exception. */
+/* Return the page of a response body, None for a declined body, or NULL with an exception. */
 static PyObject *codec_read(PyObject *self, PyObject *body, enum page_kind kind, size_t *record_count)
 {
     struct codec *codec = (struct codec *)self;

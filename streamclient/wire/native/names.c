@@ -1,4 +1,4 @@
-/* Column names that occurred, by number. */
+/* The column names that occurred in pages, by number. */
 #include "wire.h"
 
 #include <stdlib.h>

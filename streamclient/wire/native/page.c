@@ -7,9 +7,9 @@
 enum wire_type { VARINT = 0, FIXED64 = 1, BYTES = 2, FIXED32 = 5 };
 
 struct field {
-    uint64_t number; /* of the field */
-    uint64_t value;  /* of a varint */
-    size_t offset;   /* of bytes, in the body */
+    uint64_t number; /* the number of the field in its message */
+    uint64_t value;  /* the value of a varint field */
+    size_t offset;   /* the offset in the body at which a field of bytes begins */
     size_t size;
     uint8_t wire_type;
 };
@@ -35,7 +35,7 @@ static inline bool read_varint(const uint8_t **from, const uint8_t *end, uint64_
             return true;
         }
     }
-    return false; /* ten bytes are a negative number, which no field here may have */
+    return false; /* a varint of ten bytes is a negative number, which no field here may have */
 }
 
 enum step { FIELD, END, BROKEN };
@@ -72,7 +72,7 @@ static enum step next_field(const uint8_t *body, const uint8_t **at, const uint8
     return FIELD;
 }
 
-/* A message of two varints at most, as both parts of the consumed capacity are; first is that of field 1, if it is there. */
+/* Read a message with at most two varints, such as a part of the consumed capacity. `first` gets field 1, if any. */
 static bool read_number_pair(const uint8_t *body, const struct field *outer, uint32_t *first)
 {
     const uint8_t *at = body + outer->offset, *end = at + outer->size;
@@ -87,10 +87,10 @@ static bool read_number_pair(const uint8_t *body, const struct field *outer, uin
     return step == END;
 }
 
-/* The consumed capacity, whose first part, the units, is required. */
+/* Read the consumed capacity. Its first part, the units, is required. */
 static bool read_consumed(const uint8_t *body, const struct field *outer, uint32_t *read_units)
 {
-    uint32_t size; /* of the second part */
+    uint32_t size; /* the first number of the second part, which is not used */
     const uint8_t *at = body + outer->offset, *end = at + outer->size;
     struct field field;
     enum step step;
@@ -125,7 +125,7 @@ static bool is_same_key_cell(const uint8_t *body, const struct cell *left, const
            memcmp(body + left->offset, body + right->offset, size) == 0;
 }
 
-/* The previous cells; the key may be left out, but if present must be that of the record. */
+/* Read the row with the previous cells. The row may lack a key. If it has a key, it must be the record's key. */
 static enum verdict read_origin(struct reader *reader, size_t offset, size_t size, struct row *row)
 {
     struct page *page = reader->page;
@@ -186,7 +186,7 @@ static enum verdict read_record(struct reader *reader, const struct entry *entry
     return origin->size ? read_origin(reader, origin->offset, origin->size, row) : ACCEPTED;
 }
 
-/* Return whether an entry is as nearly all are, and read it: an action of one byte, a record, and nothing else. */
+/* Read an entry of the usual form: an action of one byte, a record, and nothing else. Return false for other forms. */
 static inline bool is_usual_entry(const uint8_t *body, const uint8_t *at, const uint8_t *end, struct field *record)
 {
     uint64_t size;
@@ -223,12 +223,12 @@ static bool read_entry(const uint8_t *body, const struct field *outer, struct en
     return step == END;
 }
 
-/* Fields of the two messages: GetStreamRecordResponse and ReadRecordsResponse. */
+/* The field numbers of GetStreamRecordResponse and ReadRecordsResponse. */
 enum { RECORDS_FIELD = 1, NEXT_FIELD = 2, CONSUMED_FIELD = 3, MORE_FIELD = 4, TUNNEL_MORE_FIELD = 3 };
 
 struct message {
     struct reader reader;
-    struct entry last; /* the latest entry */
+    struct entry last; /* the entry that was read last */
     size_t entry_count;
     bool is_summary; /* whether only the last record is read */
     bool has_next;
@@ -240,7 +240,7 @@ static enum verdict take_entry(struct message *message, const struct field *fiel
     if (field->wire_type != BYTES || !read_entry(message->reader.page->body, field, entry))
         return NOT_ACCEPTED;
     message->entry_count++;
-    if (message->is_summary) /* both parts are required, so the twin refuses a page that lacks one */
+    if (message->is_summary) /* both parts are required, so the code in Python refuses a page without one of them */
         return is_action(entry->action) && entry->record.size ? ACCEPTED : NOT_ACCEPTED;
     return read_record(&message->reader, entry);
 }
@@ -263,7 +263,7 @@ static enum verdict read_field(struct message *message, const struct field *fiel
     }
     if (is_stream && field->number == CONSUMED_FIELD)
         return field->wire_type == BYTES && read_consumed(page->body, field, &page->read_units) ? ACCEPTED : NOT_ACCEPTED;
-    return ACCEPTED; /* a field that later versions added */
+    return ACCEPTED; /* ignore a field of a later version of the service */
 }
 
 static enum verdict read_message(struct message *message)

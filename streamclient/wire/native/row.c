@@ -1,4 +1,4 @@
-/* Rows. Every read is checked against the end of the row's bytes before it happens. */
+/* Rows. Before every read, the code checks that the read does not pass the end of the row's bytes. */
 #include "row.h"
 
 #include <stdlib.h>
@@ -20,7 +20,7 @@ static bool grow_cells(struct page *page)
     return true;
 }
 
-/* Return whether the bytes are a cell of this name with a value; at least the bytes of a head can be read. */
+/* Return whether the bytes are the head of a cell with this name and a value. The bytes of a head can be read. */
 static inline bool is_head(const struct name *name, const uint8_t *at)
 {
     uint64_t differences = 0;
@@ -29,7 +29,7 @@ static inline bool is_head(const struct name *name, const uint8_t *at)
     return differences == 0 && name->mask[0] != 0;
 }
 
-/* Read the value at `at`, which has `size` bytes in all; at least one more byte follows it. */
+/* Read the value at `at`, which has `size` bytes with its type. At least one more byte follows the value. */
 static bool read_value(struct cell *cell, const uint8_t *body, const uint8_t *at, uint32_t size)
 {
     if (size == 0)
@@ -49,7 +49,7 @@ static bool read_value(struct cell *cell, const uint8_t *body, const uint8_t *at
         cell->offset += 4;
         cell->size = size - 5;
         return at[0] == TYPE_BINARY || is_utf8(at + 5, size - 5);
-    default: /* among them the bounds of key ranges, which no record holds */
+    default: /* also the bounds of key ranges, which no record contains */
         return false;
     }
 }
@@ -72,7 +72,8 @@ static inline uint8_t stamp_crc(struct reader *reader, const uint8_t *bytes)
     return reader->last_stamp_crc;
 }
 
-/* Read a cell from its tag on. The checksum covers the operation after the timestamp; on the wire it comes before. */
+/* Read a cell of any form, from its tag on. On the wire the operation comes before the timestamp. In the checksum the
+   order is reversed. */
 static enum verdict read_any_cell(struct reader *reader, const uint8_t **from, const uint8_t *end, struct cell *cell,
                                   uint8_t *cell_crc)
 {
@@ -104,7 +105,7 @@ static enum verdict read_any_cell(struct reader *reader, const uint8_t **from, c
         if (end - at < 3)
             return NOT_ACCEPTED;
         cell->operation = at[1];
-        if (at[1] != DELETE_ALL_VERSIONS && at[1] != DELETE_ONE_VERSION) /* streams hold no increments */
+        if (at[1] != DELETE_ALL_VERSIONS && at[1] != DELETE_ONE_VERSION) /* streams have no increments */
             return NOT_ACCEPTED;
         at += 2;
     }
@@ -143,7 +144,7 @@ static bool may_stand(const struct cell *cell, enum role role)
     return cell->operation == DELETE_ALL_VERSIONS ? !cell->has_stamp : cell->has_stamp && cell->stamp >= 0;
 }
 
-/* Sequence information from its tag on. No checksum covers it, so its form must be exactly the known one. */
+/* Read sequence information, from its tag on. No checksum covers it, so it must have exactly the known form. */
 static bool read_sequence(const uint8_t *at, const uint8_t *end, struct row_facts *facts)
 {
     if (end - at < 5 + SEQUENCE_BYTES || read_u32(at + 1) != SEQUENCE_BYTES || at[5] != TAG_SEQUENCE_EPOCH ||
@@ -156,7 +157,7 @@ static bool read_sequence(const uint8_t *at, const uint8_t *end, struct row_fact
     return facts->timestamp_micros >= 0;
 }
 
-/* The extension: one sequence information, among entries that are skipped by their length. */
+/* Read the extension: one entry of sequence information. Other entries are skipped by their length. */
 static bool read_extension(const uint8_t **from, const uint8_t *end, struct row_facts *facts)
 {
     static const uint8_t USUAL[10] = {TAG_EXTENSION, 5 + SEQUENCE_BYTES, 0, 0, 0, TAG_SEQUENCE, SEQUENCE_BYTES, 0, 0, 0};
@@ -178,8 +179,8 @@ static bool read_extension(const uint8_t **from, const uint8_t *end, struct row_
     return facts->has_sequence;
 }
 
-/* Read the expected cell if it is as nearly all are: a value and, unless it is of a key, a version. False decides
-   nothing. */
+/* Read the cell if it has the expected name and the usual form: a value and, except in a key, a timestamp. After false,
+   the caller reads the cell with read_any_cell. */
 static inline bool read_usual_cell(struct reader *reader, uint16_t guess, const uint8_t **from, const uint8_t *end,
                                    bool is_key, struct cell *cell, uint8_t *cell_crc)
 {
@@ -206,7 +207,7 @@ static inline bool read_usual_cell(struct reader *reader, uint16_t guess, const 
             return false;
         if (type == TYPE_STRING && !is_utf8_inside(at + 5, content))
             return false;
-        crc = crc8_inside(crc, at, size); /* a header and a head come before it */
+        crc = crc8_inside(crc, at, size); /* a header and a head come before the value */
         offset += 4;
     } else {
         if (type != TYPE_BOOLEAN || size != 2 || at[1] > 1)
@@ -236,7 +237,7 @@ static inline bool read_usual_cell(struct reader *reader, uint16_t guess, const 
     return true;
 }
 
-/* Key or attribute cells, as long as there are any. */
+/* Read all successive cells of the key, or of attribute columns. */
 static inline enum verdict read_cells(struct reader *reader, const uint8_t **from, const uint8_t *end,
                                       uint16_t **guess, enum role role, bool is_key, uint32_t *count, uint8_t *row_crc)
 {

@@ -10,11 +10,11 @@ enum role { PUT_ROLE, UPDATE_ROLE, DELETE_ROLE, ORIGIN_ROLE };
 struct reader {
     struct page *page;
     struct names *names;
-    uint64_t last_stamp; /* cells of one write mostly share their version: its checksum is kept */
+    uint64_t last_stamp; /* the last timestamp: cells of one write usually share it, so its checksum is kept */
     uint8_t last_stamp_crc;
 };
 
-/* A row that was read; its cells are the last key_count + cell_count ones of the page. */
+/* The facts of a row that was read. Its cells are the last key_count + cell_count cells of the page. */
 struct row_facts {
     int64_t timestamp_micros;
     uint32_t key_count;

@@ -1,11 +1,11 @@
-/* Records as Python values: cheap to make, as their parts are made on access. */
+/* Records as Python objects. They are cheap to make, because their parts are made on access. */
 #include "native.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#define KEPT_CELLS 65536 /* 1.5 MB of index that a vocabulary keeps for its next page, and */
-#define KEPT_ROWS 16384  /* 1.2 MB of rows */
+#define KEPT_CELLS 65536 /* a vocabulary keeps an index of at most 1.5 MB for its next page, with */
+#define KEPT_ROWS 16384  /* at most 1.2 MB of rows */
 
 /* ---- shared by records ---- */
 
@@ -35,7 +35,7 @@ void vocabulary_release(struct vocabulary *vocabulary)
     free(vocabulary);
 }
 
-/* End an index: its memory serves the next page, unless that has some already or this one is unusually large. */
+/* End an index. Keep its memory for the next page, unless the vocabulary has such memory already or it is too large. */
 void index_end(struct page *page, struct vocabulary *vocabulary)
 {
     if (vocabulary->spare.cells == NULL && page->cell_room <= KEPT_CELLS && page->row_room <= KEPT_ROWS)
@@ -66,7 +66,7 @@ static PyObject *name_of(const struct source *source, const struct cell *cell)
 
 /* ---- records as writes ---- */
 
-/* Return the end of verified cells. */
+/* Return the end of successive verified cells that begin at `at`. */
 static const uint8_t *after_cells(const uint8_t *at)
 {
     while (*at == TAG_CELL) {
@@ -82,8 +82,8 @@ static const uint8_t *after_cells(const uint8_t *at)
     return at;
 }
 
-/* Return the row without its sequence, which the row's checksum does not cover, and with the marker that a write needs
-   to delete a row. It is empty if the write would do nothing. */
+/* Return the bytes of the write's row: the record's row without its sequence information, which the checksum does not
+   cover, and for a deletion with a delete marker. The row is empty if the write would change nothing. */
 static PyObject *row_bytes(const struct row *row, const uint8_t *frame, const uint8_t *key_end)
 {
     bool has_data = *key_end == TAG_ROW_DATA, deletes = row->action == DELETE_ROW;
@@ -102,7 +102,7 @@ static PyObject *row_bytes(const struct row *row, const uint8_t *frame, const ui
     if (deletes)
         *to++ = TAG_DELETE_MARKER;
     if (deletes && !is_marked)
-        crc ^= crc8_after[0][1]; /* the marker is the last byte that it covers: 0 without, 1 with it */
+        crc ^= crc8_after[0][1]; /* the last byte that the checksum covers is 1 with a delete marker, otherwise 0 */
     to[0] = TAG_ROW_CHECKSUM;
     to[1] = crc;
     return bytes;
@@ -141,7 +141,7 @@ static PyObject *value_of(const uint8_t *body, const struct cell *cell)
     }
 }
 
-/* Allocate an object without clearing its memory, which is filled at once. */
+/* Allocate an object without clearing its memory. The caller fills the memory immediately. */
 static void *allocate(PyTypeObject *type, size_t size)
 {
     PyObject *object = PyObject_Malloc(size);
@@ -158,8 +158,8 @@ static struct record **place_of(struct source *source, uint32_t row)
     return source->living == NULL ? NULL : &source->living[row];
 }
 
-/* The page does not hold its records: one that is no longer in use is freed at once, and the next one takes its memory
-   while that is in the cache. So a loop over a page touches the memory of one record, not that of all. */
+/* The page does not own its records. A record that is no longer in use is freed immediately, and the next record gets
+   its memory while this memory is in the cache. So a loop over a page touches the memory of one record only. */
 PyObject *record_of(struct source *source, uint32_t row)
 {
     struct record **place = place_of(source, row);
@@ -183,7 +183,7 @@ PyObject *record_of(struct source *source, uint32_t row)
 
 /* ---- the attributes of a record ---- */
 
-/* Untrack a tuple of objects that the garbage collector does not track. It would find out itself, at a cost. */
+/* Untrack a tuple whose items the garbage collector does not track. The collector would do this at a higher cost. */
 static PyObject *plain(PyObject *tuple)
 {
     if (tuple != NULL)
@@ -207,7 +207,8 @@ static PyObject *key_of(const struct source *source, const struct row *row)
     return plain(key);
 }
 
-/* Return the version of a cell as a new reference. Neighbours mostly share theirs: `*last` is that of `last_stamp`. */
+/* Return the timestamp of a cell, as a new reference. Successive cells usually share a timestamp, so `*last` keeps the
+   object for `*last_stamp`. */
 static PyObject *stamp_of(const struct cell *cell, int64_t *last_stamp, PyObject **last)
 {
     if (!cell->has_stamp)
@@ -304,17 +305,17 @@ static size_t payload_size(const struct cell *cell)
         return 8;
     case TYPE_BOOLEAN:
         return 1;
-    default: /* text and bytes; nothing at all has size 0 */
+    default: /* text and bytes; the size is 0 without a value */
         return cell->size;
     }
 }
 
-/* One block for the row, its cells, the objects of their names, and their payloads. */
+/* Return a source with one row, as one block of memory: the row, its cells, the objects of names, and payloads. */
 static struct source *source_of_row(const struct source *from, const struct row *row)
 {
     size_t count = (size_t)row->key_count + row->cell_count + row->origin_count, bytes = 0;
     const struct cell *cells = from->page.cells + row->first_cell;
-    if (count > UINT16_MAX) /* as many names as a cell can tell apart; the service allows 1,024 columns */
+    if (count > UINT16_MAX) /* a cell numbers its name with 16 bits; the service allows 1,024 columns */
         return NULL;
     for (size_t place = 0; place < count; place++)
         bytes += payload_size(&cells[place]);
@@ -406,7 +407,7 @@ static int record_set(PyObject *self, PyObject *value, void *closure)
     return 0;
 }
 
-/* ---- the classes: the package adds everything to them that is not storage ---- */
+/* ---- the classes: they only store values, and the package adds all other methods ---- */
 
 static void release_object(PyObject *self)
 {

@@ -1,5 +1,5 @@
-/* The module's functions. Most are the local server's: rows of puts, from a request's frame to the stored row and its
-   record. */
+/* The functions of the module. Most of them are for the local server: the rows of puts, from the bytes of a request to
+   the stored row and its stream record. */
 #ifndef STREAMCLIENT_SERVER_H
 #define STREAMCLIENT_SERVER_H
 

@@ -1,9 +1,9 @@
-/* The rows of PutRow and of puts in batches. A frame is read once, into an index of its cells. The row that the server
-   keeps, or its stream record, is written from the index without making a value.
+/* The rows of PutRow and of puts in batches. The code reads the bytes of a row once, into an index of its cells. From
+   this index it writes the row that the server stores, or the stream record, without making Python values.
 
-   This reads puts as nearly all are: stored values in distinct columns, within the service's limits. All others, faulty
-   or only unusual, are declined with None, and the server reads them in Python
-   (streamclient/server/validation/row_writes.py), which also words the errors. */
+   The code reads puts of the usual form: stored values in distinct columns, within the service's limits. It declines
+   all other puts with None, faulty or only unusual. Then the server reads them in Python
+   (streamclient/server/validation/row_writes.py), which also has the error texts. */
 #include "server.h"
 
 #include <math.h>
@@ -16,34 +16,34 @@ static const uint8_t HEADER[4] = {0x75, 0x00, 0x00, 0x00};
 #define VALUE_HEAD_BYTES 5 /* tag and length of the value */
 #define STAMP_BYTES 9     /* tag and timestamp */
 #define CHECKSUM_BYTES 2  /* tag and checksum, of a cell or a row */
-#define EXTENSION_BYTES 29 /* with its tag and length */
+#define EXTENSION_BYTES 29 /* an extension with sequence information, with its tag and length */
 #define MOST_CELLS 1024   /* columns that the service accepts, so few that sorting the cells is cheap */
 
 struct cell_place {
-    const uint8_t *at; /* its tag */
+    const uint8_t *at; /* the tag of the cell */
     const uint8_t *value; /* after the value's tag and length */
     int64_t stamp;
     uint32_t name_size;
-    uint32_t value_size; /* with the type */
-    uint8_t crc;   /* over name and value */
+    uint32_t value_size; /* the number of bytes of the value, including its type */
+    uint8_t crc;   /* the checksum over name and value */
     bool is_dated;
 };
 
-/* A put, read and verified. `frame` owns the bytes to which all pointers lead. */
+/* A verified put. `frame` owns the bytes to which all pointers lead. */
 struct put {
     PyObject_HEAD
     PyObject *frame;
     const uint8_t *key_end; /* the first byte after the cells of the key */
-    Py_ssize_t size_bytes;  /* of names and values, by the service's rule */
-    Py_ssize_t dated;       /* cells to which the client gave a timestamp */
+    Py_ssize_t size_bytes;  /* the size of names and values, by the service's rule */
+    Py_ssize_t dated;       /* the number of cells to which the client gave a timestamp */
     uint32_t key_count, cell_count;
     uint8_t key_crc; /* the row's checksum after the key */
-    struct cell_place *cells; /* those of the key in their order; the others by name */
+    struct cell_place *cells; /* cells of the key in key order, followed by the other cells by name */
 };
 
 struct limits {
     Py_ssize_t key_columns, key_value_bytes, name_bytes, value_bytes, columns;
-    long long end_millis; /* timestamps are below */
+    long long end_millis; /* the first timestamp that is too large */
 };
 
 static uint8_t step(uint8_t state, uint8_t byte) { return crc8(state ^ byte, (const uint8_t[]){0}, 1); }
@@ -72,7 +72,7 @@ static int by_name(const void *left, const void *right)
 
 /* ---- reading ---- */
 
-/* Return the size of a value by the service's rule; -1 for a value that is not stored. */
+/* Return the size of a value by the service's rule; -1 for a value that no row can store. */
 static Py_ssize_t value_bytes(const uint8_t *value, uint32_t size)
 {
     uint64_t bits;
@@ -149,7 +149,7 @@ static bool is_attribute_cell(const struct cell_place *cell, Py_ssize_t size, co
            (!cell->is_dated || (cell->stamp >= 0 && cell->stamp < limits->end_millis));
 }
 
-/* Read the cells of the key, or the others, to their end; false if one of them is not as most are. */
+/* Read all cells of the key, or all other cells. Return false if a cell does not have the usual form. */
 static bool read_cells(struct put *put, const uint8_t **at, const uint8_t *end, const struct limits *limits,
                        bool is_key, struct cell_place *cells, uint8_t *row_crc)
 {
@@ -279,7 +279,7 @@ static PyObject *read_put(PyObject *module, PyObject *arguments)
 
 static size_t cells_bytes(const struct put *put)
 {
-    size_t size = put->cell_count != 0; /* the tag before them */
+    size_t size = put->cell_count != 0; /* the tag before the cells */
     for (uint32_t place = put->key_count; place < put->key_count + put->cell_count; place++)
         size += HEAD_BYTES + VALUE_HEAD_BYTES + STAMP_BYTES + CHECKSUM_BYTES + put->cells[place].name_size +
                 put->cells[place].value_size;
@@ -288,7 +288,7 @@ static size_t cells_bytes(const struct put *put)
 
 static size_t key_bytes(const struct put *put)
 {
-    return (size_t)(put->key_end - put->cells[0].at) + 1; /* with the tag before it */
+    return (size_t)(put->key_end - put->cells[0].at) + 1; /* including the tag before the key */
 }
 
 static void write_stamp(uint8_t *at, int64_t stamp)
@@ -297,7 +297,7 @@ static void write_stamp(uint8_t *at, int64_t stamp)
     write_u64(at + 1, (uint64_t)stamp);
 }
 
-/* Write key and cells, each cell with a timestamp; leave `at` after them. Return the row's checksum over all of it. */
+/* Write the key and the cells, each cell with a timestamp; leave `to` after them. Return the row's checksum. */
 static uint8_t write_cells(const struct put *put, int64_t now_millis, uint8_t **to)
 {
     uint8_t now[STAMP_BYTES], *at = *to, row_crc = put->key_crc;
@@ -378,7 +378,7 @@ static PyObject *put_row(PyObject *self, PyObject *argument)
     return row;
 }
 
-/* Return the stream record of the put, as an element of GetStreamRecord's answer: 1 {1: action, 2: record}. */
+/* Return the stream record of the put, as an element of GetStreamRecord's response: 1 {1: action, 2: record}. */
 static PyObject *put_record(PyObject *self, PyObject *arguments)
 {
     struct put *put = (struct put *)self;
@@ -474,7 +474,8 @@ static PyObject *put_encoded_key(PyObject *self, void *Py_UNUSED(closure))
     return key;
 }
 
-/* Types and names of the key's columns: for each the type, the name's length in two bytes, and the name. */
+/* Return whether the key has a form. A form has, for each key column, the type, the length of the name in two bytes,
+   and the name. */
 static PyObject *put_has_form(PyObject *self, PyObject *form)
 {
     struct put *put = (struct put *)self;
@@ -494,7 +495,7 @@ static PyObject *put_has_form(PyObject *self, PyObject *form)
     return PyBool_FromLong(at == end);
 }
 
-/* Return the oldest and the newest version of the row; both are the given time for a row without cells. */
+/* Return the oldest and the newest timestamp of the row. For a row without cells, both are the given time. */
 static PyObject *put_versions(PyObject *self, PyObject *argument)
 {
     struct put *put = (struct put *)self;

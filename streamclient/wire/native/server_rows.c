@@ -1,5 +1,5 @@
-/* Rows as the local server keeps them: a row alone, or the stream record that holds it. The server wrote them itself;
-   still every read is checked against their end. streamclient/wire/puts.py is the same in Python. */
+/* Rows as the local server stores them: a row alone, or the stream record with the row. The server wrote these bytes
+   itself. Even so, the code checks every read against their end. streamclient/wire/puts.py does the same in Python. */
 #include "server.h"
 
 #include <stdlib.h>
@@ -10,7 +10,7 @@
 
 static const uint8_t HEADER[4] = {0x75, 0x00, 0x00, 0x00};
 
-/* The begin and end of a row's cells in a stored form; the form's last two bytes are its checksum. */
+/* The beginning and end of a row's cells in stored bytes. The last two bytes are the row's checksum with its tag. */
 struct kept {
     const uint8_t *begin, *end, *checksum;
 };
@@ -91,7 +91,7 @@ struct kept_cell {
     int64_t stamp;
 };
 
-/* Read one cell from its tag on, without its checksum, which was verified when it arrived. */
+/* Read one cell, from its tag on. Do not verify its checksum again, which was verified when the row arrived. */
 static bool read_kept_cell(const uint8_t **from, const uint8_t *end, struct kept_cell *cell)
 {
     const uint8_t *at = *from;
@@ -172,7 +172,7 @@ static int end_run(struct run *run, PyObject *columns)
     return done;
 }
 
-/* Append a version. */
+/* Append a version to its column, or begin the next column. */
 static int add_version(struct run *run, const struct kept_cell *cell, PyObject *columns)
 {
     bool is_same = run->name_size == cell->name_size && run->versions != NULL &&

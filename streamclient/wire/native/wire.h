@@ -1,9 +1,9 @@
-/* Pages of stream records, from bytes to an index of their cells. Knows nothing of Python and needs no lock of it.
+/* Pages of stream records, from bytes to an index of their cells. This code does not use Python and needs no GIL.
 
-   A page is checked here, once: the outer message, the form of each row, both checksums, text, and the cells that a
-   record may hold. Later readers of the index may trust each offset in it. If a page is not accepted, the decoder in
-   Python names the fault. That one also reads valid pages that are too unusual to be read here (groups in the outer
-   message, fields of another type than theirs, more than 65,535 different column names). */
+   The code checks a page once: the outer message, the form of each row, the checksums of cells and rows, the text, and
+   the cells that a record may have. Later readers of the index may trust each offset in it. If the code does not accept
+   a page, the decoder in Python names the fault. The decoder in Python also reads valid pages that are too unusual here
+   (groups in the outer message, fields with a wrong type, more than 65,535 different column names). */
 #ifndef STREAMCLIENT_WIRE_H
 #define STREAMCLIENT_WIRE_H
 
@@ -43,15 +43,15 @@ enum operation { PUT_CELL = 0, DELETE_ALL_VERSIONS = 1, DELETE_ONE_VERSION = 3, 
 
 enum action { PUT_ROW = 1, UPDATE_ROW = 2, DELETE_ROW = 3 };
 
-/* The head of a usual cell: its tag, tag and length of its name, the name, and the tag of its value. A reader that
-   expects a name compares all of that at once. */
+/* The head of a usual cell: its tag, the tag and length of its name, the name, and the tag of its value. A reader that
+   expects a name compares all of these in one step. */
 #define HEAD_WORDS 4
 #define LONGEST_HEAD_NAME (HEAD_WORDS * 8 - 7)
 
-/* A column name that occurred. `object` is its text, for the layer above, which also releases it. */
+/* A column name that occurred in a page. `object` is its Python text, which the layer above sets and releases. */
 struct name {
-    uint64_t head[HEAD_WORDS], mask[HEAD_WORDS]; /* of names that are not too long; others have no bit in the mask */
-    uint16_t follower; /* the name that last came after this one; a guess that is mostly right */
+    uint64_t head[HEAD_WORDS], mask[HEAD_WORDS]; /* the head of a cell with this name; the mask is 0 for a long name */
+    uint16_t follower; /* the name that last came after this name: a guess for the next cell */
     uint8_t crc;
     uint32_t size;
     uint8_t *bytes;
@@ -79,14 +79,14 @@ static inline struct name *name_at(const struct names *names, uint32_t number)
 
 enum verdict { ACCEPTED, NOT_ACCEPTED, OUT_OF_MEMORY };
 
-/* Return the number of a name, which is added if it is new. Not accepted: invalid UTF-8, or one name too many. */
+/* Find the number of a name; add the name if it is new. Invalid UTF-8 and too many names are not accepted. */
 enum verdict names_find(struct names *names, const uint8_t *bytes, uint32_t size, uint32_t *number);
 void names_clear(struct names *names);
 
 struct cell {
     int64_t stamp;   /* version in milliseconds, if has_stamp */
-    uint32_t offset; /* of the payload in the body: after type and length */
-    uint32_t size;   /* of the payload of text and bytes */
+    uint32_t offset; /* the offset of the value in the body, after its type and length */
+    uint32_t size;   /* the number of bytes of a text or of bytes */
     uint16_t name;
     uint8_t type;
     uint8_t operation;
@@ -101,8 +101,8 @@ struct row {
     uint32_t origin_count;
     uint32_t epoch;
     uint32_t row_index;
-    uint32_t size; /* bytes of the row and of its previous cells' row */
-    uint32_t frame_offset, frame_size; /* of the row, with its header */
+    uint32_t size; /* the number of bytes of the row and of the row with its previous cells */
+    uint32_t frame_offset, frame_size; /* where the row with its header is in the body */
     uint8_t action;
     bool has_origin;
 };
@@ -119,27 +119,27 @@ struct page {
     size_t cell_count, cell_room;
     struct {
         size_t offset, size;
-    } next; /* iterator or token: text; size 0 if absent or empty */
-    int may_more; /* -1 if absent */
-    uint32_t read_units; /* of capacity; 0 if absent */
+    } next; /* the text of the next iterator or token; the size is 0 if the text is absent or empty */
+    int may_more; /* the service's hint whether more records wait; -1 if absent */
+    uint32_t read_units; /* the capacity units that the read has cost; 0 if absent */
 };
 
-/* Index a page whose body, size and kind are set. Clear it afterwards, whatever the verdict. */
+/* Index a page whose body, size and kind are set. The caller clears the page afterwards, whatever the verdict is. */
 enum verdict page_read(struct page *page, struct names *names);
-/* Index only the last record, and count the others. */
+/* Index only the last record of a page, and count all records. */
 enum verdict page_summarize(struct page *page, struct names *names, size_t *record_count);
 void page_clear(struct page *page);
 
 /* Exchange the memory of two pages' indexes. */
 void page_swap_memory(struct page *page, struct page *other);
 
-/* Compute the tables of both checks. Call it once before all else; further calls do no harm. */
+/* Compute the tables of the checksum and of the UTF-8 check. Call this first; repeated calls do no harm. */
 void checks_prepare(void);
 extern uint8_t crc8_after[16][256]; /* [k][b]: the checksum of byte b with k zero bytes after it */
 bool is_utf8(const uint8_t *bytes, size_t size);
 uint8_t crc8(uint8_t state, const uint8_t *bytes, size_t size);
 
-/* The same if sixteen bytes before the first one can be read; the checksum also needs at least one byte. */
+/* The same two checks, if the sixteen bytes before `bytes` can be read, too. The checksum needs at least one byte. */
 bool is_utf8_inside(const uint8_t *bytes, size_t size);
 uint8_t crc8_inside(uint8_t state, const uint8_t *bytes, size_t size);
 

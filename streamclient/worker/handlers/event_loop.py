@@ -1,4 +1,4 @@
-"""The one way from the worker's threads into an event loop, so that coroutines here use nothing else of asyncio."""
+"""The bridge from a worker's threads into an event loop. This package uses asyncio only through the bridge."""
 
 from __future__ import annotations
 
@@ -12,15 +12,19 @@ from typing import Any, Protocol
 from streamclient.base.pools import start_thread
 from streamclient.errors import ApplicationException, StreamClientException
 
+TURN_SECONDS = 0.005
+"""The seconds after which a loop that need not wait lets the other tasks of its event loop run. Python's threads let
+each other run as often (``sys.getswitchinterval``). Letting them run before each batch cost a tenth of the rate."""
+
 
 class Waiter(Protocol):
-    """An object that a coroutine awaits until another function rings."""
+    """An object that one coroutine awaits until other code calls ``ring``."""
 
     def __await__(self) -> Any:
-        """Wait for the ring. Cancellation ends the wait and takes nothing."""
+        """Wait until ``ring`` is called. A cancellation ends the wait without any other effect."""
 
     def ring(self) -> None:
-        """End the wait. Only inside the event loop; a second ring does nothing."""
+        """End the wait. Only inside the event loop; a second call does nothing."""
 
 
 class Task(Protocol):
@@ -31,22 +35,26 @@ class Task(Protocol):
 
 
 class LoopBridge(ABC):
-    """One event loop, as the worker's threads and the coroutines of this package see it."""
+    """A bridge into one event loop, for the worker's threads and for the coroutines of this package."""
 
     @abstractmethod
     def post(self, function: Callable[[], object]) -> bool:
-        """Run a function in the event loop soon; return ``False`` if the loop is closed. Usable from any thread."""
+        """Run ``function`` in the event loop soon; return ``False`` if the loop is closed. Usable from any thread."""
 
     @abstractmethod
     def waiter(self) -> Waiter:
-        """Return a new waiter. Only inside the event loop."""
+        """Return a new waiter, which a coroutine can await. Only inside the event loop."""
 
     @abstractmethod
     def start(self, coroutine: Coroutine[Any, Any, None], ended: Callable[[BaseException | None], None]) -> Task:
-        """Run a coroutine in the event loop, and call ``ended`` there with its error. Only inside the event loop."""
+        """Run a coroutine, and afterwards call ``ended`` with its error or ``None``. Only inside the event loop."""
+
+    def gives_way(self) -> bool:
+        """Return whether a loop that need not wait must let other tasks run now. Only inside the event loop."""
+        return True
 
     def elsewhere(self) -> Callable[[], bool]:
-        """Return a function that tells whether another task asks while the present task still runs.
+        """Return a function that returns ``True`` if another task calls it before the present task has ended.
 
         Only inside the event loop.
         """
@@ -55,15 +63,15 @@ class LoopBridge(ABC):
     @property
     @abstractmethod
     def is_closed(self) -> bool:
-        """Whether the event loop runs nothing any more. Usable from any thread."""
+        """Whether the event loop is closed, so that it runs no function any more. Usable from any thread."""
 
 
 class TimedLoopBridge(LoopBridge):
-    """A bridge into an event loop that keeps time, too."""
+    """A bridge into an event loop that can also run functions later."""
 
     @abstractmethod
     def call_later(self, seconds: float, function: Callable[[], object]) -> None:
-        """Run a function in the event loop after ``seconds``. Only inside the event loop."""
+        """Run ``function`` in the event loop after ``seconds``. Only inside the event loop."""
 
 
 class _AsyncioWaiter:
@@ -79,23 +87,24 @@ class _AsyncioWaiter:
 
 
 class AsyncioBridge(TimedLoopBridge):
-    """An event loop of asyncio, or another one with its interface, such as uvloop."""
+    """A bridge into an event loop of asyncio, or into a loop with the same interface, such as uvloop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
+        self._gives_way_at = 0.0
 
     @classmethod
     def here(cls) -> AsyncioBridge:
         """Return the bridge into the event loop that runs in this thread.
 
         Raises:
-            StreamClientException: none runs here.
+            StreamClientException: no event loop runs in this thread.
         """
         try:
             return cls(asyncio.get_running_loop())
         except RuntimeError:
             raise StreamClientException(
-                "no event loop runs in this thread: use it in a coroutine, for example under asyncio.run, or use "
+                "no event loop runs in this thread: call this in a coroutine, for example under asyncio.run, or use "
                 "streamclient.changes in a plain function"
             ) from None
 
@@ -106,7 +115,7 @@ class AsyncioBridge(TimedLoopBridge):
         return hash(self._loop)
 
     def post(self, function: Callable[[], object]) -> bool:
-        """Run a function in the event loop soon."""
+        """Run ``function`` in the event loop soon; return ``False`` if the loop is closed. Usable from any thread."""
         try:
             self._loop.call_soon_threadsafe(function)
         except RuntimeError:  # the loop is closed
@@ -114,7 +123,7 @@ class AsyncioBridge(TimedLoopBridge):
         return True
 
     def waiter(self) -> Waiter:
-        """Return a new waiter."""
+        """Return a new waiter, which a coroutine of this event loop can await."""
         return _AsyncioWaiter(self._loop.create_future())
 
     def start(self, coroutine: Coroutine[Any, Any, None], ended: Callable[[BaseException | None], None]) -> Task:
@@ -127,13 +136,21 @@ class AsyncioBridge(TimedLoopBridge):
         task.add_done_callback(done)
         return task
 
+    def gives_way(self) -> bool:
+        """Return ``True`` once every ``TURN_SECONDS``."""
+        now = self._loop.time()
+        if now < self._gives_way_at:
+            return False
+        self._gives_way_at = now + TURN_SECONDS
+        return True
+
     def elsewhere(self) -> Callable[[], bool]:
-        """Return what tells whether the present task still runs and another one asks."""
+        """Return a function that returns ``True`` if another task calls it before the present task has ended."""
         task = asyncio.current_task(self._loop)
         return lambda: task is not None and not task.done() and asyncio.current_task(self._loop) is not task
 
     def call_later(self, seconds: float, function: Callable[[], object]) -> None:
-        """Run a function in the event loop after ``seconds``."""
+        """Run ``function`` in the event loop after ``seconds``."""
         self._loop.call_later(seconds, function)
 
     @property
@@ -146,10 +163,10 @@ class _ContainedBridge(AsyncioBridge):
     """The bridge into an event loop that must survive ``SystemExit`` and ``KeyboardInterrupt`` of a coroutine."""
 
     def start(self, coroutine: Coroutine[Any, Any, None], ended: Callable[[BaseException | None], None]) -> Task:
-        """Run a coroutine as a task of this loop. An exit that it asks for counts as an error of this task alone."""
+        """Run a coroutine as a task of this loop. Its ``SystemExit`` counts as an error of this task alone."""
 
         def closed(error: BaseException | None) -> None:
-            coroutine.close()  # a task that is cancelled before its first step never reaches it
+            coroutine.close()  # a task that is cancelled before its first step never starts the coroutine
             ended(error)
 
         return super().start(_contained(coroutine), closed)
@@ -176,7 +193,7 @@ class EventLoopThread:
 
         Raises:
             NoThreadError: the system refused the thread; a later call tries again.
-            OSError: the system refused what an event loop needs, such as a file.
+            OSError: the system refused a resource that an event loop needs, such as a file descriptor.
         """
         with self._lock:
             if self._loop is None:
@@ -192,7 +209,7 @@ class EventLoopThread:
     def close(self, seconds: float) -> None:
         """Cancel all tasks of the event loop, close the loop, and wait for the thread, at most ``seconds``.
 
-        A task that ignores its cancellation keeps the thread, which is a daemon. Do not call this in the thread itself.
+        A task that ignores its cancellation keeps the thread, which is a daemon. Do not call ``close`` in that thread.
         """
         with self._lock:
             loop, thread = self._loop, self._thread
@@ -210,7 +227,7 @@ def _run_loop(loop: asyncio.AbstractEventLoop) -> None:
 
 
 async def _wind_up() -> None:
-    """End what user code left in this event loop."""
+    """End the tasks, generators and threads that user code has left in this event loop."""
     loop = asyncio.get_running_loop()
     left = asyncio.all_tasks() - {asyncio.current_task()}
     for task in left:
@@ -221,12 +238,12 @@ async def _wind_up() -> None:
 
 
 Begin = Callable[[str | None, Callable[[Exception | None], None]], None]
-"""Begins to store a position, as a checkpointer's ``begin_checkpoint`` does. ``None`` stands for the largest permitted
-position."""
+"""A function that begins to store a position, such as ``begin_checkpoint`` of a checkpointer. ``None`` stands for the
+largest permitted position."""
 
 
 def store_through(bridge: LoopBridge, begin: Begin) -> Callable[[str | None], Awaitable[None]]:
-    """Return a function that stores a position without a waiting thread, by ``begin`` of a checkpointer."""
+    """Return an async function that stores a position through ``begin``, so that no thread waits for the answer."""
 
     async def store(position: str | None) -> None:
         waiter = bridge.waiter()

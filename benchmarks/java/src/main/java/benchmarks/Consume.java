@@ -24,9 +24,9 @@ import java.util.concurrent.atomic.AtomicLong;
 /**
  * Reads a stream to its end with the official stream client and its default settings: "consume", endpoint, access key
  * id and secret, instance, data table, status table, records per page, whether to look at each cell, number of records,
- * whether to check the MD5 of each answer, which is not the default. Answers with the time from the first initialize to
- * the last stored checkpoint, and with the processor time of the whole process from before the worker's start to after
- * its end, that of collector and compiler included.
+ * whether to check the MD5 of each answer, which is not the default. The answer has the time from the first initialize
+ * to the last stored checkpoint. It also has the processor time of the whole process, with the worker's start and end,
+ * the garbage collector and the compiler.
  */
 final class Consume implements Rounds.Round {
     private static final long LONGEST_SECONDS = 180;
@@ -65,7 +65,7 @@ final class Consume implements Rounds.Round {
                 course.ended.get() - course.started.get(), clock.getProcessCpuTime() - started, course.count.get());
     }
 
-    /** Makes the processors of one round, and notes when all records came. */
+    /** Makes the processors of one round, and finds out when all records have come. */
     private static final class Course implements IRecordProcessorFactory {
         private final boolean looks;
         private final long expected;
@@ -119,7 +119,7 @@ final class Consume implements Rounds.Round {
 
         @Override
         public void shutdown(ShutdownInput input) {
-            // Each batch was checkpointed. The sum is used here, so that no compiler leaves out the work.
+            // Each batch has its checkpoint. The sum is used here, so that no compiler leaves out the work for it.
             if (seen == Long.MIN_VALUE) {
                 System.err.println(seen);
             }

@@ -13,8 +13,8 @@ import java.util.HashMap;
 import java.util.Map;
 
 /**
- * Decodes a page of GetStreamRecord into the SDK's records, as its client does: "decode", file, number of repetitions.
- * Answers with the processor time of this thread, without that of the garbage collector and of the compiler.
+ * Decodes a page of GetStreamRecord into records, like the SDK's client: "decode", file, number of repetitions.
+ * The answer has the processor time of this thread, without the time of the garbage collector and of the compiler.
  */
 final class Decode implements Rounds.Round {
     private final Map<Path, byte[]> bodies = new HashMap<>();

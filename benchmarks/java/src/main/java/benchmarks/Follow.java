@@ -21,9 +21,9 @@ import java.util.concurrent.TimeUnit;
 /**
  * Follows a stream with the official stream client and its default settings. "begin", endpoint, access key id and
  * secret, instance, data table, status table, number of shards: starts a worker, and answers when it has a processor for
- * each shard. "end", number of records: waits until as many came, ends the worker, and answers with the age of each in
- * nanoseconds, from the moment in its column "due" to the call of processRecords. Records due at 0 are not counted. It
- * does what benchmarks/following.py does in Python.
+ * each shard. "end", number of records: waits until this number of records has come, and ends the worker. The answer has
+ * the age of each record in nanoseconds, from the moment in its column "due" to the call of processRecords. Records due
+ * at 0 do not count. The class is the twin of benchmarks/following.py.
  */
 final class Follow implements Rounds.Round {
     private static final long LONGEST_SECONDS = 180;

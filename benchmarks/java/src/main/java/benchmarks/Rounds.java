@@ -8,8 +8,8 @@ import java.util.HashMap;
 import java.util.Map;
 
 /**
- * Measurements in Java: one round per line of standard input, a word that names it and its arguments, separated by
- * tabs. Each is answered by one line of JSON. The process lives as long as its input, so its compiler stays warm.
+ * Measurements in Java. Each line of standard input is one round: its name and its arguments, separated by tabs. The
+ * answer is one line of JSON. The process lives until its input ends, so its compiler stays warm.
  */
 public final class Rounds {
     interface Round {
