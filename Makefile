@@ -88,8 +88,9 @@ demo:
 	@$(SAY_PATH)
 
 # Many tests wait for processes and clocks of others, so two cores have room for six at once. A file's tests share what
-# they start, and the order of the files is that of tests/conftest.py.
-TOGETHER = -n $(TESTERS) --dist loadfile --no-loadscope-reorder
+# they start, and the order of the files is that of tests/conftest.py. A test that hangs ends its process, see setup.cfg.
+# The process is not replaced, so the run ends and names the test.
+TOGETHER = -n $(TESTERS) --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 test: check
 	@tools/get-promtool || echo "its tests are skipped" >&2
 	@$(BIN)/python -m pytest -m 'not long' $(TOGETHER)
@@ -101,7 +102,7 @@ test: check
 test-long:
 	@tools/setup-environment spark,cli,docs,dev
 	@tools/get-promtool || echo "its tests are skipped" >&2
-	@$(BIN)/python -m pytest -m long $(TOGETHER)
+	@$(BIN)/python -m pytest -m long -o faulthandler_timeout=5400 $(TOGETHER)
 
 first-hour:
 	@tools/setup-environment spark,cli,docs,dev

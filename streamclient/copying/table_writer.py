@@ -115,8 +115,9 @@ class DestinationWriter:
     """Writes rows to one table. Several threads may write at the same time, if the keys of their rows differ.
 
     ``write`` returns once all changes are in the table. After a transient error, the writer repeats only the failed
-    rows, before any later change of the same rows. If the service refuses a row for good, the writer passes the row to
-    ``poison``. Without ``poison``, it raises an error.
+    rows, before any later change of the same rows. While the service refuses the access key, the writer waits in the
+    same way, until ``stop`` is set. If the service refuses a row for good, the writer passes the row to ``poison``.
+    Without ``poison``, it raises an error.
     """
 
     calls: SignedCalls

@@ -17,10 +17,11 @@ from streamclient.base.pools import once
 from streamclient.base.reasons import Reason
 from streamclient.config import ClientConfig
 from streamclient.core.consumer.consumer_events import OrderEnded, Park
+from streamclient.core.consumer.machine import ConsumerMachine
 from streamclient.core.consumer.parked import first_generations
 from streamclient.core.consumer.reading_pace import TablePace
 from streamclient.core.consumer.transitions import Phase
-from streamclient.core.events import ConsumerEnd
+from streamclient.core.events import ConsumerEnd, StartConsumer
 from streamclient.interfaces import IParkingStore, IRecordProcessor
 from streamclient.model import ParkedRecord, RecordOrder, ShardInfo
 from streamclient.tablestore.stream_api import StreamApi
@@ -28,7 +29,7 @@ from streamclient.worker.checkpointer import CheckpointTicket
 from streamclient.worker.handing_over import ReceiverFactory
 from streamclient.worker.instruments import Instruments
 from streamclient.worker.owner_loop import OwnerLoop
-from streamclient.worker.parking.parked_frames import record_id
+from streamclient.worker.parking.parked_frames import key_text, record_id
 from streamclient.worker.parking.parking_files import FileParkingStore
 from streamclient.worker.read_calls import OwnerReads, PrefetchBudget
 from streamclient.worker.statuses import StreamFacts
@@ -79,6 +80,20 @@ class ConsumerParts:
     """A function that is called when a consumer has obeyed an operator's order, or when the order was withdrawn."""
     outages: OutageLog = field(factory=lambda: OutageLog(_log))
     """The log of outages of the service. All consumers share the log, because an outage concerns all shards."""
+    full_page_records: int | None = None
+    """The largest number of records that a read returns; ``None`` if the service decides, as in a tunnel."""
+
+    def machine(self, start: StartConsumer) -> ConsumerMachine:
+        """Return the machine that decides for a new consumer."""
+        return ConsumerMachine(
+            start,
+            self.config,
+            self.dice,
+            record_id=record_id,
+            key_text=key_text,
+            table_pace=self.pace,
+            full_page_records=self.full_page_records,
+        )
 
 
 class ReadingTurn(Protocol):

@@ -33,7 +33,6 @@ from streamclient.worker.fetcher import DataFetcher, ShardSource, first_record_l
 from streamclient.worker.handing_over import ProcessorSession, ReceiverSession, session_of
 from streamclient.worker.health import CallWatch
 from streamclient.worker.owner_loop import Timer
-from streamclient.worker.parking.parked_frames import key_text, record_id
 from streamclient.worker.read_calls import PATIENT_SECONDS
 from streamclient.worker.statuses import because, consumer_reasons
 from streamclient.worker.usercode import HandedCall, ShutdownMarker, UserCall, checked_keys, log_with
@@ -62,9 +61,7 @@ class ShardConsumer:
         self.own_info: ShardInfo = evolve(start.shard_info, lease_identifier=start.identifier)
         """The shard, with this consumer's own id as ``lease_identifier``. In ``shard_info``, successive consumers of
         one acquisition have the same identifier."""
-        self.machine: ConsumerMachine = ConsumerMachine(
-            start, config, around.dice, record_id=record_id, key_text=key_text, table_pace=around.pace
-        )
+        self.machine: ConsumerMachine = around.machine(start)
         """The machine that decides for this consumer. Only this class sends events to it; other code only reads it."""
         self._start = start
         self._around = around

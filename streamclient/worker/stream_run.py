@@ -351,6 +351,7 @@ class StreamRun:
             config=config,
             table_name=self.config.data_table_name,
             max_records=self.config.max_records,
+            full_page_records=self.config.max_records,
             dice=runtime.dice,
             facts=StreamFacts(runtime.wall_micros),
             wall_micros=runtime.wall_micros,

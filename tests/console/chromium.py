@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.patience import PATIENCE_SECONDS
+from tests.patience import PATIENCE_SECONDS, until
 
 REASON = "the package playwright or a Chromium is not installed"
 
@@ -37,6 +37,16 @@ def chromium(*arguments: str) -> Iterator[Any]:
             browser.close()
 
 
+_IS_ANSWERED = """!!state.docs.about && topics().every((topic) => state.docs[topic]) && !due
+    && (place().name !== "shard" || !!state.detail?.doc)"""
+
+
+def await_answer(page: Any) -> None:
+    """Wait until a page has every document that it follows, and shows them."""
+    page.locator("#page h1").first.wait_for()
+    until(lambda: page.evaluate(_IS_ANSWERED), lambda: page.locator("#page").inner_text())
+
+
 class Seen:
     """A page of a console in a browser, and everything that the browser complained of or requested elsewhere."""
 
@@ -57,9 +67,10 @@ class Seen:
             self.foreign.append(request.url)
 
     def open(self, place: str = "") -> Any:
-        """Open a page of the console, and wait until it is live."""
+        """Open a page of the console, and wait until it is live and shows the first answers."""
         self.page.goto(f"{self.address}#/{place}")
         self.page.locator("#live").get_by_text("live").wait_for()
+        await_answer(self.page)
         return self.page
 
 

@@ -1,4 +1,4 @@
-"""Pages of consoles in a browser: waiting for what they were answered, and pages of fleets with made documents."""
+"""Pages of fleets with made documents in a browser."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any, Protocol
 
-from tests.console.chromium import Seen
+from tests.console.chromium import Seen, await_answer
 from tests.console.made_fleets import MadeConsole, MadeFleets
-from tests.patience import until
 
 NOT_FOUND = ("404 (Not Found)",)
 """The browser tells a refused request on its console; the page of a shard that is not listed has one."""
@@ -36,7 +35,6 @@ def shown_fleets(browser: Any) -> Iterator[Shows]:
             stack.callback(seen.context.close)
             made.append((seen, excused))
             seen.open(place)
-            await_answer(seen.page)
             return seen.page, pages
 
         yield start
@@ -56,16 +54,6 @@ def go(page: Any, place: str) -> None:
     """Go to a page by its address, and wait until it shows itself."""
     page.evaluate(_GO, f"#/{place}")
     await_answer(page)
-
-
-_IS_ANSWERED = """!!state.docs.about && topics().every((topic) => state.docs[topic]) && !due
-    && (place().name !== "shard" || !!state.detail?.doc)"""
-
-
-def await_answer(page: Any) -> None:
-    """Wait until a page has every document that it follows, and shows them."""
-    page.locator("#page h1").first.wait_for()
-    until(lambda: page.evaluate(_IS_ANSWERED), lambda: page.locator("#page").inner_text())
 
 
 def text_of(page: Any, selector: str = "#page") -> str:

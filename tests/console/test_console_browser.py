@@ -12,7 +12,7 @@ from tablestore import Row
 
 from streamclient.server import Fail, FaultRule
 from tests.console.chromium import Seen, chromium
-from tests.console.fleet_page_tools import await_answer, go
+from tests.console.fleet_page_tools import go
 from tests.patience import until
 
 pytestmark = pytest.mark.slow
@@ -211,6 +211,5 @@ def test_axe_finds_nothing(seen: Callable[..., Seen], scene: Scene, width: int, 
 def test_nothing_needs_sideways_scrolling_at_320_pixels(seen: Callable[..., Seen], scene: Scene, place: str) -> None:
     furnish(scene)
     page = seen(viewport={"width": 320, "height": 700}).open(place)
-    await_answer(page)
 
     assert page.evaluate("document.documentElement.scrollWidth") <= 320

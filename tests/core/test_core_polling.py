@@ -153,6 +153,16 @@ def test_a_large_page_is_followed_at_once_whatever_small_ones_were(page: RecordP
     assert follow_ups.is_due(page) is is_large
 
 
+@pytest.mark.parametrize(("most", "records"), [(1, 1), (5, 5), (5, 6), (99, 99), (1_000, 100)])
+def test_a_full_page_is_followed_at_once_however_few_records_a_read_may_return(most: int, records: int) -> None:
+    follow_ups = FollowUps(full_page_records=most)
+    follow_ups.is_due(page_of(0))
+    follow_ups.read_succeeded(page_of(0))
+    assert not follow_ups.will_follow(page_of(min(most, 100) - 1))
+
+    assert follow_ups.is_due(page_of(records))
+
+
 def test_a_read_after_a_large_page_that_finds_nothing_is_no_failed_trial() -> None:
     follow_ups = FollowUps()
     for _ in range(20):

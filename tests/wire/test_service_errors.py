@@ -115,8 +115,11 @@ def rows(client: OTSClient) -> None:
 
 
 def replicated_rows(client: OTSClient) -> None:
+    """Rows wait until the key is accepted; this writer was stopped before."""
     changes = changes_of([StreamRecord(RecordType.DELETE, (("id", 1),), ())])
-    DestinationWriter(SignedCalls(client), "orders", 1).write(changes)
+    writer = DestinationWriter(SignedCalls(client), "orders", 1)
+    writer.stop.set()
+    writer.write(changes)
 
 
 def replicated_place(client: OTSClient) -> None:

@@ -548,6 +548,21 @@ def test_a_hint_of_more_records_is_followed_but_not_for_ever(world: Stage) -> No
     assert world.stream.reads <= 64 + 130
 
 
+def test_full_pages_are_read_without_pauses_however_few_records_a_read_may_return(world: Stage) -> None:
+    """Reads right after single records found nothing, so further small pages would be followed by pauses."""
+    world.reader(max_records=5, worker_idle_time_millis=2_000)
+    for number in range(8):
+        world.write("a", 1, start=number)
+        world.until(lambda written=number + 1: len(world.journal.accepted["a"]) == written, 60)
+        world.advance(10)
+    world.write("a", 100, start=8)
+    world.until(lambda: len(world.journal.accepted["a"]) > 8, 60)
+    came = world.simulation.now
+    world.until(lambda: world.journal.accepted["a"] == keys(108), 600)
+
+    assert world.simulation.now - came < 2
+
+
 def test_user_code_that_exits_the_interpreter_only_fails(world: Stage) -> None:
     world.write("a", 1)
     world.refuse(SystemExit(3), times=1)

@@ -35,7 +35,8 @@ position is not a hint, because the end of a tunnel's channel moves with time.""
 LARGE_PAGE_RECORDS = 100
 LARGE_PAGE_BYTES = 1 << 16
 """The smallest size of a large page, in records or in bytes. After a large page the next read begins immediately:
-compared with the work on the page, one more read costs little."""
+compared with the work on the page, one more read costs little. A full page counts as large, however few records it
+has, because more records probably wait."""
 
 MOST_SMALL_PAGES = 64
 """The largest number of consecutive small pages that are followed by ordinary pauses. After the next small page, a read
@@ -52,10 +53,6 @@ together soon poll at different times."""
 FIRST_MARKED_RESTART_IS_FREE = 1
 
 
-def _is_large(page: ShardPage) -> bool:
-    return len(page.records) >= LARGE_PAGE_RECORDS or page.body_bytes >= LARGE_PAGE_BYTES
-
-
 class FollowUps:
     """Decides whether the next read begins immediately after a page with records.
 
@@ -63,9 +60,14 @@ class FollowUps:
     each page at the end of a stream with traffic would cost two reads. After a large page the next read begins
     immediately. After a small page it also begins immediately, unless the last such read found no record. In that case
     twice as many small pages as before must pass until the next trial.
+
+    Args:
+        full_page_records: the largest number of records that a read returns. A page with as many records counts as
+            large. ``None`` if the service decides the number by itself.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, full_page_records: int | None = None) -> None:
+        self._large_page_records = min(LARGE_PAGE_RECORDS, full_page_records or LARGE_PAGE_RECORDS)
         self._is_trial = False
         self._small_pages = self._passed = 0
 
@@ -80,26 +82,35 @@ class FollowUps:
 
         If the value is ``False``, no page is read ahead, because it would be out of date after the pause.
         """
-        return _is_large(page) or self._passed >= self._small_pages
+        return self._is_large(page) or self._passed >= self._small_pages
 
     def is_due(self, page: ShardPage) -> bool:
         """Return whether the next read begins immediately. ``page`` has records, and more may wait after it."""
-        is_large = _is_large(page)
+        is_large = self._is_large(page)
         if not is_large and self._passed < self._small_pages:
             self._passed += 1
             return False
         self._is_trial, self._passed = not is_large, 0
         return True
 
+    def _is_large(self, page: ShardPage) -> bool:
+        return len(page.records) >= self._large_page_records or page.body_bytes >= LARGE_PAGE_BYTES
+
 
 class ConsumerBackoff:
-    """Counters of one consumer, and the pauses that follow from them. All pauses are in seconds."""
+    """Counters of one consumer, and the pauses that follow from them. All pauses are in seconds.
 
-    def __init__(self, config: ClientConfig, dice: random.Random, pace: ShardPace) -> None:
+    Args:
+        full_page_records: as for ``FollowUps``.
+    """
+
+    def __init__(
+        self, config: ClientConfig, dice: random.Random, pace: ShardPace, full_page_records: int | None = None
+    ) -> None:
         self._config = config
         self._dice = dice
         self.pace = pace
-        self.follow_ups = FollowUps()
+        self.follow_ups = FollowUps(full_page_records)
         self.failures = 0
         self.read_failures = 0
         self.store_failures = 0
