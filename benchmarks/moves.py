@@ -195,6 +195,7 @@ class MeasuredWorld(SimulatedWorld):
         super().__init__(plan, lambda world: [Watching(world, self.meter)], self.meter)
         self.fleet = SimulatedFleet(self)
         self.fleet.java_client = CountedJava
+        self.disturbs_pages = False  # the model of the Java client has no wrong pages either
 
     def java_processed(self, lease_key: str, start: int, end: int) -> None:
         """Tell the meter that the owner of a lease, a Java worker, processed records."""

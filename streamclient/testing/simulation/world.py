@@ -153,6 +153,8 @@ class SimulatedWorld(PlayedHistory):
         self.patience_seconds = plan.duration_seconds * (1.0 - 2.0 * plan.drift) - 1e-6
         self.is_writing = True
         self.habits = Habits()
+        self.disturbs_pages = True
+        """Whether some pages are wrong or incomplete while records are written."""
         self.asked: Counter[tuple[str, str, bool]] = Counter()
         """The number of equal checkpoint requests, by ``Request.asked``."""
         self._consumers: dict[str, list[ConsumerRole]] = {}

@@ -300,7 +300,7 @@ class Consumer:
         else:
             following = position if end == start and position.is_iterator else Position(self.world.new_value(end))
         hint = dice.choice((None, end < shard.size))
-        if self.world.is_writing:
+        if self.world.is_writing and self.world.disturbs_pages:
             share = ELSEWHERE_AGAIN_SHARE if self.machine.trail.goes_back else ELSEWHERE_SHARE
             if self.faults.chance(share) and (found := self._page_of_another_shard()) is not None:
                 return found
