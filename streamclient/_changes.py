@@ -67,11 +67,11 @@ class Changes(WithWorker, Loop):
     Use an object in one way: iterate it in one thread, or call ``run`` once, or call ``each`` once. If the object is
     used as a context manager, the end of the block closes the object.
 
-    When the body of a loop has ended and the loop asks for the next batch, the worker commits the previous batch
-    without waiting for the answer. With ``commit="explicit"``, the program calls ``batch.commit()``, which commits the
-    batch and all earlier batches of its shard. If the body is left by ``break``, ``return`` or an exception, its batch
-    is not committed, and the next loop over the same object begins with that batch. A shard gives one batch at a time,
-    so the records of a shard come in order.
+    When the body has ended for a batch and the loop asks for the next batch, the worker commits the finished batch. The
+    loop does not wait until the commit is stored. With ``commit="explicit"``, the program calls ``batch.commit()``,
+    which commits the batch and all earlier batches of its shard. If the body is left by ``break``, ``return`` or an
+    exception, its batch is not committed, and the next loop over the same object begins with that batch. A shard gives
+    one batch at a time, so the records of a shard come in order.
 
     A loop ends after ``close()`` or ``worker.shutdown()``. While the program's main thread is in a loop, SIGTERM raises
     ``SystemExit(143)`` in that thread; see ``ClientConfig.end_on_sigterm``. If the program drops the object, or if the
@@ -148,7 +148,7 @@ def consumption_of(
     max_records: int,
     config: ClientConfig | TunnelWorkerConfig | None,
 ) -> Consumption:
-    """Return the ``Consumption``, a worker and its line of batches, for the options of ``changes``.
+    """Return the ``Consumption`` for the options of ``changes``: a worker and its line of batches.
 
     Raises:
         ConfigurationError: an option is invalid; nothing was started.
@@ -192,10 +192,10 @@ def consumption_of(
 def _table_of_tunnel(table: object, tunnel: str, is_left_out: Mapping[str, bool]) -> str | None:
     """Return ``table`` if the options suit a tunnel.
 
-    ``is_left_out`` says for each option that goes only with ``group`` whether the caller left it out.
+    ``is_left_out`` has the options that do not go with a tunnel. Its values say whether the caller left the option out.
 
     Raises:
-        ConfigurationError: ``table`` is not a name, or such an option was given.
+        ConfigurationError: ``table`` is not a name, or the caller gave an option that does not go with a tunnel.
     """
     checks.identifier.require("tunnel", tunnel)
     if table is not None and not isinstance(table, str):
@@ -203,7 +203,7 @@ def _table_of_tunnel(table: object, tunnel: str, is_left_out: Mapping[str, bool]
         raise ConfigurationError(f"table must be the name of the tunnel's table, or left out, not {given}")
     refused = [name for name, is_so in is_left_out.items() if not is_so]
     if refused:
-        raise ConfigurationError(f"{refused[0]} does not go with tunnel={tunnel!r}: the tunnel itself has it")
+        raise ConfigurationError(f"{refused[0]} does not go with tunnel={tunnel!r}: the tunnel has its own")
     return table
 
 
@@ -232,6 +232,8 @@ def _tunnel_named(client: TunnelClient, tunnel: str, table: str | None) -> Tunne
     where = f"table {table!r}" if table else "the instance"
     if found:
         tables = ", ".join(sorted(each.table_name for each in found))
-        raise ConfigurationError(f"tables {tables} have a tunnel {tunnel!r}; name one with table=, or give the id")
+        raise ConfigurationError(
+            f"tables {tables} have a tunnel {tunnel!r}; name the table with table=, or give the tunnel's id"
+        )
     names = ", ".join(sorted(each.tunnel_name for each in known)) or "no tunnels"
     raise ConfigurationError(f"{where} has no tunnel with the name or id {tunnel!r}; it has {names}")

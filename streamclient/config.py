@@ -31,13 +31,13 @@ BEATS_PER_LEASE = 3.3
 of a single heartbeat or scan does no harm."""
 
 READS_PER_SECOND = 400
-"""The largest number of reads a second that a worker may make without finding a record, unless ``EAGER_SHARDS`` allows
-more. This number suffices for four shards with traffic and a thousand quiet shards. On a busy machine, a thousand reads
-took about one second of a processor core."""
+"""The largest number of polls a second that a worker may make. A poll is a read that may find no record.
+``EAGER_SHARDS`` may allow more polls. This number suffices for four shards with traffic and a thousand quiet shards.
+On a busy machine, a thousand reads took about one second of a processor core."""
 
 EAGER_SHARDS = 6
-"""The number of shards that a worker may always read every ``worker_idle_time_millis``, even if it needs more than
-``READS_PER_SECOND`` reads for that."""
+"""The number of shards that a worker may always read every ``worker_idle_time_millis``, even if these are more than
+``READS_PER_SECOND`` reads a second."""
 
 _retry_strategy = checks.optional(checks.implementation(IRetryStrategy))
 lease_manager = checks.implementation(ILeaseManager)
@@ -236,7 +236,7 @@ class CallLimits:
 @checks.explains_names
 @frozen(kw_only=True)
 class Prefetch:
-    """Limits of reading ahead while processors work, in bytes as the service sends them."""
+    """The limits for pages that are read ahead while processors work, in bytes as the service sends them."""
 
     prefetch_bytes: int = field(default=2 << 20, validator=checks.not_negative)
     """The largest size of the pages read ahead for one shard. With 0 the worker reads no page ahead. With any other
@@ -267,7 +267,8 @@ class ClientConfig:
     check_table_ready_interval_millis: int = field(default=100, validator=checks.positive)
     sync_shard_interval_millis: int = field(default=10_000, validator=checks.positive)
     max_duration_before_last_successful_renew_or_take_lease: int = field(default=60_000, validator=checks.positive)
-    """The milliseconds without a successful renewal or scan after which the worker reports itself unhealthy."""
+    """The longest time, in milliseconds, for which renewals or scans may fail. After this time the worker reports
+    itself unhealthy."""
     status_table_read_capacity: int = field(default=0, validator=checks.not_negative)
     status_table_write_capacity: int = field(default=0, validator=checks.not_negative)
     auto_steal_lease: bool = field(default=True, validator=checks.flag)
@@ -296,9 +297,9 @@ class ClientConfig:
     200 times a second. So with more than 160 such shards the time is longer: about five seconds for a thousand
     shards."""
     max_reads_per_second: int | None = field(default=None, validator=checks.optional(checks.positive))
-    """The largest number of reads a second, over all shards of the worker, that may find nothing. A worker that would
-    exceed this number lengthens all times between reads by the same factor, and shows that factor in its row. A read
-    that follows records is never slowed. ``None`` stands for 400 or for the reads of six shards at
+    """The largest number of reads a second over all shards of the worker. A read that follows records is not counted,
+    and never slowed. A worker that would exceed this number lengthens all times between reads by the same factor, and
+    shows that factor in its row. ``None`` stands for 400 or for the reads of six shards at
     ``worker_idle_time_millis``, whichever is more."""
     prefetch: Prefetch = field(default=Prefetch(), validator=checks.instance(Prefetch))
     deliver_empty_batches: bool = field(default=False, validator=checks.flag)

@@ -66,9 +66,9 @@ def start_one(endpoint: str) -> str:
 
 
 def install_extra(extra: str) -> str:
-    """Return the advice to install an extra of this package, which no package index offers."""
+    """Return the advice to install an extra of this package. No package index offers this package."""
     return (
-        f'install the extra {extra} from where streamclient was installed, in a checkout with  pip install ".[{extra}]"'
+        f'install the extra {extra} from the same source as streamclient, in a checkout with  pip install ".[{extra}]"'
     )
 
 
@@ -121,7 +121,7 @@ class NoThreadError(StreamClientException, RuntimeError):
 
     @classmethod
     def of(cls, name: str, error: BaseException) -> NoThreadError:
-        """Make the error for the thread or thread pool ``name``, which the system refused to start with ``error``."""
+        """Make the error for a thread that the system refused with ``error``; ``name`` is the thread or its pool."""
         refused = cls(
             f"no thread could be started for {name}: {error}; raise the limit of threads (ulimit -u, the pids limit of "
             "the container, kernel.threads-max), or run fewer of them here"
@@ -131,11 +131,11 @@ class NoThreadError(StreamClientException, RuntimeError):
 
 
 _REFUSED_THREAD = "can't start new thread"
-"""Python's message, in a plain ``RuntimeError``, when the system refuses to start a thread."""
+"""The message of the plain ``RuntimeError`` that Python raises if the system refuses to start a thread."""
 
 
 def is_refused_thread(error: BaseException) -> bool:
-    """Return whether the system refused to start a thread. If so, the same call may succeed later."""
+    """Return whether ``error`` means that the system refused to start a thread. The same call may succeed later."""
     return isinstance(error, NoThreadError) or (isinstance(error, RuntimeError) and _REFUSED_THREAD in str(error))
 
 
@@ -161,8 +161,8 @@ class WorkerFailedError(StreamClientError):
     def of(cls, sentences: Mapping[str, str], errors: Mapping[str, BaseException]) -> WorkerFailedError:
         """Make the exception for the streams in ``errors``, with their ``sentences`` as its message.
 
-        The cause of the exception is the first error that is not foreseen, and so may be a fault of this package.
-        Errors that ``is_foreseen`` accepts need no traceback.
+        The cause of the exception is the first error that ``is_foreseen`` does not accept: it may be a fault of this
+        package, so its traceback is needed. Foreseen errors need no traceback.
         """
         failed = cls("; ".join(sentences[name] for name in errors), errors)
         faults = [error for error in errors.values() if not is_foreseen(error)]

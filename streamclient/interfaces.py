@@ -162,10 +162,10 @@ class IRecordProcessorCheckpointer(ABC):
 
         This method returns once the prepared checkpoint is stored. Then commit to the sink, and call ``checkpoint()``
         on the returned object. If this process dies in between, the next processor of the shard gets value and state as
-        ``InitializationInput.pending_checkpoint``. So it knows exactly which batch may have been committed. A second
-        call replaces the prepared checkpoint. A stored checkpoint removes the prepared one, unless the stored
-        checkpoint only repeats the position that was already stored. The permitted values, the errors and the permitted
-        threads are the same as for ``checkpoint``. ``state`` has at most 64 KiB.
+        ``InitializationInput.pending_checkpoint``. So that processor knows exactly which batch may have been committed.
+        A second call replaces the prepared checkpoint. Storing a checkpoint removes the prepared checkpoint. Only a
+        write that repeats the stored position leaves the prepared checkpoint in place. The permitted values, the errors
+        and the permitted threads are the same as for ``checkpoint``. ``state`` has at most 64 KiB.
         """
 
     @property
@@ -200,7 +200,7 @@ class IPreparedCheckpoint(ABC):
 
 
 class IShutdownMarker(ABC):
-    """Lets a processor end its own work on the shard. Usable from any thread; only the first request counts."""
+    """Lets a processor end its own work on the shard. Only the first call counts. Usable from any thread."""
 
     @abstractmethod
     def mark_for_process_done(self) -> None:
@@ -250,7 +250,8 @@ class ILeaseManager(ABC):
     def take_lease(self, lease: Lease, owner: str, *, checkpoint: str | None = None) -> bool:
         """Set the row's owner, clear the stealer and add 1 to the counter, if counter and owner are as in ``lease``.
 
-        With ``checkpoint``, the same step also writes that value, which restores a row that was reset.
+        With ``checkpoint``, the same step also writes that value. So a worker restores the checkpoint of a row that
+        another program has put back to its initial state.
         """
 
     @abstractmethod
@@ -337,8 +338,8 @@ class IParkingStore(ABC):
     def parked_keys(self, stream_id: str) -> Iterable[ParkedKey]:
         """Return the keys of a stream that have parked records: one entry for each key and shard.
 
-        The result covers all records that any worker parked before the call. Override this method if the store need not
-        read every record for that.
+        The result covers all records that any worker parked before the call. Override this method if the store can find
+        the keys without reading every record.
         """
         keys: dict[tuple[PrimaryKey, str], ParkedKey] = {}
         for parked in self.parked(stream_id):

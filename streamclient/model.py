@@ -70,8 +70,9 @@ class Pause:
     """The end of the pause in microseconds since 1970, by the clock of the worker that obeys; ``None`` if the pause
     lasts until an operator ends it."""
     accepts_end: bool = False
-    """Whether the order accepts that the shard has ended. Such an order pauses nothing, so its ``until_micros`` is
-    already past when an operator writes the order. Workers still accept the end for some time."""
+    """Whether the order accepts that the shard has ended, although the list of shards does not show the end. Such an
+    order pauses nothing, so its ``until_micros`` is already past when an operator writes the order. Workers accept the
+    end for some time after ``until_micros``."""
 
     def as_plain(self) -> dict[str, Any]:
         """Return the fields as they are stored and printed; ``accepts_end`` is left out if it is ``False``."""
@@ -228,7 +229,7 @@ class ShutdownReason(Enum):
 
     PAUSED = "PAUSED"
     """An operator paused the shard or the worker. The lease stays held: a checkpoint works, and a new processor
-    continues from it on this worker or the next owner. The Java client does not have this reason."""
+    continues from it on this worker or on the next owner. The Java client does not have this reason."""
 
     PROCESS_DONE = "PROCESS_DONE"
     """The processor called ``mark_for_process_done``. The lease is still held: a checkpoint works."""
@@ -269,7 +270,7 @@ class TrimmedRange:
 
     shard_id: str
     position: str
-    """The reader's position: all records from here to ``first_left`` are lost."""
+    """The position at which reading was to continue: all records from this position to ``first_left`` are lost."""
     last_processed_micros: int | None
     """The time of the last processed record, by the service's clock, in microseconds since 1970; ``None`` if it is
     unknown."""
@@ -318,15 +319,15 @@ class ShardStatus:
     while it is unknown. ``docs/retention.md`` says which clock measures the lag."""
     time_to_loss_seconds: float | None = None
     """The time for which the stream still keeps the oldest record that may be unread; ``None`` if no record is unread,
-    or while this is unknown."""
+    or while the time is unknown."""
     forecast: str = ""
-    """A sentence that says when the shard will be caught up, or when records will be lost; empty while this is
-    unknown."""
+    """A sentence that says when the shard will be caught up, or when records will be lost; empty while no forecast is
+    possible."""
     lost: TrimmedRange | None = None
     """The lost records, if the shard stopped because of a loss."""
     reasons: tuple[Reason, ...] = ()
     """The causes that ``reason`` tells in words, as values for programs. ``reason_kind`` is the kind of the first
-    one."""
+    cause."""
 
     @property
     def has_consumer(self) -> bool:
@@ -403,8 +404,8 @@ class ParkedRecord:
     index: int
     """The index of the record in that page, from 0."""
     generation: int
-    """The rank of the shard for this key: 1 for the shard in which a record of the key was parked first, and one more
-    for each child shard. The records of a key are replayed by generation, then by ``record_id``."""
+    """The rank of the shard among the shards with parked records of the key, from 1. A child shard ranks after its
+    parent. The records of a key are replayed by generation, then by ``record_id``."""
     error: str
     """The type and text of the exception, or the reason for parking the record without trying it."""
     traceback: str
@@ -437,7 +438,7 @@ class ParkedKey:
     first_record_id: str
     """The smallest id of the key's parked records in this shard."""
     generation: int
-    """The ``ParkedRecord.generation`` of these records."""
+    """The ``ParkedRecord.generation`` of the key's parked records in this shard."""
 
 
 class TrimmedDataPolicy(Enum):

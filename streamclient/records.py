@@ -177,7 +177,7 @@ class SequenceInfo:
     timestamp_micros: int
     """The time of the write in microseconds since 1970, by the clock of the server that accepted it."""
     row_index: int
-    """The number of the record among records with the same epoch and timestamp, which one request may have written."""
+    """The number of the record among the records with the same epoch and timestamp. One request may write several."""
 
     def __str__(self) -> str:
         return f"{self.epoch}/{self.timestamp_micros}/{self.row_index}"
@@ -223,7 +223,7 @@ class RecordColumn:
 
 
 def _kept_values(cells: Sequence[RecordColumn]) -> dict[str, ColumnValue]:
-    """Return the values, by column, that an empty row has after all ``cells`` were applied to it in their order.
+    """Return the values of a row, by column name, after ``cells`` were applied in order to an empty row.
 
     Each column keeps only its greatest version; a put replaces an equal version. A table that keeps one version per
     cell applies a change by the same rule. ``destinations.folding.row_changes`` uses that rule, too.
@@ -256,8 +256,8 @@ class StreamRecord:
 
     ``record["amount"]`` is the value of a key column, or the value that this change put. If the change put several
     versions of a column, the newest counts. If the record has no value for the name, the access raises ``KeyError``;
-    ``"amount" in record`` tells whether it has one. Iteration yields the names of the columns, those of the key first.
-    A column that this change deleted is not in the record; ``removed`` names it.
+    ``"amount" in record`` tells whether the record has a value. Iteration yields the names of the key columns, then the
+    names of the other columns. A column that this change deleted is not in the record; ``removed`` names the column.
 
     A record is not a ``Mapping``: it has no length and is always true. Usable from any thread.
     """
@@ -278,15 +278,16 @@ class StreamRecord:
     def apply_to(self, row: Mapping[str, ColumnValue] | None) -> dict[str, ColumnValue] | None:
         """Return the row after this change: a new dictionary of its key columns and attributes, by name.
 
-        ``row`` is the row before this change, or ``None`` if it does not exist; it is not changed. To build a table
-        from its changes: ``table[record.primary_key] = record.apply_to(table.get(record.primary_key))``.
+        ``row`` is the row before this change; ``None`` stands for an absent row. This method does not change ``row``.
+        To build a table from its changes:
+        ``table[record.primary_key] = record.apply_to(table.get(record.primary_key))``.
 
         PUT replaces the whole row. UPDATE sets and removes columns, and creates an absent row if it sets a column.
         DELETE returns ``None``.
 
-        The dictionary holds one version of each column: the newest that this record writes. It is the whole row if the
-        table keeps one version per cell and its writers leave versions to the service, as is usual. Otherwise two
-        things differ from the table. First, a write of an *older* version counts as the newest. Second,
+        The dictionary holds one version of each column: the newest that this record writes. The dictionary is the
+        whole row if the table keeps one version per cell and its writers leave versions to the service, as is usual.
+        Otherwise two things differ from the table. First, a write of an *older* version counts as the newest. Second,
         ``DELETE_ONE_VERSION`` removes the column, although the table may keep another version of it.
         """
         if self.is_delete:
@@ -416,7 +417,7 @@ def record_of_cells(
     *,
     make: Callable[[Any], tuple[RecordColumn, ...]],
 ) -> StreamRecord:
-    """Return a record whose columns are made from ``cells`` by ``make`` when they are first read.
+    """Return a record that makes its columns from ``cells`` by ``make`` when the columns are first read.
 
     If the record has the storage of the compiled codec, the columns are made immediately.
     """

@@ -219,7 +219,7 @@ RULES: tuple[Rule, ...] = (
         why_wait=RETRIES,
         title="The parking store fails",
         when="A shard waits for the parking store, whose calls raise.",
-        action="See the error of the store; the shard goes on by itself once it works.",
+        action="See the error of the store; the shard goes on by itself once the store works.",
         runbook="failing-records#park-the-record",
     ),
     Rule(
@@ -231,7 +231,7 @@ RULES: tuple[Rule, ...] = (
         why_wait="One failure is repeated and forgotten; after 15 minutes repeating has not helped.",
         title="User code fails",
         when="Calls into user code raise again and again; call names them, end_not_stored an end without checkpoint.",
-        action="Mend the processor or its destination; it starts again by itself.",
+        action="Mend the processor or its destination; the processor starts again by itself.",
         runbook="stuck#the-processor",
     ),
     Rule(
@@ -243,7 +243,7 @@ RULES: tuple[Rule, ...] = (
         why_wait="Restarts are a minute apart at most, so this is more than a dozen that all failed.",
         title="A shard's processor fails at each start",
         when="A shard waits for the next start of its processor, which failed or did not checkpoint the shard's end.",
-        action="Mend the processor or its destination; it starts again by itself.",
+        action="Mend the processor or its destination; the processor starts again by itself.",
         runbook="stuck#the-processor",
     ),
     Rule(
@@ -279,7 +279,7 @@ RULES: tuple[Rule, ...] = (
         why_wait="A burst fills all threads for a while; a quarter of an hour is more than a burst.",
         title="Too few threads",
         when="Calls or reads have waited for a free thread for more than a second.",
-        action="Give the worker an executor with more threads; if it is the fetch pool, other reads hang.",
+        action="Give the worker an executor with more threads; if the fetch pool has no free thread, other reads hang.",
         runbook="stuck#the-processor",
     ),
     Rule(
@@ -330,7 +330,7 @@ RULES: tuple[Rule, ...] = (
         why_wait=RETRIES,
         title="Reads fail",
         when="The stream's answers are errors, so that a shard is not read.",
-        action="`streamclient explain SHARD` has the service's error; reading goes on by itself once it succeeds.",
+        action="`streamclient explain SHARD` has the service's error; reading goes on by itself once a read succeeds.",
         runbook="stuck#stream-and-service",
     ),
     Rule(

@@ -14,7 +14,7 @@ from streamclient.interfaces import IRetryStrategy, RetryableAction
 
 LARGEST_EXPONENT = 62
 """The largest number of times that ``doubling_millis`` doubles a pause. After 62 doublings, a pause is longer than
-any longest pause, so further doublings would only cost time."""
+any limit that a caller gives, so further doublings would only cost time."""
 
 DEFAULT_RETRIES = 10
 """The largest number of retries of one action, as in the Java client. The first try and ten retries make eleven tries,

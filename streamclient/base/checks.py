@@ -128,7 +128,7 @@ def _why_no_identifier(value: object) -> str:
     try:
         size = len(value.encode())
     except UnicodeEncodeError as error:
-        return f"its character {error.start} is half of a pair, for which UTF-8 has no bytes"
+        return f"its character {error.start} is half of a surrogate pair, which UTF-8 cannot encode"
     if size <= LONGEST_IDENTIFIER_BYTES:
         return ""
     return f"it has {size:,} bytes in UTF-8, and the service takes at most {LONGEST_IDENTIFIER_BYTES:,}"
@@ -244,7 +244,7 @@ def is_async(called: object) -> bool:
 
 
 def required_parameters(called: object) -> Sequence[str]:
-    """Return the names of the parameters without default values; none for a built-in function without a signature."""
+    """Return the names of the parameters without default values. A built-in function without a signature has none."""
     try:
         parameters = inspect.signature(cast(Callable[..., Any], called)).parameters.values()
     except ValueError:
@@ -366,7 +366,9 @@ def _article(word: str) -> str:
 
 
 def choice(name: str, kind: type[_Member], given: object) -> _Member:
-    """Return the member of ``kind`` for ``given``: the member itself, or its name or value as a string in any case.
+    """Return the member of ``kind`` for ``given``: the member itself, or its name or value as a string.
+
+    Upper and lower case do not matter.
 
     Raises:
         ConfigurationError: ``given`` stands for no member of ``kind``; the message names the setting ``name``.
@@ -387,7 +389,7 @@ def choice(name: str, kind: type[_Member], given: object) -> _Member:
 
 
 _HOMES: dict[str, dict[str, set[str]]] = {}
-"""The names of classes, by their module and by the name of a setting that they have."""
+"""The names of the classes that have a setting, by the module of the classes and then by the setting's name."""
 
 
 def explains_names(made: _Made) -> _Made:

@@ -26,13 +26,13 @@ _scheduler_log.setLevel(logging.CRITICAL + 1)
 WEEKDAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat", "sun")
 
 _NUMBERED_DAYS = re.compile(r"(?:(?P<first>[0-7])(?:-(?P<last>[0-7]))?|\*)(?:/(?P<step>[1-9]\d*))?")
-"""The pattern of one part of a cron expression's fifth field that names weekdays by numbers, such as ``1-5``."""
+"""The pattern of a part of a cron expression's fifth field. Such a part gives weekdays as numbers, such as ``1-5``."""
 
 
 def named_weekdays(expression: str) -> str:
     """Return a cron expression with names of weekdays in place of their numbers.
 
-    In cron, 0 and 7 are Sunday. In APScheduler, 0 is Monday, but names mean the same days.
+    In cron, 0 and 7 are Sunday. In APScheduler, 0 is Monday. Names mean the same days in cron and in APScheduler.
     """
     *others, last = expression.split() or [""]
     return " ".join([*others, ",".join(_named(part) for part in last.split(","))])

@@ -52,14 +52,14 @@ STOP_POLL_SECONDS = 0.1
 """The longest time, in seconds, until the server notices that it was closed."""
 
 MOST_UNREAD_BYTES = 1 << 16
-"""The largest number of bytes of a refused request's body that the server reads. If the server closed the
+"""The largest number of unread bytes of a refused request's body that the server still reads. If the server closed the
 connection with unread bytes, the system would reset the connection, and the client would lose the response."""
 
 JSON, PLAIN = "application/json", "text/plain; charset=utf-8"
 
 Judges = Mapping[str, Callable[[], WorkerHealth]]
-"""Functions that return a worker's health, by the path (without slash) of the probe that each function answers. For
-each request, a thread of the server calls the function."""
+"""The functions that return a worker's health. The keys are the paths of the probes, without the slash. For each
+request to a path, a thread of the server calls the function."""
 
 Page = Callable[[str], tuple[str, bytes]]
 """A function that takes a request's ``Accept`` header, and returns the content type and body of the metrics page."""
@@ -88,7 +88,7 @@ class HealthServer:
 
     @property
     def port(self) -> int:
-        """The port on which the server listens, even if port 0 was asked for."""
+        """The port on which the server listens; if port 0 was asked for, the free port that the system chose."""
         return int(self._server.server_address[1])
 
     @property
@@ -193,7 +193,7 @@ class _Server(socketserver.TCPServer):
 
     @contextmanager
     def at_work(self, request: Any) -> Iterator[None]:
-        """Keep ``process_request`` from closing the connection while the block runs, because its client waits."""
+        """Keep ``process_request`` from closing the connection while the block runs; the client waits for an answer."""
         with self._changed:
             is_given_up = self._waits_for_client.pop(request, request) is request
         yield
@@ -261,7 +261,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
         """Refuse a request in JSON. The standard library also calls this method for a request that it cannot read."""
-        # For a method without a function in this class, the standard library passes the status 501.
+        # For an HTTP method without a function in this class, the standard library passes the status 501.
         status = HTTPStatus.METHOD_NOT_ALLOWED if code == HTTPStatus.NOT_IMPLEMENTED else HTTPStatus(code)
         more = {"Allow": "GET, HEAD"} if status is HTTPStatus.METHOD_NOT_ALLOWED else {}
         self._drop_body()

@@ -134,10 +134,10 @@ def _handle(handler: Callable[[int, FrameType | None], object]) -> dict[int, Any
 
 
 def leave_ending_signals() -> None:
-    """Ignore ``ENDING_SIGNALS`` in this process of a pool. The process that started it handles them, and ends it.
+    """Ignore ``ENDING_SIGNALS`` in this process of a pool, and leave them to the process that started the pool.
 
-    If a process of a pool ended on a signal, the pool would break while tasks are still being passed to it, and Python
-    would print a traceback.
+    The starting process ends this process. If a process of a pool ended on a signal, the pool would break while tasks
+    are still being passed to it, and Python would print a traceback.
     """
     for number in ENDING_SIGNALS:
         signal.signal(number, signal.SIG_IGN)

@@ -21,7 +21,7 @@ FORMAT_COLUMN = "Format"
 
 @frozen
 class KeptFormat:
-    """A format, and the versions of it that this program reads. The program writes the newest version."""
+    """A format, and the versions that this program reads. The program writes the newest version."""
 
     name: str
     """The name of data in this format, for messages: a noun in the singular, such as ``the snapshot``."""

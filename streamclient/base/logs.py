@@ -37,7 +37,7 @@ class SteadyLogger(logging.Logger):
     """A logger that never raises the errors of its handlers."""
 
     def handle(self, record: logging.LogRecord) -> None:
-        """Handle a record. If that fails for the first time in this process, report it on standard error.
+        """Handle a record. Report the first failure of a handler in this process on standard error.
 
         Raises:
             BaseException: in the main thread, a handler raised an error that is not an ``Exception``, such as the
@@ -67,7 +67,7 @@ class SteadyLogger(logging.Logger):
 def make_printable(record: logging.LogRecord) -> None:
     """Change an entry so that it takes one line, even with names and texts from outside, and has a bounded length.
 
-    Indented lines, such as the lines of a stack, stay below that line. An entry that has this form already stays
+    Indented lines, such as the lines of a stack, stay below the first line. An entry that has this form already stays
     unchanged, and keeps its template. Errors of formatting are raised.
     """
     message = record.getMessage()

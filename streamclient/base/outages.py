@@ -14,8 +14,8 @@ REPEAT_SECONDS = 60.0
 lines."""
 
 MOST_REMEMBERED = 100
-"""The largest number of outages that a log remembers. One more outage makes it forget all of them, so that its
-memory stays small."""
+"""The largest number of outages that a log remembers. One more outage makes the log forget all outages, so that
+its memory stays small."""
 
 
 class OutageLog:

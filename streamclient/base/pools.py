@@ -181,7 +181,7 @@ class DaemonPool(Executor):
 
 
 def run_call(future: Future[Any] | None, call: Callable[[], Any]) -> None:
-    """Run a call, unless it was cancelled, and pass its result or its error to its future, if it has one."""
+    """Run ``call``, and pass its result or its error to ``future``, if any. Do nothing if ``future`` was cancelled."""
     if future is not None and not future.set_running_or_notify_cancel():
         return
     try:
@@ -195,7 +195,7 @@ def run_call(future: Future[Any] | None, call: Callable[[], Any]) -> None:
 
 
 def start_call(pool: Executor, call: Callable[[], object]) -> None:
-    """Run a call in ``pool`` whose result and error no code reads. A ``DaemonPool`` makes no future for such a call."""
+    """Run ``call`` in ``pool``. No code reads the result or the error, so a ``DaemonPool`` makes no future."""
     if isinstance(pool, DaemonPool):
         pool.start(call)
     else:
@@ -203,7 +203,7 @@ def start_call(pool: Executor, call: Callable[[], object]) -> None:
 
 
 def once(executor: Executor) -> Executor:
-    """Wrap an executor so that a call that it refuses never runs."""
+    """Wrap an executor so that a refused call never runs."""
     return executor if isinstance(executor, DaemonPool | _OnceExecutor) else _OnceExecutor(executor)
 
 

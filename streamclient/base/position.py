@@ -50,15 +50,15 @@ def no_progress(
     last: SequenceInfo | None,
     before: SequenceInfo | None,
 ) -> str:
-    """Return why a page with records makes no progress, which is a fault of the service; empty if it makes progress.
+    """Return why a page with records makes no progress; empty if it makes progress.
 
-    In a correct shard, the positions of records rise strictly, and the next position is after them. The decoder checks
-    the order of the records within a page.
+    A page without progress is a fault of the service. In a correct shard, the positions of records rise
+    strictly, and the next position is after them. The decoder checks the order of the records within a page.
 
     Args:
         asked: the position at which the page was read.
         following: the next position; ``None`` at the end of the shard.
-        first: the position of the first record in the page whose position is known; ``None`` without records.
+        first: the position of the page's first record with a known position; ``None`` without records.
         last: the position of the page's last record.
         before: the position of the last record that this reader took from the shard; ``None`` before the first record.
     """
@@ -72,7 +72,7 @@ def no_progress(
 
 
 def is_after(position: SequenceInfo, before: SequenceInfo | None) -> bool:
-    """Return whether a record at ``position`` may follow the record at ``before``, the last one taken from the shard.
+    """Return whether a record at ``position`` may follow the last record taken from the shard, which is at ``before``.
 
     If ``before`` is ``None``, any record may follow. Records of a tunnel's full data have no times, so they may follow
     any record, too.
@@ -88,8 +88,8 @@ class Judged:
     """The reason why the page must be wrong; empty if the page may be right. A reader uses nothing of a doubtful page,
     not even its next position."""
     taken: int = 0
-    """The number of the page's first records that the reader took earlier. It is above 0 only after the reader went
-    back to read earlier pages again."""
+    """The number of records at the beginning of the page that are not new, because the reader took them earlier. It is
+    above 0 only after the reader went back to read earlier pages again."""
     is_way: bool = False
     """Whether all records of the page are before the last record that the reader took. The page's next position then
     leads towards that record."""
@@ -103,11 +103,12 @@ NEW = Judged()
 class ReadTrail:
     """The last record that a reader took from its shard, and the position of the page with that record.
 
-    A page is doubtful if its records cannot follow the last record. It may belong to another shard, or the page before
-    it may have led to a wrong position. So the reader goes back to the position of the page with the last record, and
-    reads from there. When a page contains the last record again, the reader trusts these pages, because no other
-    shard has that record. The records after it are new. If these pages are doubtful, too, the reader returns to its
-    former position. It then tries both positions in turn until one of them lets it continue.
+    A page is doubtful if its records cannot follow the last record. The page may belong to another shard, or the
+    previous page may have led to a wrong position. So the reader goes back to the position of the page with the last
+    record, and reads from there. When a page contains the last record again, the reader trusts the pages since then,
+    because no other shard has that record. The records after the last record are new. If a page on this way is
+    doubtful, too, the reader returns to the position of the first doubtful page. The reader then tries both positions
+    in turn until it can continue from one of them.
     """
 
     last: SequenceInfo | None = None
@@ -133,7 +134,7 @@ class ReadTrail:
             position_of: returns the position of a record by its index.
         """
         if not count:
-            return NEW if not self._doubted else Judged(f"the page has no records, but it had some up to {self.last}")
+            return NEW if not self._doubted else Judged(f"the page is empty, but earlier had records up to {self.last}")
         first = position_of(0)
         if following == asked:
             return Judged(no_progress(asked, following, first, position_of(count - 1), None))

@@ -24,7 +24,7 @@ ENDED = "ended"
 
 @frozen(kw_only=True)
 class Lifecycle:
-    """The steps in the life of a worker or daemon, and which of them it has reached."""
+    """The steps that a worker or daemon has reached in its life."""
 
     has_begun: bool
     is_stopping: bool

@@ -1,7 +1,7 @@
 """The identity of this process, the state of other processes, and whether this process was forked.
 
-Workers make their names by this module. Code with threads uses it to refuse calls in a forked child, which has none of
-its parent's threads.
+Workers make their names by this module. Code with threads uses this module to refuse calls in a forked child, because
+the child has none of its parent's threads.
 """
 
 from __future__ import annotations
@@ -59,17 +59,18 @@ class Birthplace:
         """Refuse the use of an object in a forked child of the process that started it.
 
         Raises:
-            ForkedError: this process is such a child. ``what`` names the object, ``instead`` is the advice.
+            ForkedError: this process is a forked child. The message names the object ``what`` and the advice
+                ``instead``.
         """
         if self._forks != _Forks.count:
             raise ForkedError(
-                f"{what} was started before a fork, by the parent of process {os.getpid()}, which has none of its "
-                f"threads: {instead}"
+                f"{what} was started before a fork, by the parent of process {os.getpid()}; a forked child has none of "
+                f"its parent's threads: {instead}"
             )
 
 
 class OwnName:
-    """A name that no other process has. In a forked child of the process that made it, the object has another name."""
+    """A name that no other process has. In a forked child, the object gets another name."""
 
     def __init__(self, prefix: str) -> None:
         self._prefix = prefix

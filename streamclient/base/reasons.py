@@ -208,7 +208,7 @@ _WORDS: Mapping[Cause, _Words] = {
     Cause.LOOK: _Words(ReasonKind.LEASE, "waiting for a look at its worker's row"),
     Cause.ASKED_FOR: _Words(ReasonKind.LEASE, "being handed over: worker {subject} asked for it"),
     Cause.GIVEN_AWAY: _Words(ReasonKind.LEASE, "being handed over: its worker gives it away"),
-    Cause.STALLED: _Words(ReasonKind.LEASE, "its lease is let run out, because its consumer stalled"),
+    Cause.STALLED: _Words(ReasonKind.LEASE, "its lease is left to expire, because its consumer stalled"),
     Cause.LEASE_LOST: _Words(ReasonKind.LEASE, "the lease is lost"),
     Cause.WORKER_FAILED: _Words(ReasonKind.LEASE, "its worker failed"),
     Cause.WORKER_ENDED: _Words(ReasonKind.LEASE, "its worker has ended"),
@@ -310,7 +310,7 @@ _VOLATILE = re.compile(
 def described(error: BaseException) -> str:
     """Return the type and text of an error on one line, for reasons and logs; never raises.
 
-    This runs user code for a user's exception, so an owner thread uses a ``Raised`` instead.
+    For an exception of a user's class, this function runs user code. So an owner thread uses a ``Raised`` instead.
     """
     name = type(error).__name__
     return _quoted(lambda: printable(f"{name}: {error}"), f"{name}, whose text cannot be told: it")
@@ -369,9 +369,9 @@ def encodable(text: str) -> str:
 
 @frozen(eq=False)
 class Raised:
-    """The error of a call, with texts about the error that the thread of the call has made.
+    """The error of a call, with texts about the error. The thread of the call makes the texts.
 
-    Owner threads use this value, because they run no user code. They read only the type of the error itself.
+    Owner threads use these texts, because they run no user code. They read only the type of the error itself.
     """
 
     error: BaseException
@@ -414,7 +414,7 @@ def failed_calls(count: int) -> str:
 
 
 def _quoted(words: Callable[[], str], otherwise: str) -> str:
-    """Return the text of ``words``, which runs foreign code; if that code raises, return a text that says so."""
+    """Return the text that ``words`` makes; if the foreign code in ``words`` raises, return a text that says so."""
     try:
         return encodable(words())
     except BaseException as raised:
@@ -446,7 +446,8 @@ class WorkerHealth:
     reason: str = ""
     """The failing call, its error, and the time for which it has failed; empty for a healthy worker."""
     failing_shards: Mapping[str, FailingShard] = field(factory=dict)
-    """At most three shards whose processors fail, by their id in ``shard_statuses``; the longest failing shard first.
-    They make a worker unhealthy only if ``ClientConfig.unhealthy_after_failing_millis`` says so."""
+    """At most three shards whose processors fail, by shard id as in ``shard_statuses``; the shard that has failed
+    longest comes first. Such shards make a worker unhealthy only if ``ClientConfig.unhealthy_after_failing_millis`` is
+    above 0."""
     more_failing_shards: int = 0
     """The number of failing shards that ``failing_shards`` leaves out."""

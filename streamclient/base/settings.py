@@ -82,7 +82,7 @@ class Setting:
 
 
 def choice(name: str, kind: type[Enum], text: str = "", **more: Any) -> Setting:
-    """Return a setting whose values are the members of ``kind``, written as text in any case."""
+    """Return a setting whose values are the members of ``kind``, written as text in upper or lower case."""
     members = {str(member.value).lower(): member for member in kind}
 
     def read(given: Any) -> Any:
@@ -116,10 +116,11 @@ class Section:
     def read(
         self, given: Any, environment: Mapping[str, str], complain: Complain, labels: Mapping[str, str] = NO_LABELS
     ) -> dict[str, Any]:
-        """Return the values of the settings by ``attribute``; call ``complain`` with each mistake.
+        """Return the values of the settings; call ``complain`` with each mistake.
 
-        A value comes from ``given``, otherwise from ``environment``, otherwise from the setting's default.
-        ``labels`` has names for settings that refusals use instead of the names of section and setting.
+        The keys of the result are each setting's ``attribute``. A value comes from ``given``, otherwise from
+        ``environment``, otherwise from the setting's default. If ``labels`` has a label for the name of a setting, a
+        refusal uses the label. Otherwise a refusal uses ``prefix`` and the name.
         """
         values = {setting.attribute: setting.default for setting in self.settings if setting.default is not None}
         if not isinstance(given, Mapping):
@@ -145,7 +146,7 @@ class Section:
         return values
 
     def by_name(self, given: Mapping[str, Any], complain: Complain) -> dict[str, Any]:
-        """Return the given values by the names of their settings; call ``complain`` with each unknown name."""
+        """Return the given values by setting name; call ``complain`` with each unknown name or contradiction."""
         fold = str.lower if self.ignores_case else str
         known = {fold(spelling): entry for entry in self.settings for spelling in (entry.name, *entry.others)}
         contents: dict[str, Any] = {}
@@ -208,9 +209,9 @@ def parse_document(text: str, path: Path, *, is_toml: bool) -> Any:
 def read_sections(
     document: Mapping[str, Any], sections: Iterable[Section], environment: Mapping[str, str], complain: Complain
 ) -> dict[str, dict[str, Any]]:
-    """Return the values of each section by its name. In texts, ``${NAME}`` stands for an environment variable.
+    """Return the values of each section, by section name; call ``complain`` with each mistake.
 
-    Call ``complain`` with each mistake.
+    In texts, ``${NAME}`` stands for an environment variable.
     """
     known = {section.name: section for section in sections}
     require_known_sections(document, known, complain)

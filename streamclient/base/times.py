@@ -129,7 +129,7 @@ def zoned_micros(moment: datetime, zone: tzinfo | None) -> int:
     """Return the microseconds since 1970 of a local time in ``zone``; ``None`` stands for the zone of this machine.
 
     Raises:
-        ConfigurationError: the time is before 1970 or in its first months, or out of Python's range.
+        ConfigurationError: the time is before 1970, in the first months of 1970, or out of Python's range.
     """
     try:
         aware = moment.astimezone() if zone is None else moment.replace(tzinfo=zone)

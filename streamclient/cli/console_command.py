@@ -46,8 +46,8 @@ _KEY = re.compile(r"[!-~]+")
 """The pattern of a key: printable ASCII without spaces, because a key is sent in a header."""
 
 DESCRIPTION = (
-    "Show fleets in a browser, until Ctrl-C. The address that it prints has a key after #. Without a viewer, nothing "
-    "is read. Changes need --allow-actions."
+    "Show fleets in a browser, until Ctrl-C. The printed address has a key after #. Without a viewer, nothing is read. "
+    "Changes need --allow-actions."
 )
 
 
@@ -79,14 +79,16 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         "--port", type=int, default=DEFAULT_PORT, help="port to listen on; 0 takes any free one (default: %(default)s)"
     )
     place.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
-    place.add_argument("--key-file", metavar="FILE", help="file with the key, for its owner alone; needed for --host")
     place.add_argument(
-        "--allowed-host", action="append", default=[], metavar="NAME", help="a further name of the page; repeatable"
+        "--key-file", metavar="FILE", help="file with the key, readable by its owner alone; needed for --host"
+    )
+    place.add_argument(
+        "--allowed-host", action="append", default=[], metavar="NAME", help="another host name of the page; repeatable"
     )
     place.add_argument(
         "--behind-proxy",
         action="store_true",
-        help="a proxy with TLS passes requests on, under an --allowed-host",
+        help="requests come through a proxy with TLS, under an --allowed-host",
     )
     place.add_argument("--who-header", default="", metavar="NAME", help="the proxy's header that names the user")
     runs(parser, run)
@@ -247,7 +249,7 @@ def named_fleets(given: Sequence[str], client: OTSClient) -> list[tuple[str, str
 
 
 def _by_name(sites: Iterable[Site]) -> Mapping[str, Site]:
-    """Return the fleets by name: the data table, with the status table too if the data table has several fleets."""
+    """Return the fleets by name: the data table, with the status table if several fleets share the data table."""
     listed = list(sites)
     counts = Counter(site.data_table for site in listed)
     return {

@@ -83,7 +83,7 @@ def _add_shard_actions(actions: Actions) -> None:
     split = _add_action(actions, "split", _split, "split an open shard in two")
     split.add_argument("table")
     split.add_argument(
-        "shard", nargs="?", help="id of a shard, or its beginning; default: the open shard with most rows"
+        "shard", nargs="?", help="shard id, or its first characters; default: the open shard with most rows"
     )
     split.add_argument("--at", metavar="KEY", help='first key of the second child: text, a number, or JSON ["a", 1]')
     merge = _add_action(actions, "merge", _merge, "merge two adjacent open shards")
@@ -95,7 +95,7 @@ def _add_shard_actions(actions: Actions) -> None:
 def _add_data_actions(actions: Actions) -> None:
     trim = _add_action(actions, "trim", _trim, "forget stream records as if their retention were over")
     trim.add_argument("table")
-    trim.add_argument("shard", nargs="?", help="id of a shard, or its beginning; default: all shards")
+    trim.add_argument("shard", nargs="?", help="shard id, or its first characters; default: all shards")
     trim.add_argument("--before-micros", type=int, metavar="MICROSECONDS", help="forget records written earlier")
     trim.add_argument("--keep-last", type=int, metavar="N", help="forget all but the N newest records of each shard")
     expire = _add_action(actions, "expire-iterators", _expire_iterators, "make all iterators handed out so far fail")

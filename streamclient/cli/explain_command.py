@@ -23,8 +23,8 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     parser = commands.add_parser(
         "explain",
         help=text,
-        description=f"{text.capitalize()}. Exit code 0: it moves or is finished; 1: it does not move; 2: stream or "
-        "status table cannot be read.",
+        description=f"{text.capitalize()}. Exit code 0: each shard moves or is finished; 1: a shard does not move; 2: "
+        "stream or status table cannot be read.",
         parents=[fleet_options()],
     )
     parser.add_argument(
@@ -76,10 +76,10 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json(explanations_document(facts, told, shown))
     elif facts.unreadable:
-        pass  # ``readable`` below raises the reason why the status table cannot be read
+        pass  # ``readable`` below raises the error that says why the status table cannot be read
     elif arguments.shard is None:
         left_out = len(found) - len(shown)
-        last = [f"{left_out} finished, which --all names"] if left_out else [] if shown else ["no shards"]
+        last = [f"{left_out} finished, not shown without --all"] if left_out else [] if shown else ["no shards"]
         lines = [*trouble_lines(told, facts.now_micros), "", *(each.first_line for each in shown), *last]
         print_text(*map(shard_shortener(facts), lines))
     else:

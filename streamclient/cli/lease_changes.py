@@ -87,7 +87,7 @@ def skip(site: Site, arguments: argparse.Namespace) -> int:
 
 
 def park(site: Site, arguments: argparse.Namespace) -> int:
-    """Add an order to a lease that makes the owner park one record of the shard."""
+    """Order the owner of a shard's lease to park one record of the shard, by an order in the lease."""
     return _take_out(site, arguments)
 
 
@@ -137,7 +137,7 @@ def withdraw(site: Site, arguments: argparse.Namespace) -> int:
 
 
 def _require_yes(arguments: argparse.Namespace, what: str) -> None:
-    """Without ``--yes`` and ``--dry-run``, make the command a dry run, and print that it is one."""
+    """Make the command a dry run if neither ``--yes`` nor ``--dry-run`` is given, and tell the user."""
     if not arguments.yes and not arguments.dry_run:
         arguments.dry_run = True
         complain(f"this is a dry run; add --yes to {what}")
@@ -256,7 +256,7 @@ def _target(site: Site, facts: FleetFacts, lease: Lease | None, text: str) -> Ta
 
 
 def _for_each(leases: Mapping[str, Lease], look: Callable[[Lease], Answer]) -> dict[str, Answer]:
-    """Call ``look`` for each lease, several leases at a time; return the results by shard."""
+    """Call ``look`` for each lease, several leases at a time; return the results by shard id."""
     with ThreadPoolExecutor(PARALLEL_READS) as pool:
         return dict(zip(leases, pool.map(look, leases.values()), strict=True))
 
@@ -333,7 +333,7 @@ def _order(
 
 
 def _complete_ids(facts: FleetFacts, arguments: argparse.Namespace) -> None:
-    """Replace the beginnings of shard ids in the arguments by whole ids, before an order is planned or recorded."""
+    """Replace abbreviated shard ids in the arguments by whole ids, before an order is planned or recorded."""
     if getattr(arguments, "shard", None):
         arguments.shard = named_shard(facts, arguments.shard)
     if getattr(arguments, "shards", None):

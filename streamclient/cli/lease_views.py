@@ -298,7 +298,7 @@ def print_explanation(facts: FleetFacts, verdict: Explanation) -> None:
 
 
 def _without_shards(command: str, shard_id: str) -> str:
-    """Return an advised command without the shard id, for a table with a column for the shard."""
+    """Return a recorded command without the shard id, for a table with a column for the shard."""
     words = [word for word in command.split(" ") if word != shard_id]
     return " ".join(words)
 

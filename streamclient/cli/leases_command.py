@@ -85,7 +85,9 @@ def _add_views(actions: Actions) -> None:
 def _add_change(actions: Actions, name: str, text: str, *, pauses: bool = False) -> argparse.ArgumentParser:
     parser = _add(actions, name, text)
     parser.add_argument(
-        "--dry-run", action="store_true", help="say what would be written, and whether it may; write nothing"
+        "--dry-run",
+        action="store_true",
+        help="say what would be written, and whether that is allowed; write nothing",
     )
     parser.add_argument("--reason", default="", metavar="TEXT", help="why, for the audit")
     if pauses:
@@ -117,7 +119,7 @@ def _add_positions(actions: Actions) -> None:
         "--records", type=int, metavar="N", help="drop the next N records, and move no checkpoint; at most 200"
     )
     skip.add_argument("--yes", action="store_true", help="accept the loss")
-    park = _add_change(actions, "park", "keep a record that fails for a replay, and go on without it")
+    park = _add_change(actions, "park", "park a record that fails, for a later replay, and go on without it")
     park.add_argument("shard")
     park.add_argument("--record", metavar="ID", help="the record; default: the one at which the shard stopped")
     park.add_argument("--yes", action="store_true", help="give the order; without it, this is a dry run")
@@ -140,7 +142,7 @@ def _add_owners(actions: Actions) -> None:
     release.add_argument(
         "--force",
         action="store_true",
-        help="you vouch that the owner's process is gone: do not watch it for a lease duration",
+        help="you vouch that the owner's process is gone: do not watch the lease for a lease duration",
     )
     move = _add_change(actions, "move", "have a lease handed to a worker")
     move.add_argument("shard")

@@ -30,9 +30,9 @@ COMMANDS: Mapping[str, str] = {
     "replicate": "streamclient.cli.replicate_command",
     "simulate": "streamclient.cli.simulate_command",
 }
-"""The module of each subcommand, in the order of ``--help``. Each module has a function ``add_command(commands)``. It
-adds the subcommand's parser, and passes the function that runs the subcommand to ``terminal.commands.runs``. Slow
-modules are imported inside the latter function, so that ``--help`` is quick."""
+"""The module of each subcommand, in the order of ``--help``. Each module has a function ``add_command(commands)``. This
+function adds the subcommand's parser, and passes the function that runs the subcommand to ``terminal.commands.runs``.
+Slow modules are imported only when the subcommand runs, so that ``--help`` is quick."""
 
 
 def make_parser(names: Iterable[str] = COMMANDS) -> argparse.ArgumentParser:

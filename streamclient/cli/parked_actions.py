@@ -58,7 +58,7 @@ def run_action(arguments: argparse.Namespace) -> int:
 
 
 def open_store(arguments: argparse.Namespace, environment: Mapping[str, str] = os.environ) -> IParkingStore:
-    """Return the parking store that the options name. For a table, they or the environment give the connection.
+    """Return the parking store that the options name. The options or the environment give the connection of a table.
 
     Raises:
         ConfigurationError: the directory or the table does not exist.
@@ -107,7 +107,7 @@ def _of_cause(records: list[ParkedRecord], arguments: argparse.Namespace) -> lis
     known = {cause_id(parked.error) for parked in records}
     named = matching_id(given, known, "cause")
     if named not in known:
-        raise ConfigurationError(f"no parked record has the cause {given}; `streamclient parked causes` names them")
+        raise ConfigurationError(f"no parked record has the cause {given}; `streamclient parked causes` names all")
     return (of_keys_with_cause if arguments.action == "replay" else of_cause)(records, named)
 
 

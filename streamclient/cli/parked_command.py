@@ -54,9 +54,9 @@ def _with_parts(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
     A replay does not have these options, because it replays all records of a key in order, through all shards.
     """
     selection = _with_cause(parser, "with this cause, as `parked causes` names it")
-    selection.add_argument("--shard", metavar="ID", help="of the shard with this id, or beginning of one")
+    selection.add_argument("--shard", metavar="ID", help="of the shard whose id begins with ID")
     selection.add_argument(
-        "--record", action="append", metavar="ID", help="with this record id, or beginning of its last part; repeatable"
+        "--record", action="append", metavar="ID", help="whose record id, or its last part, begins with ID; repeatable"
     )
     return parser
 

@@ -1,6 +1,7 @@
 """The pytest option that writes the history of a failed simulation as a page for a browser.
 
-This is a separate plugin, because ``streamclient.testing``, which has the fixtures, does not import the page.
+This plugin is separate from ``streamclient.testing``, which has the fixtures, because that package does not import the
+page.
 """
 
 from __future__ import annotations

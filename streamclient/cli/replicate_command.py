@@ -96,7 +96,7 @@ class _Comparison:
         self._shown_at = -math.inf
 
     def went_on(self, rows: int) -> None:
-        """Set the number of compared rows to ``rows``; show it unless the progress line was just updated."""
+        """Set the number of compared rows to ``rows``; show it at most once in ``VERIFY_PROGRESS_SECONDS``."""
         self.rows = rows
         if time.monotonic() - self._shown_at >= VERIFY_PROGRESS_SECONDS:
             self._shown_at = time.monotonic()

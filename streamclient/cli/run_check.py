@@ -45,7 +45,7 @@ def _import(module: str) -> object:
     """Import a module.
 
     Raises:
-        ImportError: the import failed, by any kind of error, so that the failure is reported as one of the mistakes.
+        ImportError: the import failed with any kind of error. The caller reports this error as one of the mistakes.
     """
     try:
         return import_from_here(module)

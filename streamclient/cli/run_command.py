@@ -23,12 +23,12 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         "run",
         help="run a worker with your record processor",
         description="Run one worker, or one in each of several processes, until Ctrl-C (exit code 0), SIGTERM (143) or "
-        "SIGHUP (129): they then end in order and hand their leases over. Exit code 1: failed.",
+        "SIGHUP (129). Then the workers hand their leases over and end. Exit code 1: failed.",
         parents=[connection_parent(tables=("data-table", "status-table"), json="")],
     )
     add_settings(parser)
     parser.add_argument(
-        "--check", action="store_true", help="say what it would do, after asking the service; write nothing"
+        "--check", action="store_true", help="say what the run would do, after asking the service; write nothing"
     )
     parser.add_argument("--is-one-of-processes", action="store_true", help=argparse.SUPPRESS)
     runs(parser, run)
@@ -54,7 +54,7 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--worker",
         metavar="NAME",
-        help="name of the worker, unique in its fleet (default: HOST-PID-RANDOM); a prefix of names with --processes",
+        help="name of the worker, unique in its fleet (default: HOST-PID-RANDOM); with --processes, a prefix of names",
     )
     parser.add_argument("--group", metavar="NAME", help="keep the leases in the table TABLE_NAME, as loops do")
     parser.add_argument(
@@ -130,7 +130,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _speak(arguments: argparse.Namespace, settings: RunSettings, worker: str) -> None:
-    """Set ``tell`` and ``complain`` of the arguments, which print the command's own lines; begin a log in JSON, if any.
+    """Set the functions of the arguments that print the command's own lines; begin the log if its format is JSON.
 
     A log as text begins later, so that the user's program can set up its own logging when it is imported.
     """

@@ -124,8 +124,8 @@ class WorkerSlot:
     failures: int = 0
     """The number of consecutive processes that ended before they were steady."""
     failure: CommandFailed | None = None
-    """The error of the last process, with the last line of its output, if that process exited with an error code before
-    it was steady. A process that a signal ended has no error here."""
+    """The error of the last process, with the last line of its output. It is set only if that process exited with an
+    error code before it was steady, and not if a signal ended the process."""
 
     def start(self, now: float) -> None:
         """Start the worker's process.
@@ -413,10 +413,10 @@ class WholeLines(io.TextIOWrapper):
 
 
 def become_one_of_processes(arguments: argparse.Namespace) -> None:
-    """Make this process a supervised worker: it prints whole lines, and stops in order when the supervisor is gone.
+    """Make this process a supervised worker, which prints whole lines and ends when the supervisor is gone.
 
-    The worker stops even if the supervisor was ended by ``kill -9``. The text of the configuration file is removed from
-    the environment, so that processes started by user code do not inherit it.
+    The worker ends in an orderly way, even if the supervisor was ended by ``kill -9``. The text of the configuration
+    file is removed from the environment, so that processes started by user code do not inherit it.
 
     Raises:
         NoThreadError: the system refused a thread.

@@ -166,9 +166,9 @@ def _of_environment(environment: Mapping[str, str], complain: Complain) -> Itera
 
 
 def _require_known_variable(variable: str, complain: Complain) -> None:
-    """Complain about a variable that looks misspelt. Ignore other variables with the prefix.
+    """Complain about a variable that looks misspelt. Ignore other unknown variables with the prefix of this package.
 
-    A cluster may have set those for a service whose name begins with the prefix.
+    A cluster may have set the other variables for a service whose name begins with the same prefix.
     """
     sections = [section for section in SECTIONS if variable.startswith(variable_of((section.name, "")))]
     if not sections or variable in {variable_of(key) for key in SETTINGS}:

@@ -117,7 +117,10 @@ def _plain(hint: Any) -> Any:
 
 
 def _fields(kind: type) -> Iterator[tuple[str, Any, Check]]:
-    """Yield the name, the type and the check of each field. Validators of other types run when an object is made."""
+    """Yield the name, the type and the check of each field.
+
+    A validator that is not a ``Check`` is left out here. It runs when an object is made.
+    """
     hints = get_type_hints(kind)
     for each in attrs.fields(kind):
         fallback = checks.text if hints[each.name] is str else Check("given", lambda value: True)
@@ -170,7 +173,7 @@ _SECTIONS: Sequence[Section] = (
         "run",
         (
             _object("factory", "makes the processors, as for Worker"),
-            Setting("worker", "name of the worker, or a prefix of names with `processes`", checks.identifier),
+            Setting("worker", "name of the worker; with `processes`, a prefix of names", checks.identifier),
             Setting("group", "names the status table TABLE_GROUP", checks.identifier),
             Setting("processes", "number of workers, each in its own process", checks.positive, from_text=_whole),
             _object("executor", "runs all user code, as for Worker"),
@@ -231,7 +234,7 @@ ALSO_READ: Mapping[Key, str] = {
     ("stream", "data_table_name"): "TABLESTORE_DATA_TABLE",
     ("stream", "status_table_name"): "TABLESTORE_STATUS_TABLE",
 }
-"""The environment variables that all commands read, each by the setting that it also gives."""
+"""The environment variables that all commands read, by the key of the setting to which the variable gives a value."""
 
 
 def variable_of(key: Key) -> str:

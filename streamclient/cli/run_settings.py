@@ -44,7 +44,7 @@ Load = Callable[[str], object]
 """A function that imports a module."""
 
 _GROUPS = {"prefetch": Prefetch, "backoff": Backoff, "limits": CallLimits}
-"""The classes of the groups of settings in ``ClientConfig``, by their fields."""
+"""The classes of the groups of settings in ``ClientConfig``, by field name."""
 
 
 def import_from_here(module: str) -> object:
@@ -61,7 +61,7 @@ class RunParts:
     stream: StreamConfig
     client: ClientConfig
     objects: Mapping[Key, Any]
-    """The imported objects, by the settings that name them; empty if nothing was imported."""
+    """The imported objects, by the key of the setting that names the object; empty if nothing was imported."""
 
 
 @define
@@ -171,7 +171,7 @@ class RunSettings:
             load: the function that imports the modules of named objects; ``None`` to import nothing and make no client.
             is_rehearsal: true to replace the named parking store by a store in memory, so that a directory of parked
                 records is not created.
-            metrics: the receiver of measurements, unless the settings name a receiver.
+            metrics: the receiver of measurements; a receiver that the settings name replaces it.
 
         Raises:
             ConfigurationError: settings are invalid; the message lists all mistakes.
@@ -257,7 +257,7 @@ class RunSettings:
         if then is OnFailure.PARK and key is None and not any(each in self.found for each in STORES):
             self.mistakes.append(
                 f"{self.label('failure', 'then')}: PARK needs a store of parked records: --parking-table, "
-                "--parking-directory, or one of both in the section parking"
+                "--parking-directory, or a setting of the section parking"
             )
             return None
         if key is not None and then is not OnFailure.PARK and not self._is_wrong("failure", "then"):
@@ -306,7 +306,7 @@ class RunSettings:
             for (section, _), given in self.found.items():
                 if section == "connection" and given.layer is not Layer.ENVIRONMENT:
                     client = self.label("stream", "client")
-                    self.mistakes.append(f"{given.label} is not used, as {client} names a client with its own")
+                    self.mistakes.append(f"{given.label} is not used, as {client} names a client with a connection")
             return objects.get(("stream", "client"))
         if any(section == "connection" and self._is_wrong(section, name) for section, name in self.found):
             return None

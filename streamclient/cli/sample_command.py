@@ -42,8 +42,8 @@ PLACE: Traversable = files("streamclient") / "samples"
 """The folder of samples. It is a link in a checkout, and a real folder in an installed package or a zip archive."""
 
 _HOME = re.compile(r"\bsamples[./](\w+)")
-"""The pattern of the prefix with which samples in the folder name each other. Written samples are all in one directory,
-so the prefix is removed from them."""
+"""The pattern of the prefix by which samples in the folder refer to each other. The command removes the prefix, because
+it writes all samples into one directory."""
 
 
 def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -51,7 +51,7 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     text = "write a sample program into this directory, or list them"
     parser = commands.add_parser("sample", help=text, description=f"{text.capitalize()}.")
     parser.add_argument("name", nargs="?", help="the sample; without a name all are listed")
-    parser.add_argument("--directory", type=Path, default=Path(), metavar="DIR", help="write it into this directory")
+    parser.add_argument("--directory", type=Path, default=Path(), metavar="DIR", help="directory for the sample")
     parser.add_argument("--force", action="store_true", help="overwrite existing files")
     parser.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help="print one JSON document")
     runs(parser, run)
@@ -122,7 +122,7 @@ def write_sample(name: str, directory: Path, *, force: bool = False) -> list[Pat
 
 
 def _samples() -> dict[str, Traversable]:
-    """Return the file or folder of each sample, by the sample's name."""
+    """Return the file or folder of each sample, by sample name."""
     entries = PLACE.iterdir()
     named = {entry.name.removesuffix(".py"): entry for entry in entries if not entry.name.startswith(("_", "."))}
     return {name: entry for name, entry in named.items() if entry.is_dir() or entry.name.endswith(".py")}

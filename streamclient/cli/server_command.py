@@ -41,7 +41,7 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of the subcommand ``server``, and the function that carries it out."""
+    """Add the arguments of the subcommand ``server``, and the function that runs the subcommand."""
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
     parser.add_argument(
         "--port", type=int, default=DEFAULT_PORT, help="port to listen on; 0 takes any free one (default: %(default)s)"
@@ -58,7 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="listen beyond this machine although the default secret is public",
     )
-    parser.add_argument("--data", metavar="DIR", help="keep data in this directory, made if missing, not in memory")
+    parser.add_argument("--data", metavar="DIR", help="directory for the data, made if missing; default: in memory")
     parser.add_argument(
         "--console-port",
         type=int,
@@ -73,7 +73,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Run the server until a signal comes; return the exit code."""
     # Imported only here, because an HTTP server would slow down other subcommands and --help. Imports make many objects
-    # but hardly any garbage. Without garbage collection the first line of output comes a tenth earlier.
+    # but hardly any garbage. Without garbage collection the time until the first line of output is a tenth shorter.
     gc.disable()
     from streamclient.server.local import LocalTablestore  # noqa: PLC0415
     from streamclient.server.server_errors import DataDirectoryError  # noqa: PLC0415

@@ -45,7 +45,7 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     )
     parser.add_argument("--from", type=int, default=0, dest="first", metavar="S", help="first seed (default: 0)")
     parser.add_argument(
-        "--processes", type=int, default=0, metavar="P", help="run P in parallel (default: one per core)"
+        "--processes", type=int, default=0, metavar="P", help="number of processes (default: one per core)"
     )
     kinds = parser.add_mutually_exclusive_group()
     kinds.add_argument("--full-size", action="store_true", help="only fleets of 20 workers and 200 shards")
@@ -70,7 +70,7 @@ def run(arguments: argparse.Namespace) -> int:
         return _run_one(arguments)
     if arguments.replay or arguments.page or arguments.seeds < 1:
         option = "--page" if arguments.page else "--replay"
-        raise CommandFailed(f"{option} needs --seed or --plan, and --seeds at least 1")
+        raise CommandFailed(f"{option} needs --seed or --plan; --seeds must be at least 1")
     return _run_many(arguments)
 
 

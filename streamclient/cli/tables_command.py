@@ -44,7 +44,7 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     stream = _add(actions, "stream", _stream, "switch the stream of a table on or off")
     stream.add_argument("table")
     stream.add_argument("--hours", type=int, metavar="N", help=f"retention, 1 to 168 (default: {DEFAULT_HOURS})")
-    stream.add_argument("--off", action="store_true", help="switch it off; its records are lost immediately")
+    stream.add_argument("--off", action="store_true", help="switch the stream off; its records are lost immediately")
     stream.add_argument("--yes", action="store_true", help="accept the loss")
     drop = _add(actions, "drop", _drop, "delete a table with its rows and its stream")
     drop.add_argument("table")
@@ -77,9 +77,9 @@ def _add_create(actions: Actions) -> None:
     )
     create.add_argument("--hours", type=int, metavar="N", help=f"retention of the stream (default: {DEFAULT_HOURS})")
     create.add_argument(
-        "--origin", action="append", default=[], metavar="NAME", help="a column whose previous values records carry"
+        "--origin", action="append", default=[], metavar="NAME", help="records carry the previous values of this column"
     )
-    create.add_argument("--no-stream", action="store_true", help="create it without a stream")
+    create.add_argument("--no-stream", action="store_true", help="create the table without a stream")
     create.add_argument("--versions", type=int, default=1, metavar="N", help="versions per cell (default: %(default)s)")
     create.add_argument(
         "--ttl", type=int, default=FOREVER, metavar="SECONDS", help="time to live; -1 (default) keeps rows for ever"

@@ -38,7 +38,7 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         metavar="WHERE",
         help="latest (default), oldest, a time such as 2026-01-31T12:00:00Z, or 2h-ago",
     )
-    parser.add_argument("--shard", metavar="ID", help="only the shard with this id, or beginning of one")
+    parser.add_argument("--shard", metavar="ID", help="only the shard whose id begins with ID")
     parser.add_argument("--limit", type=int, metavar="N", help="end after N changes")
     runs(parser, run)
 

@@ -47,7 +47,7 @@ because the whole cause is shown below the shard."""
 
 HOME, REST_OF_LINE, REST_OF_SCREEN = "\x1b[H", "\x1b[K", "\x1b[J"
 """The terminal's control sequences to move to the first line, to erase to the end of a line, and to erase to the end of
-the screen. With them a screen replaces the former screen without flickering."""
+the screen. With these sequences, a screen replaces the former screen without flickering."""
 
 BY_LAG = "unfinished shards by lag, up to:"
 """The line above the table of groups, whose columns are the classes of lag."""

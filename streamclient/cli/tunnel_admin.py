@@ -50,7 +50,7 @@ CHANNEL_COLUMNS = (
 )
 
 LOST_FACTS = ("tunnel", "id", "channels", "read", "lag", "clients")
-"""The facts about a tunnel that are lost when it is deleted."""
+"""The names of the facts that are lost when a tunnel is deleted."""
 
 
 class _Service:
@@ -137,7 +137,7 @@ def _config(arguments: argparse.Namespace, kind: TunnelType, now_micros: int) ->
         return None
     if kind is TunnelType.BASE_DATA:
         option = "--until" if beginning is None else "--from"
-        raise CommandFailed(f"{option} is about changes, and a tunnel of --kind full delivers none; leave it out")
+        raise CommandFailed(f"leave {option} out: it is about changes, and a tunnel of --kind full delivers none")
     end_micros = None if until is None else parse_moment(until, now_micros)
     if beginning is not None and beginning not in STARTS:
         return StreamTunnelConfig(start_micros=parse_moment(beginning, now_micros), end_micros=end_micros)

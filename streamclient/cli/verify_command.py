@@ -182,7 +182,7 @@ def add_store_option(parser: argparse.ArgumentParser) -> None:
 
 
 def store_options(arguments: argparse.Namespace) -> dict[str, str] | None:
-    """Return the given options of the object store, by key; ``None`` if no option was given."""
+    """Return the options of the object store that ``--option`` gives, by key; ``None`` without options."""
     options = {}
     for text in arguments.option:
         key, separator, value = text.partition("=")

@@ -104,7 +104,7 @@ class App:
 
     def _refuse(self, status: int, message: str | None = None) -> web.Response:
         """Return the answer to bytes that are not HTTP, and to failures outside ``_handle``."""
-        return self._refusal(ConsoleError(status, "http", "this is not a request as HTTP has them"))
+        return self._refusal(ConsoleError(status, "http", "this is not a valid HTTP request"))
 
     def _refusal(self, error: ConsoleError) -> web.Response:
         return _json(error.document(), self._doors, error.status)
@@ -146,7 +146,7 @@ class App:
         if name not in FILES:
             raise ConsoleError(404, "path", "there is no such page", "Pages stand after #, such as #/tables/orders.")
         if request.method != "GET":
-            raise ConsoleError(405, "method", "a page is only read")
+            raise ConsoleError(405, "method", "a page accepts only GET")
         return _packed(self._doors, body=self._files[name], content_type=FILES[name], charset="utf-8")
 
     async def _body(self, request: web.BaseRequest) -> dict[str, Any]:
@@ -238,7 +238,7 @@ class _NoPlainHttp(PlainHttp):
 
 
 async def _set_within(event: asyncio.Event, seconds: float) -> None:
-    """Wait until the event is set, at most for ``seconds``."""
+    """Wait until ``event`` is set, but at most ``seconds``."""
     with suppress(asyncio.TimeoutError):
         await asyncio.wait_for(event.wait(), seconds)
 

@@ -1,8 +1,8 @@
-"""The rules by which the console accepts requests, and the headers that restrict a browser that shows its pages.
+"""The rules by which the console accepts requests, and the headers that restrict a browser with a console's page.
 
 A page of any website, in a browser on this machine, can send requests to the console's port. The website can also let
 its host name resolve to this machine. The console has no cookies, so a browser adds no authority to such a request.
-Each rule stops one attack. Tests switch a rule off to show that its attack then succeeds.
+Each rule stops one attack. Tests switch off one rule, and show that the attack then succeeds.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ _FORM = re.compile(r"application/json(?:\s*;.*)?", re.IGNORECASE)
 class DoorRule(Enum):
     """The rules for requests, each against one attack. Each value says what the rule requires."""
 
-    HOST = "one Host that is an address, localhost or an allowed name: no site's name that leads here"
+    HOST = "one Host header, with an address, localhost or an allowed name, but not the name of another site"
     TARGET = "a target that begins with a slash"
     SITE = "no request that the browser marks as another site's (Sec-Fetch-Site)"
     ORIGIN = "no change by a page of another origin"
     JSON = "changes are JSON, which a form cannot send"
     KEY = "the key, if the console has one"
-    HEADERS = "headers that forbid frames, foreign scripts and readers"
+    HEADERS = "headers that forbid frames, foreign scripts and reading by other sites"
     BODY = "a body of at most 1 MB"
     FEEDS = "at most 32 feeds"
-    READ_ONLY = "no change, unless the console allows changes"
-    PROXY = "what a proxy tells counts only behind a proxy"
+    READ_ONLY = "changes only if the console allows them"
+    PROXY = "the user that a header names counts only if the console is behind a proxy"
 
 
 REQUESTED_BY: ContextVar[str] = ContextVar("REQUESTED_BY", default="")
@@ -100,8 +100,8 @@ HEADERS: Mapping[str, str] = {
     "Cache-Control": "no-store",
     "Server": "streamclient",
 }
-"""The headers of every answer. The page inserts names and values only as text, so a script in one of them does not run.
-The security policy keeps the script from running even if the page makes a mistake."""
+"""The headers of every answer. The page inserts names and values only as text, so a script in a name or value does not
+run. The security policy keeps the script from running even if the page makes a mistake."""
 
 
 def new_key() -> str:
@@ -119,7 +119,7 @@ class ConsoleDoors:
     rules: frozenset[DoorRule] = frozenset(DoorRule)
     allows_changes: bool = True
     is_behind_proxy: bool = False
-    """Whether browsers reach the console through a proxy, by the proxy's scheme and name. ``hosts`` has that name."""
+    """Whether browsers reach the console through a proxy, by the proxy's scheme and name. The name is in ``hosts``."""
     who_header: str = ""
     """The header in which the proxy states the user who sent a request; empty if the proxy states no user."""
 
@@ -150,7 +150,7 @@ class ConsoleDoors:
         if self.key is not None and DoorRule.KEY in self.rules and path.startswith(API):
             given = _single(headers, "Authorization").encode("utf-8", "surrogateescape")
             if not hmac.compare_digest(given, f"Bearer {self.key}".encode()):
-                advice = "Open the address that the command printed, with its part after #; programs send it as "
+                advice = "Open the address that the command printed, with the key after #; programs send the key as "
                 raise ConsoleError(401, "key", "the key is missing or wrong", f"{advice}'Authorization: Bearer KEY'.")
         if method not in ("GET", "HEAD"):
             self._check_change(host, headers)
@@ -161,14 +161,14 @@ class ConsoleDoors:
             if len(given) != 1:
                 raise ConsoleError(400, "host", f"a request needs exactly one Host header, not {len(given)}")
             if not self.hosts.knows(given[0]):
-                advice = "Use 127.0.0.1 or localhost, or start it with --allowed-host NAME."
+                advice = "Use 127.0.0.1 or localhost, or start the console with --allowed-host NAME."
                 raise ConsoleError(403, "host", f"the console is not {_shown(given[0])}", advice)
         return given[0] if given else ""
 
     def _check_change(self, host: str, headers: Headers) -> None:
         if DoorRule.READ_ONLY in self.rules and not self.allows_changes:
-            advice = "Start it with --allow-actions to allow changes."
-            raise ConsoleError(403, "read-only", "this console only shows", advice)
+            advice = "Start the console with --allow-actions to allow changes."
+            raise ConsoleError(403, "read-only", "this console does not allow changes", advice)
         origins = headers.getall("Origin", [])
         if DoorRule.ORIGIN in self.rules and not all(self._is_own(origin, host) for origin in origins):
             raise ConsoleError(403, "origin", f"a page of {_shown(origins[0])} cannot change anything here")

@@ -2,8 +2,8 @@
 
 Laws:
 
-- Documents are made only while a watch runs. It begins with the first viewer, and ends 10 seconds after the last viewer
-  has left.
+- Documents are made only while a watch runs. The watch begins with the first viewer, and ends 10 seconds after the last
+  viewer has left.
 - A document is kept for 10 seconds after its last viewer has left. A viewer that returns in time gets only the changes.
 - In each round a document is made once for all its viewers, who get a message only if the document changed.
 - A slow viewer may miss versions, but never the newest version. A viewer that has the previous version gets a patch.
@@ -33,8 +33,8 @@ MOST_KEPT = 512
 """The largest number of documents that are kept without a viewer. A page follows at most four documents."""
 
 ROUND_SECONDS = 0.1
-"""The shortest time, in seconds, between the beginnings of two rounds, in which documents are made. However many
-requests come, there are at most ten rounds a second."""
+"""The shortest time, in seconds, between the beginnings of two rounds. A round makes all followed documents anew. There
+are at most ten rounds a second, however many requests come."""
 
 TICK_SECONDS = 0.5
 """The longest time, in seconds, that a watch waits for ``wake`` before the next round. That round also finds changes
@@ -42,7 +42,7 @@ that no request made, such as a split by hand."""
 
 
 class Documents(Protocol):
-    """The source of a watch's documents. The event loop calls the methods of a source, so they do not block."""
+    """The source of a watch's documents. The event loop calls the methods, so no method may block."""
 
     def begin(self, wake: Callable[[], None]) -> None:
         """Begin to observe the data. From now on, call ``wake``, in any thread, when documents may have changed."""
@@ -51,7 +51,7 @@ class Documents(Protocol):
         """Stop observing the data, because the last viewer has left some seconds ago."""
 
     def followed(self, topics: Collection[str]) -> None:
-        """Note that from now on exactly the documents with the names ``topics`` have viewers."""
+        """Note which documents are followed from now on: exactly the documents with the names ``topics``."""
 
     def document(self, topic: str) -> Document:
         """Return the newest document with the name ``topic``; ``{"error": {...}}`` if it does not exist."""
@@ -94,7 +94,7 @@ class Watch:
     """A watch, which makes the documents of all viewers in rounds. Only for use in the event loop, except ``wake``."""
 
     def __init__(self, documents: Documents) -> None:
-        """Store ``documents``, whose ``begin`` and ``end`` the watch calls when it begins and ends itself."""
+        """Store ``documents``. The watch calls ``begin`` of ``documents`` when it begins, and ``end`` when it ends."""
         self._documents = documents
         self._loop: asyncio.AbstractEventLoop | None = None
         self._woken = asyncio.Event()
@@ -228,7 +228,7 @@ def patch_of(old: Document, new: Document) -> Document:
 
 
 def _has_ids(value: object) -> TypeGuard[list[dict[str, Any]]]:
-    """Return whether a member is a list of rows with ids that all differ."""
+    """Return whether ``value`` is a list of rows in which each row has a different id."""
     if not isinstance(value, list) or not all(isinstance(row, dict) and "id" in row for row in value):
         return False
     return len({row["id"] for row in value}) == len(value)

@@ -33,8 +33,8 @@ from streamclient.operate.site import Site, text_of
 _log = logs.logger(__name__)
 
 ASKING_THREADS = 4
-"""The number of threads for requests of people. There are several, so that an order that waits does not
-delay other requests."""
+"""The number of threads for people's requests. With several threads, an order that waits does not delay other
+requests."""
 
 MOST_RECORDS = 100
 """The largest number of a shard's next records in one answer."""
@@ -72,7 +72,7 @@ class FleetPages:
     """The documents about fleets, and the changes that their page may order; see ``Pages``."""
 
     def __init__(self, sites: Mapping[str, Site], settings: FleetSettings) -> None:
-        """Store the fleets and the settings. ``sites`` has the fleets by the names that the page shows for them."""
+        """Store the fleets and the settings. The keys of ``sites`` are the fleets' names on the page."""
         self._settings = settings
         self._fleets = {name: _Fleet(site, settings, partial(self._made, name)) for name, site in sites.items()}
         self._asks = DaemonPool("console-asks", ASKING_THREADS)
@@ -96,7 +96,10 @@ class FleetPages:
         self._asks.shutdown(wait=False, cancel_futures=True)
 
     def followed(self, topics: Collection[str]) -> None:
-        """From now on, read only the fleets in the documents ``topics``. ``verdict`` and ``fleets`` show all fleets."""
+        """From now on, read only the fleets that the documents ``topics`` show.
+
+        The documents ``verdict`` and ``fleets`` show all fleets.
+        """
         self._topics = frozenset(topics)
         self._documents = {topic: made for topic, made in self._documents.items() if topic in self._topics}
         is_about_all = not self._topics.isdisjoint(("verdict", "fleets"))
@@ -104,7 +107,7 @@ class FleetPages:
             own = {f"{kind}:{name}" for kind in _KINDS} & self._topics
             try:
                 fleet.follower.follow(wanted=bool(own) or is_about_all, stirred=bool(own - self._documents.keys()))
-            except NoThreadError as error:  # tried again for the next viewer
+            except NoThreadError as error:  # the next viewer causes another attempt
                 _log.warning("fleet %s is not read: %s", name, error)
 
     def document(self, topic: str) -> Document:
@@ -139,7 +142,7 @@ class FleetPages:
         }
 
     def _made(self, name: str, reading: FleetReading) -> None:
-        """Make the documents of the fleet ``name`` that have viewers. The fleet's own thread calls this method."""
+        """For the fleet ``name``, make the documents that have viewers. The fleet's own thread calls this method."""
         self._lines[name] = documents.fleet_line(name, reading)
         for kind in _KINDS:
             if (topic := f"{kind}:{name}") in self._topics:
@@ -179,7 +182,10 @@ class FleetPages:
         raise ConsoleError(404, "path", "there is no such document")
 
     async def change(self, method: str, words: list[str], arguments: Mapping[str, Any]) -> Document:
-        """Plan an order about leases or parked records; carry it out if ``arguments`` have the digest of its plan."""
+        """Plan an order about leases or parked records.
+
+        Carry the order out if ``arguments`` contain the digest of this plan.
+        """
         if method != "POST" or len(words) < 3 or words[0] != "fleets":
             raise ConsoleError(404, "path", "there is nothing to change at this path")
         fleet, rights = self._fleet(words[1]), self._settings.rights

@@ -1,4 +1,4 @@
-"""A simulated history and its player as one HTML file. It opens from disk, and sends no request to any machine."""
+"""A simulated history and its player as one HTML file. The file opens from disk, and sends no requests."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HISTORY_FORMAT = KeptFormat("the history")
 TITLE = f"streamclient-history-{HISTORY_FORMAT.version}"
 
 STYLES = ("player.css",)
-"""The style sheets of the page. A rule of a later sheet wins over an earlier one."""
+"""The style sheets of the page. A rule of a later sheet wins over a rule of an earlier sheet."""
 
 SCRIPTS = ("draw.js", "player.js")
 """The scripts of the page, in the order in which they run."""
@@ -44,9 +44,10 @@ PAGE = """<!doctype html>
 
 
 def page_file(history: Mapping[str, object]) -> str:
-    """Return the text of an HTML file, in UTF-8, that plays ``history``, which has the format "streamclient-history-1".
+    """Return the text of an HTML file that plays ``history``. Write the file in UTF-8.
 
-    The file has one script and one style sheet. The page's security policy permits only these two, by their hashes.
+    ``history`` must have the format "streamclient-history-1". The file has one script and one style sheet. The
+    page's security policy permits only these two, by their hashes.
 
     Raises:
         ConfigurationError: ``history`` is not a history, or has an unknown version.

@@ -56,7 +56,7 @@ class PageServer:
 
     @property
     def address(self) -> str:
-        """The address for a browser, with the key, if there is one, after ``#``. Browsers never send that part."""
+        """The address for a browser. If there is a key, it follows after ``#``, in a part that browsers never send."""
         host = f"[{self._host}]" if ":" in self._host else self._host
         return f"http://{host}:{self.port}/" + ("" if self.doors.key is None else f"#key={self.doors.key}")
 
@@ -83,7 +83,7 @@ class PageServer:
         thread, self._thread = self._thread, None
         if thread is None or self._waker is None:
             return
-        self._is_stopped.set()  # first, so that a loop that begins later finds the event set
+        self._is_stopped.set()  # set first, because an event loop that begins later checks this event
         self._waker.close()
         if self._loop is not None and self._stopping is not None:
             with suppress(RuntimeError):  # raised if the event loop has ended

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from streamclient.server.local import LocalTablestore
 
 MOST_CHANGES = 200
-"""The largest number of changes that the page of a table shows. They are the newest changes."""
+"""The largest number of changes that the page of a table shows. It shows the newest changes."""
 
 MOST_ROWS = 100
 """The largest number of rows that one page of a table shows."""
@@ -102,7 +102,7 @@ class LocalPages:
         raise ConsoleError(404, "path", "there is no such document")
 
     async def change(self, method: str, words: list[str], arguments: Mapping[str, Any]) -> Any:
-        """Create a table, put or delete a row, or call the admin interface; return the document of the answer."""
+        """Create a table, put or delete a row, or call the admin interface; return the document that is the answer."""
         match method, words:
             case "POST", ["server", "tables"]:
                 return self._create_table(arguments)
@@ -162,7 +162,7 @@ class LocalPages:
     def _story(self, table: str) -> Document:
         spans = self._control.spans(table)
         view = next(view for view in self._control.tables() if view.name == table)
-        # Rounded up to whole seconds: so the document changes once a second at most, and no shard opens after ``now``.
+        # Round ``now`` up to a second. So the document changes once a second at most, and no shard opens after ``now``.
         now = -(-self._control.now_micros // MICROS_PER_SECOND) * MICROS_PER_SECOND
         book = StoryBook()
         book.saw(
@@ -184,7 +184,7 @@ class LocalPages:
         return {**book.story(max(first, loss), now, loss), "shards": lines}
 
     def _create_table(self, arguments: Mapping[str, Any]) -> Document:
-        """Create a table with a stream, by ``{"name": text, "key": [{"name": text, "type": "STRING"}]}``."""
+        """Create a table with a stream from ``{"name": text, "key": [{"name": text, "type": "STRING"}]}``."""
         name, key = arguments.get("name"), arguments.get("key")
         if not isinstance(name, str) or not isinstance(key, list) or not all(isinstance(part, dict) for part in key):
             raise ConsoleError(

@@ -63,8 +63,8 @@ class CopiedStream:
     source: SourceTable
     plan: CopyPlan
     pieces: Mapping[str, tuple[str, str]]
-    """The keys at which each piece begins and ends, by the piece's name. Empty if an earlier version of this package
-    has copied the whole table."""
+    """The key at which each piece begins and the key at which it ends, by the name of the piece. Empty if an earlier
+    version of this package has copied the whole table."""
     _rule: TableRule = field(init=False)
 
     @_rule.default
@@ -73,7 +73,7 @@ class CopiedStream:
 
     @classmethod
     def of(cls, source: SourceTable, status_table: str, stream_id: str, piece_mebibytes: int) -> CopiedStream:
-        """Return the copied stream of ``source``, by the plan in the status table. Store a new plan if none is stored.
+        """Return the copied stream of ``source``. Read the plan from the status table, or store a new plan there.
 
         Raises:
             DependencyException: the service refused a call, or did not answer.

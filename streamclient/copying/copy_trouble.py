@@ -17,7 +17,11 @@ WAIT_SECONDS = 600.0
 
 
 def health_of(worker: WorkerHealth, shards: Iterable[ShardStatus], *troubles: str) -> WorkerHealth:
-    """Return the health ``worker``; make it unhealthy if ``shards`` have lost changes or a text is in ``troubles``."""
+    """Return the health ``worker`` together with further troubles.
+
+    The result is unhealthy if ``worker`` is unhealthy, if a shard has lost changes, or if a text in ``troubles`` is not
+    empty.
+    """
     lost = (f"shard {shard.shard_id}: {shard.reason}" for shard in shards if shard.lost is not None)
     reasons = [reason for reason in (worker.reason, next(lost, ""), *troubles) if reason]
     return evolve(worker, is_healthy=not reasons, reason="; ".join(reasons))
@@ -39,8 +43,8 @@ class UnmergedChanges:
 
     ``MirrorWriter`` updates this object under its lock. Any thread may read from this object. The arguments ``now`` are
     seconds of the monotonic clock. A shard's entry outlives the shard's processor, which the worker replaces after a
-    failed merge. The entry is removed after a successful merge. It is also removed when a processor begins at another
-    position, because another process must have merged the changes.
+    failed merge. The entry is removed after a successful merge. The entry is also removed when a processor begins at
+    another position, because another process must have merged the changes up to that position.
     """
 
     _shards: dict[str, _Unmerged] = field(factory=dict)

@@ -63,7 +63,7 @@ class Comparison:
     """The result of a comparison of a mirror with its table."""
 
     position: Mapping[str, str]
-    """The mirror's position when the comparison began: the end of each shard's last commit, by shard."""
+    """The mirror's position when the comparison began: the end of each shard's last commit. The keys are shard ids."""
     rows: int = 0
     """The number of compared rows, without the rows that were left out."""
     changed: int = 0
@@ -71,7 +71,7 @@ class Comparison:
     pending: int = 0
     """The number of changes that the comparison has read from the stream after the mirror's position."""
     count: int = 0
-    """The number of all differences, also of those that are not in ``differences``."""
+    """The number of all differences, including the differences that are not in ``differences``."""
     differences: list[Difference] = field(factory=list)
     """The first ``SHOWN_MAX`` differences."""
     unreadable: list[str] = field(factory=list)
@@ -146,7 +146,7 @@ def is_own(shard: str) -> bool:
 def readable_end(shard: str, end: str) -> str:
     """Return the end of a commit as text for people.
 
-    If the commit stores the mirror's own state, the text describes this state. Otherwise it is a position.
+    If the commit stores the mirror's own state, the text describes this state. Otherwise the text is a position.
     """
     if not is_own(shard) or end == CheckpointPosition.SHARD_END:
         return readable_position(end)
@@ -299,7 +299,7 @@ class _Believed:
     ends: ListedEnds
 
     def __call__(self) -> tuple[str, RecordPage, int]:
-        """Return the page's position, the page, and the number of records at its beginning that were already read."""
+        """Return the page's position, the page, and the number of its first records that were already read."""
         _, shard_id = self.shard
         while True:
             read_at = time.monotonic()

@@ -80,7 +80,7 @@ class MirrorCopy:
             return
         columns = self.history.columns()
         rows = change_rows((), shard=COPY, number=plan.number, columns=columns, declared=self.rule.declared)
-        # ``change_rows`` learns the key columns from changes, and has none here. Put the key columns first.
+        # ``change_rows`` learns the key columns from changes, and gets no changes here. Put the key columns first.
         order = {name: index for index, name in enumerate(stored_keys(self.rule))}
         rows = rows.select(sorted(rows.column_names, key=lambda name: order.get(name, len(order))))
         self.history.commit(rows, [plan])
@@ -132,9 +132,10 @@ class MirrorCopy:
     def _next(
         self, name: str, last: Commit | None, start: Bound, end: Bound
     ) -> tuple[Commit, list[StreamRecord]] | None:
-        """Return the next commit of a piece, and its rows as records. If there is a history, store both in it first.
+        """Return the next commit of a piece, and the rows of this commit as records.
 
-        Return ``None`` if another process copies the piece.
+        If the mirror keeps a history, store both in the history first. Return ``None`` if another process copies the
+        piece.
         """
         remembered = self._remembered(name, last)
         if remembered is not None:
@@ -153,7 +154,10 @@ class MirrorCopy:
         return commit, records
 
     def _remembered(self, name: str, last: Commit | None) -> tuple[Commit, list[StreamRecord]] | None:
-        """Return the next commit of a piece and its rows if another process has stored them in the history only."""
+        """Return the next commit of a piece, and its rows, if the history has both but the destination does not.
+
+        Otherwise return ``None``.
+        """
         commit = None if self.history is None else self.history.last_commits([name])[name]
         if self.history is None or commit is None or (last is not None and commit.number <= last.number):
             return None
@@ -198,6 +202,6 @@ def require_changes_since(plan: CopyPlan, now: int, hours: int) -> None:
     if now - plan.start_micros > hours * MICROS_PER_HOUR - CLOCKS_MARGIN_MICROS:
         raise TrimmedDataException(
             f"the copy began {(now - plan.start_micros) / MICROS_PER_HOUR:.1f} h ago, and the stream keeps changes for "
-            f"{hours} h: it lacks changes since the beginning; begin a new mirror, with a stream that keeps changes "
-            "longer, or with more processes that copy"
+            f"{hours} h: the stream may lack changes made since then; begin a new mirror, with a stream that keeps "
+            "changes longer, or with more processes that copy"
         )

@@ -1,8 +1,8 @@
 """Regular listings of a stream's shards, by which a mirror detects that changes of a new shard may be lost.
 
-``core.shard_tree`` explains the rule. The destination's log stores the last listing. The listing has each shard without
-merged changes, with the shard's first position. A read at that position shows whether the stream still has the shard's
-first changes. A shard that a new listing has, and the stored one lacks, was opened between the two listings.
+``core.shard_tree`` explains the rule. The destination's log stores the last listing. The listing has the first position
+of each shard without merged changes. A read at this position shows whether the stream still has the shard's first
+changes. If a new listing has a shard that the stored listing lacks, the shard was opened between the two listings.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _TRY_AGAIN_MICROS = 60 * 1_000_000
 
 @frozen
 class Listing:
-    """A stored listing of those shards of a stream of which the mirror has merged nothing."""
+    """A stored listing of a stream's shards, without the shards from which the mirror has merged changes."""
 
     micros: int
     """The time of the listing, in microseconds since 1970. Every shard that was opened later is absent."""
@@ -57,7 +57,10 @@ class Listing:
 
 @define(eq=False)
 class ShardWatch:
-    """Detects lost changes of new shards. It lists the shards when a process begins to follow the stream, and later."""
+    """Detects lost changes of new shards.
+
+    It lists the shards when a process begins to follow the stream, and then at intervals.
+    """
 
     source: SourceTable
     destination: MergingDestination
@@ -112,8 +115,8 @@ class ShardWatch:
                 self.source.require_kept(positions[shard.shard_id])
             except TrimmedDataException as error:
                 raise TrimmedDataException(
-                    f"changes of shard {shard.shard_id} left the stream before any of it was merged: {error}; begin a "
-                    "new mirror, with another destination and status table"
+                    f"changes of shard {shard.shard_id} left the stream before any of them was merged: {error}; begin "
+                    "a new mirror, with another destination and status table"
                 ) from error
 
     def _positions(self, silent: Sequence[Shard], known: Listing | None) -> dict[str, str]:
@@ -131,4 +134,4 @@ class ShardWatch:
             self.destination.commit(columns.empty_table(), [commit])
         except StreamClientException:
             if self.destination.last_commits([LISTED])[LISTED] == last:
-                raise  # if the last commit is a new one, another process has stored a listing, and no error is needed
+                raise  # otherwise another process has stored a listing, and no error is needed

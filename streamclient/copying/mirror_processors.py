@@ -33,15 +33,15 @@ class MirrorProcessor(IRecordProcessor):
         if initialization_input.is_replay:
             raise ConfigurationError(
                 "MirrorProcessor takes no replay of parked records: a mirror merges a shard's changes by their "
-                "positions, and a parked record is before those that are merged; copy the table into the mirror again"
+                "positions, and a parked record is before changes that are merged; copy the table into the mirror again"
             )
         self._shard = self._writer.begin(initialization_input)
 
     def process_records(self, process_records_input: ProcessRecordsInput) -> None:
         """Pass the changes to the writer, which merges them later.
 
-        No record of this call can cause an error. So the processor requests its restart before it raises an error, and
-        the worker parks no record.
+        An error is never due to a record of this call. So the processor requests its restart first, and raises the
+        error then. The worker parks no record.
         """
         records = process_records_input.records
         if not records:

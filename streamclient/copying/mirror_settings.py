@@ -45,8 +45,8 @@ _options = checks.Check(
 )
 _DELTA, _POSTGRES = ("kind", DestinationKind.DELTA), ("kind", DestinationKind.POSTGRES)
 
-# The environment never names the tables of a mirror. If a mirror used the workers' status table, it would share their
-# leases.
+# No environment variable names the tables of a mirror. The variables may name the tables of workers, and a mirror must
+# not share the workers' leases.
 SECTIONS = (
     Section(
         "source",

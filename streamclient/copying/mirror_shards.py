@@ -45,7 +45,7 @@ class MergeLimits:
 
 @frozen
 class WaitingPage:
-    """The waiting changes of one read. A batch has whole pages, because only the end of a page has a position."""
+    """The waiting changes of one read. A batch has only whole pages, because only the end of a page has a position."""
 
     records: Sequence[StreamRecord]
     size_bytes: int
@@ -55,7 +55,7 @@ class WaitingPage:
 
     @classmethod
     def of(cls, records: Sequence[StreamRecord], end: str, arrived: float) -> WaitingPage:
-        """Return a page of ``records`` as a list, because a lazy sequence would make each record object repeatedly."""
+        """Return a page with ``records`` as a list. A lazy sequence would make each record object repeatedly."""
         if isinstance(records, PageRecords):
             return cls(list(records), records.size_bytes, end, arrived)
         return cls(list(records), size_of(cell.value for each in records for cell in each.columns), end, arrived)

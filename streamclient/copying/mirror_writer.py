@@ -76,14 +76,14 @@ class MirrorWriter:
     limits: MergeLimits = field(factory=MergeLimits)
     watch: ShardWatch | None = None
     loss: str = ""
-    """The reason why the mirror may lack changes; empty while ``watch`` has found none. Any thread may read it."""
+    """The reason why the mirror may lack changes; empty while no loss is found. Any thread may read this text."""
     clock: Callable[[], float] = time.monotonic
     merges: int = 0
     """The number of merges by this object."""
     changes: int = 0
     """The number of changes that this object has merged."""
     unmerged: UnmergedChanges = field(factory=UnmergedChanges)
-    """The lag of each shard, and the failures of its merges. Any thread may read from this object."""
+    """The lag of each shard, and the failures of the shard's merges. Any thread may read from this object."""
     _shards: list[MirroredShard] = field(factory=list)
     _changed: threading.Condition = field(factory=threading.Condition)
     _birthplace: Birthplace = field(factory=Birthplace)
@@ -114,7 +114,7 @@ class MirrorWriter:
             self._thread.join(WAIT_SECONDS)
 
     def begin(self, given: InitializationInput) -> MirroredShard:
-        """Register the shard of a new processor, and return its state.
+        """Register the shard of a new processor, and return the shard's state.
 
         If an earlier owner has stored a batch but not the batch's checkpoint, this call stores the checkpoint. If the
         earlier owner has only prepared the batch, the shard's next batch will have the same records.
@@ -255,7 +255,7 @@ class MirrorWriter:
         return cuts
 
     def _store_safely(self, cuts: Sequence[ShardCut]) -> dict[str, Exception]:
-        """Store the batches ``cuts``; return by shard the errors of the batches that were not stored."""
+        """Store the batches ``cuts``; return the errors of the batches that were not stored, by shard id."""
         errors: dict[str, Exception] = {}
         try:
             with self._using:

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from tablestore import OTSClient
 
 HISTORY_SUFFIX = "_changes"
-"""The suffix of a history's address or table name, which is otherwise the mirror's address or table name."""
+"""The suffix that turns a mirror's address or table name into the address or table name of its history."""
 
 
 @checks.explains_names
@@ -113,7 +113,7 @@ class Mirror(Probed):
         """Copy the rows that are not copied yet, then merge changes until ``shutdown``.
 
         If the service or the destination fails during the copy, this method raises the error, and the next run
-        continues the copy. If one of them fails after the copy, this method waits until it works again.
+        continues the copy. If one of them fails after the copy, this method waits until both work again.
 
         Raises:
             ConfigurationError: the table cannot be mirrored, or the destination is not a mirror of this table.
@@ -192,7 +192,7 @@ class Mirror(Probed):
     def _require_unmerged(self, stream: StreamSummary) -> None:
         """Refuse to begin a new mirror if leases in the status table show that an earlier mirror has merged changes.
 
-        The destination of the earlier mirror may only be unreachable.
+        The earlier mirror may still exist, in a destination that cannot be reached now.
         """
         client, status_table = self._stream_config.client, self._stream_config.status_table_name
         if status_table not in client.list_table():
@@ -210,7 +210,7 @@ class Mirror(Probed):
         plan = history.last_commits([COPY])[COPY]
         if plan is None and not _is_used(history):
             return
-        # Another process may have begun the mirror and its history since the first call above.
+        # Another process may have begun the mirror and its history since ``plan`` was read. So read it again.
         plan = plan or history.last_commits([COPY])[COPY]
         last = self._destination.last_commits([COPY])[COPY]
         if plan is None or last is None or plan.digest != last.digest:
@@ -233,8 +233,8 @@ class Mirror(Probed):
             commit = remembered[name]
             if last is not None and (commit is None or commit.number < last.number):
                 raise ConfigurationError(
-                    f"history lacks what the mirror has of {name}: a history must be kept from the first start of a "
-                    "mirror on, without a gap; begin a new mirror with a history, or leave the history out"
+                    f"history lacks commits of {name} that the mirror has: a history must be kept from the first start "
+                    "of a mirror on, without a gap; begin a new mirror with a history, or leave the history out"
                 )
 
     def shutdown(self, wait: bool = True) -> None:
@@ -265,7 +265,7 @@ class Mirror(Probed):
 
     @property
     def work_health(self) -> WorkerHealth:
-        """Whether this process of the mirror copies rows, or merges the changes of all its shards.
+        """Whether this process of the mirror copies rows, or merges the changes of all shards that it has.
 
         The mirror is unhealthy after the run has failed, while calls of the service fail, and if a shard has lost
         changes to retention. After such a loss, only a new mirror can be equal to the table. The mirror is also
@@ -287,7 +287,7 @@ class Mirror(Probed):
 
     @property
     def liveness(self) -> WorkerHealth:
-        """Whether the worker's owner thread is not stuck; see ``Worker.liveness``. Any thread may read it."""
+        """Whether the worker's owner thread makes progress; see ``Worker.liveness``. Usable from any thread."""
         worker = self._worker
         return WorkerHealth(is_healthy=True) if worker is None else worker.liveness
 
@@ -316,9 +316,9 @@ class Mirror(Probed):
 
     @property
     def lag_seconds(self) -> float | None:
-        """The age, in seconds, of the oldest change in this process's shards that may not be merged yet.
+        """The age, in seconds, of the oldest change in this process's shards that is perhaps not merged yet.
 
-        The age is 0.0 if all changes are merged, and ``None`` while it is unknown. Any thread may read this property.
+        The value is 0.0 if all changes are merged, and ``None`` while the age is unknown. Usable from any thread.
 
         Raises:
             StreamClientException: the worker did not answer.
@@ -336,9 +336,9 @@ class Mirror(Probed):
         return self._worker
 
     def position(self) -> Mapping[str, str]:
-        """Return the position in each shard up to which the mirror has merged the shard's changes, by shard id.
+        """Return for each shard the position up to which the mirror has merged changes. The keys are shard ids.
 
-        During the copy, and until the changes since its start are merged, rows may be newer than this position. Any
+        Rows may be newer than this position during the copy, and until the changes since its start are merged. Any
         thread may call this method.
 
         Raises:

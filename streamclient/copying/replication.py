@@ -98,10 +98,10 @@ def _shown(value: Any) -> Any:
 @checks.explains_names
 @define(eq=False)
 class Replication(Probed):
-    """One run of a replication. Any thread may set ``stop`` to end the run in order.
+    """One run of a replication. Any thread may set ``stop``, which ends the run in an orderly way.
 
     But a signal handler in the thread of ``run`` must not set ``stop``. The handler may interrupt a wait for this
-    event, which holds the lock of the event.
+    event, and during the wait the thread may hold the event's lock.
     """
 
     settings: Settings = field(validator=checks.instance(Settings))
@@ -133,7 +133,7 @@ class Replication(Probed):
 
     @property
     def liveness(self) -> WorkerHealth:
-        """Whether the worker's owner thread is not stuck; see ``Worker.liveness``. Any thread may read it."""
+        """Whether the worker's owner thread makes progress; see ``Worker.liveness``. Usable from any thread."""
         worker = None if self._source is None else self._source.worker
         return WorkerHealth(is_healthy=True) if worker is None else worker.liveness
 
@@ -193,7 +193,7 @@ class Replication(Probed):
         return ReplicationOutcome(is_complete and error is None, counts.rows, counts.refused_rows, error)
 
     def _watch(self, source: Source, processors: ReplicationProcessors) -> tuple[BaseException | None, bool]:
-        """Show the progress until the run ends; return its error, and whether the end time was reached."""
+        """Show the progress until the run ends; return the run's error, and whether the end time was reached."""
         started = time.monotonic()
         course = Course()
         told: frozenset[str] = frozenset()

@@ -27,8 +27,8 @@ class ReplicationProcessors(IRecordProcessorFactory):
     writer: DestinationWriter
     end_micros: int | None = None
     refused: RefusedRowError | None = None
-    """The error of the first row that the destination has refused for good, if refused rows end the replication;
-    otherwise ``None``. The worker would repeat such a row for ever. So the replication checks this field, and ends."""
+    """The error of the first row that the destination has refused for good. The worker would repeat this row for ever,
+    so the replication checks this field, and ends. ``None`` without such a row, or if refused rows go to a file."""
 
     def create_processor(self) -> IRecordProcessor:
         """Return a processor that writes the records of one shard or channel."""

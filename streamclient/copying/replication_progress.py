@@ -45,15 +45,15 @@ class Snapshot:
 
     @property
     def target_micros(self) -> int:
-        """The time up to which changes should be copied by now: the end time if it is past, otherwise the present."""
+        """The time up to which changes should be copied by now: the end time if it has passed, or the present."""
         return self.now_micros if self.end_micros is None else min(self.end_micros, self.now_micros)
 
     @property
     def share(self) -> float | None:
         """The completed share of the current stage, from 0 to 1; ``None`` if it is unknown.
 
-        For changes, it is the copied part of the time range that begins with the first change. The range ends at the
-        end time, or without an end time at the present.
+        For changes, the share is the copied part of a time range. The range begins at ``created_micros``, and ends at
+        the end time. Without an end time, the range ends at the present.
         """
         shares = [share for share in (self._measured_share, self.least_share) if share is not None]
         return max(shares, default=None)
@@ -69,7 +69,7 @@ class Snapshot:
 
     @property
     def lag_seconds(self) -> float | None:
-        """The age, in seconds, of the oldest change that may not be copied yet; ``None`` while rows are copied."""
+        """The age, in seconds, of the oldest change that is perhaps not copied yet; ``None`` while rows are copied."""
         if self.stage == FULL_DATA or self.consumed_micros <= 0:
             return None
         return max(0.0, (self.target_micros - self.consumed_micros) / MICROS_PER_SECOND)

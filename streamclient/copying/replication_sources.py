@@ -53,13 +53,13 @@ CREATE_PAUSES_SECONDS = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
 about half a minute, as in the Go client."""
 
 _CLIENT_ID = re.compile(r"replicate-([0-9a-f]{12})-.*-(\d+)-[0-9a-f]{8}(?![0-9a-f])")
-"""The pattern of a replication's client id. Its groups are the process's namespace of process ids, and the process id.
+"""The pattern of a replication's client id. Its groups are a namespace of process ids, and the id of the process in it.
 If the operating system does not name the namespace, the client id does not match. A dead session then ends only by its
 time-out."""
 
 _CLIENT_CONFIG = ClientConfig(deliver_empty_batches=True, worker_idle_time_millis=100)
-"""The settings of a replication's worker. It also delivers empty batches, so that the progress of an idle source moves
-on. Each empty batch causes a checkpoint, so this worker reads less often than others."""
+"""The settings of a replication's worker. The worker also delivers empty batches, so that the progress of an idle
+source moves on. Each empty batch causes a checkpoint, so this worker reads less often than other workers."""
 
 
 @define(eq=False)
@@ -167,9 +167,9 @@ class TunnelSource(Source):
         return self.tunnels.describe_tunnel(self.settings.reader.table_name, self.settings.tunnel_name)
 
     def _end_dead_sessions(self, tunnel_id: str) -> None:
-        """End the sessions of replications that certainly no longer run, so that their channels become free.
+        """End the sessions of replications that have certainly ended, so that their channels become free.
 
-        If it is not certain that a replication no longer runs, its session ends by the time-out.
+        In a case of doubt, the session ends by its time-out.
         """
         for client_id in {channel.client_id for channel in self._described().channels}:
             if _is_dead(client_id):
@@ -207,8 +207,8 @@ def _is_past(described: TunnelDescription, end_micros: int | None) -> bool:
     """Return whether all channels of changes were read past the end time ``end_micros``.
 
     Finished channels do not count, because other channels follow them. If all listed channels are finished, the next
-    channels are not listed yet, and the finished channels count. If the tunnel itself has an end time, no channels
-    follow, and everything was read.
+    channels are not listed yet, and the finished channels count. But if the tunnel itself has an end time, no further
+    channels follow, and everything was read.
     """
     if described.info.tunnel_type is TunnelType.BASE_DATA:
         return True
@@ -224,12 +224,12 @@ def _is_past(described: TunnelDescription, end_micros: int | None) -> bool:
 def read_up_to(leases: Mapping[str, Lease], listing: Mapping[str, Shard], consumed: Mapping[str, int]) -> int | None:
     """Return the time up to which all changes of the stream were read, in microseconds; ``None`` if it is unknown.
 
-    ``consumed`` has for each shard with a lease the time up to which the shard was read, or 0. ``listing`` must be
-    newer than ``leases``.
+    ``consumed`` has an entry for each shard with a lease: the time up to which the shard was read, or 0. ``listing``
+    must be newer than ``leases``.
 
-    The result is the earliest of the shards' times. A child shard only has changes that are later than those of its
-    parents. So its time is at least the time of its finished parents, and a shard that waits for a parent does not
-    count. A finished shard counts until one of its children is known, because every closed shard has a child.
+    The result is the earliest of the shards' times. All changes of a child shard are later than the changes of its
+    parents. So the time of a child is at least the time of its finished parents, and a shard that waits for a parent
+    does not count. A finished shard counts until one of its children is known, because every closed shard has a child.
     """
     tree = ShardTree.of(leases.values(), listing.values())
     finished = {key for key, lease in leases.items() if lease.is_finished}

@@ -1,4 +1,4 @@
-"""Rows in doubt, which a mirror reads from the source table, as additional changes for its history.
+"""Rows in doubt. A mirror reads them from the source table, and stores them in its history as additional changes.
 
 A row is in doubt if its changes do not tell its content (see ``fold``). A fold of the history alone would give a wrong
 row. So the history gets the row from the table as an additional change: a PUT, or a DELETE if the table has no such
@@ -58,10 +58,10 @@ def as_changes(
 
 
 def remember(history: Destination, read: ShardChanges, read_at_micros: int, rule: TableRule) -> None:
-    """Store in the history the changes ``read``, which ``as_changes`` has made.
+    """Store the changes ``read``, which ``as_changes`` has made, in the history.
 
     All processes of the mirror commit such changes under the shard name ``AGAIN``. If another process commits first,
-    this function tries once more with the next commit number.
+    this function tries again with the next commit number.
     """
     while True:
         last = history.last_commits([AGAIN])[AGAIN]
@@ -82,6 +82,6 @@ def remember(history: Destination, read: ShardChanges, read_at_micros: int, rule
             history.commit(rows, [commit])
             return
         except StreamClientException:
-            # If the last commit is a new one, another process was quicker. Otherwise the history refuses the rows.
+            # If the last commit has changed, another process was quicker. Otherwise the history refuses the rows.
             if history.last_commits([AGAIN])[AGAIN] == last:
                 raise

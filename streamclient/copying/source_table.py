@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 
 PLAN_FORMAT = KeptFormat("the plan of the copy")
-"""The version of the format in which a mirror or a replication stores its plan, and the positions in its pieces."""
+"""The format of the plan that a mirror or a replication stores. Its version also covers the stored positions in the
+pieces of the table."""
 
 COPY = "copy"
 """The name in ``Commit.shard`` of the commit that stores the plan. The pieces of the table have the names ``copy/0``,
@@ -49,7 +50,7 @@ class SourceTable:
     client: OTSClient
     name: str
     stop: threading.Event = field(factory=threading.Event)
-    """An event that stops the repetition of failing calls immediately when a thread sets it."""
+    """An event. When a thread sets it, the repetition of failing calls stops immediately."""
 
     @cached_property
     def api(self) -> TablestoreStreamApi:
@@ -143,7 +144,7 @@ class SourceTable:
         return self._repeater.call("DescribeStream", lambda: self.api.describe_stream(stream_id))
 
     def position_at(self, shard_id: str, plan: CopyPlan) -> str:
-        """Return the position in a shard at the start time of ``plan``, from which on changes are read."""
+        """Return the position in a shard from which changes are read: the position at the start time of ``plan``."""
         find = partial(self.api.get_shard_iterator, plan.stream_id, shard_id, plan.start_micros)
         return self._repeater.call("GetShardIterator", find)
 
@@ -226,7 +227,7 @@ def _encoded(names: Sequence[str], key: Sequence[KeyValue]) -> bytes:
 
 @frozen
 class CopyPlan:
-    """The plan of a copy: the time of its start, the table and stream that it copies, and the pieces."""
+    """The plan of a copy: the time of its start, the source table, the table's stream, and the pieces."""
 
     start_micros: int
     """The time, in microseconds since 1970, from which on the mirror or replication reads changes."""
@@ -240,12 +241,12 @@ class CopyPlan:
 
     @property
     def pieces(self) -> Mapping[str, tuple[str, str]]:
-        """The keys at which each piece begins and ends, by its name. An empty text is an end of the table."""
+        """The keys at which each piece begins and ends, by the piece's name. Empty texts stand for the table's ends."""
         bounds = ["", *self.points, ""]
         return {f"{COPY}/{number}": pair for number, pair in enumerate(pairwise(bounds))}
 
     def to_text(self) -> str:
-        """Return the plan as JSON text, in which it is stored."""
+        """Return the plan as JSON text. The plan is stored in this form."""
         return json.dumps(asdict(self))
 
     @classmethod

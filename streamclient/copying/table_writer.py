@@ -115,9 +115,9 @@ class DestinationWriter:
     """Writes rows to one table. Several threads may write at the same time, if the keys of their rows differ.
 
     ``write`` returns once all changes are in the table. After a transient error, the writer repeats only the failed
-    rows, before any later change of the same rows. While the service refuses the access key, the writer waits in the
-    same way, until ``stop`` is set. If the service refuses a row for good, the writer passes the row to ``poison``.
-    Without ``poison``, it raises an error.
+    rows, before any later change of the same rows. A refused access key counts as a transient error, too. The
+    repetitions end early only if ``stop`` is set or the lease is lost. If the service refuses a row for good, the
+    writer passes the row to ``poison``. Without ``poison``, the writer raises an error.
     """
 
     calls: SignedCalls
@@ -135,7 +135,7 @@ class DestinationWriter:
     _writes: CallWatchdog = field(factory=lambda: CallWatchdog("no rows were written"))
 
     def write(self, changes: Iterable[RowChange], is_lost: Callable[[], bool] = _never) -> None:
-        """Write ``changes`` in order. Stop with an error when ``is_lost`` returns that the lease is lost.
+        """Write ``changes`` in order. If ``is_lost`` returns ``True``, the lease is lost: stop with an error.
 
         Raises:
             RefusedRowError: the destination refuses a row for good, and ``poison`` is ``None``.

@@ -20,7 +20,7 @@ from streamclient.wire.service_errors import OBJECT_ALREADY_EXIST, OBJECT_NOT_EX
 
 WIDEST_DEVIATION_SECONDS = (2**63 - 1) // MICROS_PER_SECOND
 """The largest value of the table option ``max_time_deviation``, in seconds: how far a cell's version may be from the
-clock. Rows of the source have old versions, which the service would refuse with its default of a day. The service
+clock. Rows of the source have old versions, which the service would refuse with the default value, a day. The service
 stores this option as microseconds, in 64 bits."""
 
 FOREVER = -1

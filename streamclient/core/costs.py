@@ -39,7 +39,7 @@ class Cost:
 
     @classmethod
     def from_document(cls, told: Mapping[str, Any]) -> Cost | None:
-        """Return the cost that ``to_document`` wrote; ``None`` if it is unreadable, or if its span of time is empty."""
+        """Return the cost that ``to_document`` wrote; ``None`` if ``told`` is unreadable or has an empty span."""
         values: dict[str, Any] = {name: told.get(name) for name in _NAMES}
         if not all(map(_is_count, values.values())) or not values["seconds"]:
             return None

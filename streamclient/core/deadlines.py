@@ -8,9 +8,8 @@ NEVER, FOR_EVER = float("-inf"), float("inf")
 """A moment before all other moments, and a moment after all other moments."""
 
 SPARE_ENTRIES = 64
-"""The number of outdated entries that a heap may hold, beyond the number of its valid entries, before it is rebuilt. So
-the cost of a change grows with the logarithm of the number of keys, and a heap has at most about twice as many entries
-as keys."""
+"""A heap is rebuilt when its outdated entries outnumber its valid entries by more than this number. So the cost of a
+change grows with the logarithm of the number of keys, and a heap has at most about twice as many entries as keys."""
 
 
 class Deadlines:

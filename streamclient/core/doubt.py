@@ -34,9 +34,9 @@ deletion waits for the next list of shards that requires it. A few attempts suff
 hundredth of the time between two heartbeats."""
 
 UNEXPLAINED_MOVES_MAX = 5
-"""The number of consecutive writes that are refused although the row shows them as applied, before this worker
-concludes that another process uses its name. An answer that is lost inside the lease store explains a single such
-refusal, but not five in succession."""
+"""If this many consecutive writes are refused although the row shows them as applied, this worker concludes that
+another process uses its name. An answer that is lost inside the lease store explains a single such refusal, but not
+five in succession."""
 
 CHECKPOINT_KINDS = (WriteKind.CHECKPOINT, WriteKind.PREPARE)
 """The kinds of writes for which user code waits."""
@@ -105,7 +105,7 @@ def _unreadable(state: WorkerState, key: str) -> None:
 
 
 def reads_due(state: WorkerState) -> None:
-    """Repeat the failed reads of rows whose pause is over."""
+    """Repeat each failed read of a row when the pause after the failure is over."""
     for key in state.rereads.take_due(state.now):
         state.emit(ReadRow(key))
 
@@ -117,14 +117,14 @@ def _needs_read_back(state: WorkerState, write: LeaseWrite) -> bool:
 
 
 def _is_held_write(write: LeaseWrite) -> bool:
-    """Return whether only the owner of a lease sends such a write. The owner must resolve a doubt about its outcome."""
+    """Return whether only a lease's owner sends such a write. If so, the owner must resolve a doubtful outcome."""
     if write.kind is WriteKind.CREATE:
         return write.seen.owner != ""
     return write.kind not in (WriteKind.STEAL, WriteKind.DELETE)
 
 
 def _is_asked_for(state: WorkerState, write: LeaseWrite) -> bool:
-    """Return whether this worker can do without ``write`` of a held lease if the store does not support the write."""
+    """Return whether the lease is held and the worker can do without ``write``, if the store does not support it."""
     own_columns = (WriteKind.TAKE_PAUSE, WriteKind.LEAVE_PAUSE, WriteKind.END_ORDERS)
     is_asked = write.kind in (*CHECKPOINT_KINDS, *own_columns, WriteKind.RELEASE)
     return is_asked and write.lease_key in state.held
@@ -213,9 +213,9 @@ def _applied(state: WorkerState, write: LeaseWrite, sent_at: float, row: Lease |
 
 
 def _broke_off(state: WorkerState, write: LeaseWrite) -> bool:
-    """Return whether the row was missing or reset before this write restored it.
+    """Return whether this write restored a row that was missing, or was overwritten with a new row.
 
-    While the row was missing or reset, another worker may have held the lease.
+    Before the row was restored, another worker may have held the lease.
     """
     is_restored = write.kind is WriteKind.TAKE and write.seen.owner != state.worker_id
     return is_restored or write.kind is WriteKind.CREATE
@@ -252,10 +252,9 @@ def _resolve_take(state: WorkerState, flight: Flight, row: Lease | None) -> None
 
 
 def _resolve_delete(state: WorkerState, flight: Flight, row: Lease | None) -> None:
-    """Delete the row of a shard that left the stream, unless the row changes after this read of ``row``.
+    """Try again to delete the row of a shard that left the stream; compare with ``row``, which was just read.
 
-    An owner that is alive changes the row with every heartbeat. So the row of the last scan is usually out of date, and
-    the deletion compares with the row that was just read.
+    An owner that is alive changes the row with every heartbeat, so the row of the last scan is usually out of date.
     """
     is_gone = state.listing is not None and flight.write.lease_key not in state.listing
     if row is not None and is_gone and flight.tries < DELETE_TRIES_MAX and not state.is_stopping:
@@ -308,9 +307,10 @@ def _try_again(state: WorkerState, held: HeldLease, row: Lease) -> None:
 
 
 def _rewound(state: WorkerState, held: HeldLease, row: Lease) -> None:
-    """Start a new consumer at a checkpoint that an operator moved. The running consumer would hide that move.
+    """Start a new consumer at a checkpoint that an operator moved.
 
-    The move was the only change of the row, so this worker has not stored a checkpoint after it.
+    The next checkpoint of the running consumer would undo the operator's move. The row shows no other change, so this
+    worker has stored no checkpoint since that move.
     """
     text = f"its checkpoint was moved from outside, reading starts anew there: known {held.lease}, found {row}"
     state.report(Severity.WARNING, row.lease_key, text)
@@ -328,7 +328,10 @@ def _row_gone(state: WorkerState, held: HeldLease) -> None:
 
 
 def _restore(state: WorkerState, held: HeldLease, row: Lease) -> None:
-    """Take a lease whose row was reset, and restore the known checkpoint, before any worker reads from the start."""
+    """Take a lease whose row was overwritten with a new row, and restore the known checkpoint.
+
+    Otherwise a worker would soon read the shard from its beginning.
+    """
     key = held.lease.lease_key
     state.keep(evolve(held, sent_requests=0, is_gone=False))
     state.report(Severity.WARNING, key, f"its lease row was reset to {row}; restoring {held.lease}")
@@ -371,7 +374,7 @@ class Standing(Enum):
     """An earlier write of this worker was applied late."""
     ABSENT = "absent"
     RESET = "reset"
-    """The row has no owner: a Java worker's shard sync, or another program, has reset it."""
+    """The row has no owner: a Java worker's shard sync, or another program, has overwritten it with a new row."""
     REWOUND = "rewound"
     """The owner is the same, but the checkpoint was moved from outside: an operator's rewind."""
     RELEASED = "released"

@@ -16,9 +16,10 @@ starts no consumer before it has the epoch. Laws:
 * **An epoch that arrives after the end of its acquisition is never used,** not even by a later acquisition: another
   worker may have drawn an epoch in between. At any time at most one draw per lease is unanswered, so answers cannot be
   confused.
-* **Consumers of one acquisition share its epoch.** A row that was reset or created again under its owner proves nothing
-  about the time in between, so the worker draws a second epoch. If it is the next number after the first epoch, no
-  other worker drew one, and the acquisition goes on. Otherwise the consumer ends, and a new one gets the second epoch.
+* **Consumers of one acquisition share its epoch.** If the row of a held lease was missing, or was overwritten with a
+  new row, another worker may have held the lease meanwhile. So the worker restores the row and draws a second epoch. If
+  the second epoch is the next number after the first epoch, no other worker drew an epoch, and the acquisition goes on.
+  Otherwise the consumer ends, and a new consumer gets the second epoch.
 """
 
 from __future__ import annotations

@@ -115,7 +115,10 @@ class WriteWorker(Call[WriteOutcome]):
 
 @frozen
 class WakeWorkers(Call[None]):
-    """Wake the workers ``names``, so that they scan immediately. Wakes that one event causes may be sent together."""
+    """Wake the workers ``names``, so that they scan immediately.
+
+    If one event causes several of these commands, they may be sent together.
+    """
 
     names: tuple[str, ...]
 
@@ -191,7 +194,8 @@ class CheckpointRequested:
 class EndRead:
     """A consumer read a page that reports the end of its shard. The list of shards must confirm that end.
 
-    One ``AnswerEnd`` follows, unless the consumer ends first.
+    An ``AnswerEnd`` follows. If that answer says that the end is not shown, a second answer may follow when a later
+    listing shows the end. No answer follows if the consumer ends first.
     """
 
     lease_key: str
@@ -209,7 +213,10 @@ class EndAccepted:
 
 @frozen
 class OrderOver:
-    """A consumer is done with an operator's order: a checkpoint is after its records, or the order was withdrawn."""
+    """A consumer is done with an operator's order.
+
+    Either a stored checkpoint is after all records that the order names, or the order was withdrawn.
+    """
 
     lease_key: str
     consumer_id: str
@@ -300,8 +307,8 @@ Event = (
 class ResolveAndCreate:
     """Create a lease row whose first checkpoint must be looked up.
 
-    Get an iterator at ``timestamp_micros``, then write the row. The command is answered like the ``WriteLease`` of that
-    row, which has the iterator as checkpoint.
+    Get an iterator at ``timestamp_micros``, then write the row with that iterator as its checkpoint. The answer is the
+    same as for a ``WriteLease`` that creates this row.
     """
 
     lease: Lease

@@ -63,7 +63,7 @@ class Consuming(Enum):
 
 
 class RowState(Enum):
-    """The difference that the row may have from this worker's last accepted write.
+    """The way in which the row may differ from this worker's last accepted write.
 
     A mark of another worker or an operator's pause does not change this state.
     """
@@ -100,11 +100,11 @@ _NO_CONSUMER, _CONSUMER, _LEAVING = Consuming
 _OWN, _OBEYS, _OFFERED, _GONE = RowState
 
 _WHILE_READ = (_OWN, _GONE)
-"""The possible rows of a lease with a running consumer. A consumer starts only in the state ``OWN``. While a consumer
+"""The possible states of the row while a consumer runs. A consumer starts only in the state ``OWN``. While a consumer
 runs, this worker acknowledges no pause and sends no transfer."""
 _WHILE_LEAVING = (_OWN, _OBEYS, _GONE)
-"""The possible rows of a lease with a leaving consumer. If this worker has lost the lease and taken it again meanwhile,
-the row may still acknowledge a pause."""
+"""The possible states of the row while a consumer leaves. If this worker has lost the lease and taken it again
+meanwhile, the row may still acknowledge a pause."""
 
 _LINES: Sequence[tuple[Intention, Consuming, Sequence[RowState], LeaseStep]] = (
     (_READ, _NO_CONSUMER, (_OWN,), LeaseStep.START),
@@ -172,8 +172,8 @@ class HeldLease:
     """The row as this worker last wrote it, with the marks (requests of other workers) and the operators' pauses that
     this worker has read since."""
     identifier: str
-    """The identifier of the running or last consumer. Before the first consumer, it is the identifier that this
-    consumer will get."""
+    """The identifier of the running or last consumer. Before the first consumer starts, it is the identifier that the
+    first consumer will get."""
     valid_until: float
     """The time from which another worker may be reading, in monotonic seconds."""
     first_counter: int
@@ -186,8 +186,8 @@ class HeldLease:
     is_gone: bool = False
     is_offered: bool = False
     may_say_obeys: bool = False
-    """``is_gone``, ``is_offered`` and ``may_say_obeys`` are facts about the row; see ``RowState``. If the row is gone
-    or offered, it may also acknowledge a pause."""
+    """``is_gone``, ``is_offered`` and ``may_say_obeys`` are facts about the row. They stand for ``GONE``, ``OFFERED``
+    and ``OBEYS`` of ``RowState``, and several of them may hold at the same time."""
     promised_to: str = ""
     """The worker that shall receive the lease to even out loads. This worker hands the lease over without being
     asked."""
@@ -217,7 +217,8 @@ class HeldLease:
     """Whether obeyed orders stay in the row, because the store does not support their removal."""
     requests: tuple[CheckpointRequest, ...] = ()
     sent_requests: int = 0
-    """The number of ``requests``, counted from the first, that the answer to the present write completes."""
+    """The number of requests, from the beginning of ``requests``, that the unanswered write stores. The answer to that
+    write completes these requests."""
     is_renewal_due: bool = False
     doubt: Doubt = NO_DOUBT
     moved_unseen_at: float = NEVER
@@ -225,7 +226,7 @@ class HeldLease:
     of another process with its name. A later read of the worker's own row shows which process wrote. Until then this
     worker does not write the lease row."""
     unexplained_moves: int = 0
-    """The number of consecutive refused writes for which the row, when it was read back, looked as if they had been
+    """The number of consecutive writes that were refused although the row, when it was read back, showed them as
     applied."""
     reason: Reason | None = None
     """The reason why the shard is not being read; ``None`` while it is being read."""
@@ -301,5 +302,8 @@ def accepted(
 
 
 def _after(lease: Lease, write: LeaseWrite) -> Lease:
-    """Return the row after the write. Keep a mark or a pause that was seen before the answer to the write came."""
+    """Return ``lease`` with the fields that the write stores.
+
+    All other fields stay, because this worker may have noticed a mark or a pause since it sent the write.
+    """
     return evolve(lease, **{name: getattr(write.result, name) for name in write.changes})

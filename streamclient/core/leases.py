@@ -71,9 +71,10 @@ def take(seen: Lease, owner: str, *, checkpoint: str | None = None) -> LeaseWrit
 
 
 def restore(seen: Lease, known: Lease) -> LeaseWrite:
-    """Return the write that takes a row that was reset, and restores the content of ``known``.
+    """Return the write that takes a lease whose row was overwritten with a new row, and restores ``known``.
 
-    Orders that were given after the reset stay.
+    A Java worker's shard sync, for example, overwrites rows. A pause and orders that the new row has got since then
+    stay.
     """
     result = evolve(
         known,
@@ -87,10 +88,10 @@ def restore(seen: Lease, known: Lease) -> LeaseWrite:
 
 
 def take_above(write: LeaseWrite, counter: int) -> LeaseWrite:
-    """Return the take ``write`` with a counter in its result that is greater than ``counter``.
+    """Return the take ``write`` with a result whose counter is greater than ``counter``.
 
-    A Java worker's shard sync may reset a row, and its counter then begins at 0 again. A write that was sent before the
-    reset must not find the counter with which it compares.
+    A Java worker's shard sync may overwrite a row with a new row, whose counter begins at 0 again. An older write of
+    this worker must not be accepted when the new row's counter reaches the number with which that write compares.
     """
     if write.result is None or write.result.counter > counter:
         return write
@@ -122,7 +123,7 @@ def transfer(seen: Lease, new_owner: str) -> LeaseWrite:
 def checkpoint(seen: Lease, value: str, progress: Progress | None = None) -> LeaseWrite:
     """Return the write that stores a checkpoint. The write counts as a heartbeat.
 
-    A prepared checkpoint is removed unless ``PendingCheckpoint.survives`` keeps it.
+    A prepared checkpoint stays in the row if ``PendingCheckpoint.survives`` says so; otherwise the write removes it.
     """
     void = None if seen.pending is None or seen.pending.survives(value, seen.checkpoint) else seen.pending
     result = evolve(

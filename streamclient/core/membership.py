@@ -31,8 +31,8 @@ it because n was killed, without waiting for the lease to expire.
    handed the lease over. A later session of A holds the lease only after a take of its own, sent after its
    registration, which moves c. An earlier take counts for no session if it is applied late or answered late.
 3. *The take is exact.* X's take compares counter and owner with (A, c). If A, under a new session, or another worker
-   has taken the lease meanwhile, the counter has moved and the take is refused. If it is accepted, only X has written
-   the row since r, and no other worker relies on the lease any more.
+   has taken the lease meanwhile, the counter has moved and X's take is refused. If X's take is accepted, only X has
+   written the row since r, and no other worker relies on the lease any more.
 
 The proof compares only durations, and never the clock of one machine with the clock of another.
 """
@@ -151,7 +151,10 @@ def beat(seen: WorkerRow, *, state: SessionState | None = None, info: str | None
 
 
 def kill(seen: WorkerRow) -> WorkerWrite:
-    """Return the verdict that a session stood still. The docstring of this module says when it may be sent."""
+    """Return the verdict: the write that marks a session as killed, because the session stood still.
+
+    The docstring of this module says when the verdict may be sent.
+    """
     return WorkerWrite(WorkerWriteKind.KILL, seen.worker_id, seen, evolve(seen, state=SessionState.KILLED))
 
 

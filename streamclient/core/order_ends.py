@@ -3,7 +3,7 @@
 Laws:
 
 * a worker removes an order from the row only after the audit says how the order ended;
-* a worker removes an order that no consumer has obeyed only when the order's time is over, or when the shard is
+* if no consumer has obeyed an order, a worker removes the order only when its time is over, or when the shard is
   finished;
 * an operator may remove an order at any time. The consumer that had the order then reports which records it has taken
   out, and the worker notes their number in the audit. If the order appears in the row again, it is obeyed again.
@@ -39,9 +39,9 @@ def heed_orders(state: WorkerState, held: HeldLease) -> HeldLease:
 
 
 def _without_those_that_came_back(held: HeldLease) -> HeldLease:
-    """Return the lease without the withdrawals of orders that are in the row again.
+    """Forget the withdrawal of each order that is in the row again, and return the changed lease.
 
-    A Java worker may have reset the row, for example.
+    A Java worker may have overwritten the row meanwhile, for example.
     """
     back = held.orders_gone.keys() & {order.request_id for order in held.lease.orders}
     if not back:
@@ -72,7 +72,7 @@ def withdrawn_outcome(order: RecordOrder, taken: int) -> str:
     if taken == 0:
         return f"withdrawn before this worker {verb} a record"
     of_all = f"{taken} of {_records(len(order.record_ids))}"
-    return f"withdrawn after this worker {verb} {of_all}; those after the stored checkpoint may still be delivered"
+    return f"withdrawn after this worker {verb} {of_all}; records after the stored checkpoint may still be delivered"
 
 
 def _ended(state: WorkerState, held: HeldLease) -> Iterator[tuple[RecordOrder, str]]:

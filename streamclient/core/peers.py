@@ -10,7 +10,7 @@ Laws:
 * a worker that returns after its own session was over begins to watch from the start. So if an outage of the status
   table stopped every worker, the workers do not take each other for dead.
 
-Worker rows are read one read after the other, so reads show rows in the order in which they were written.
+Two reads of worker rows never overlap, so a later read never shows an older row.
 """
 
 from __future__ import annotations
@@ -27,8 +27,9 @@ WATCHED = 2
 one of these two may die together with the watched worker."""
 
 WIDENED = 8
-"""The number of further workers that are watched for each late worker, because they may have died together with it. If
-all of them are watched from now on, their deaths are noticed together, and not each one a lease duration later."""
+"""The number of further workers to watch for each late worker. They may have died together with the late worker. If
+they are watched from now on, their deaths are noticed at the same time. Otherwise each death would be noticed a lease
+duration after the one before."""
 
 LATE_SHARE = 0.5
 """The share of the lease duration after which a beat is late. Two heartbeats are at most a third of the lease duration
@@ -88,9 +89,9 @@ class Peers:
             self._watches[name] = evolve(watch, row=evolve(watch.row, state=SessionState.KILLED))
 
     def look_again(self, name: str) -> None:
-        """Record that this worker's verdict, by which it wanted to kill the session, was not accepted.
+        """Record that this worker's verdict, which was to kill the session of the worker ``name``, was not accepted.
 
-        Only a later read shows whether the session still goes on.
+        Only a later read shows whether that session still goes on.
         """
         watch = self._watches.get(name)
         if watch is not None:

@@ -108,7 +108,7 @@ def consumer_stalled(state: WorkerState, event: ConsumerStalled) -> None:
 def order_over(state: WorkerState, event: OrderOver) -> None:
     """Record that an order ended, so that its outcome goes to the audit.
 
-    When the audit has the outcome, the order is removed from the row, unless it was withdrawn.
+    A withdrawn order has left the row already. Any other order is removed from the row when the audit has its outcome.
     """
     held, request_id = state.held.get(event.lease_key), event.order.request_id
     if held is None or not _is_running(held, event.consumer_id):
@@ -176,9 +176,10 @@ def _with_mark(held: HeldLease, row: Lease) -> HeldLease:
 
 
 def _with_pause(state: WorkerState, held: HeldLease, row: Lease) -> HeldLease:
-    """Return the lease with the pause of the row, unless the row was read again after the scan began.
+    """Return the lease with the pause of ``row``, which the last scan showed.
 
-    A pause comes and goes without moving the counter.
+    If the lease's row was read again after that scan began, ``row`` is out of date, and the lease is unchanged. The
+    counter cannot show which row is newer, because a pause comes and goes without moving the counter.
     """
     if row.pause == held.lease.pause or state.scan_asked_at < held.pause_known_at:
         return held
@@ -189,9 +190,10 @@ def _with_pause(state: WorkerState, held: HeldLease, row: Lease) -> HeldLease:
 
 
 def _with_orders(state: WorkerState, held: HeldLease, row: Lease) -> HeldLease:
-    """Return the lease with the row's orders about records, unless the row was read again after the scan began.
+    """Return the lease with the orders about records in ``row``, which the last scan showed.
 
-    Like pauses, orders come and go without moving the counter.
+    If the lease's row was read again after that scan began, ``row`` is out of date, and the lease is unchanged. Like
+    pauses, orders come and go without moving the counter.
     """
     if row.orders == held.lease.orders or state.scan_asked_at < held.pause_known_at:
         return held

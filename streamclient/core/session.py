@@ -4,9 +4,9 @@ This is a small state machine; ``membership`` has its laws. The state machine de
 is due, and interprets answers and reads of the row. If the outcome of a write is unknown, the worker reads the row.
 
 **Which process has the name.** The first registration of a process replaces any session that it finds. So a worker that
-is restarted under its name goes on immediately. Every later registration only replaces sessions of the same process. If
-a process had a session, and then finds a session of another process in its row, it knows that a newer process was
-started under its name. It is *ousted*: it never registers again, so the two processes do not fight.
+is restarted under its name goes on immediately. Every later registration replaces only sessions of its own process. If
+a process had a session, and then finds a session of another process in its row, a newer process was started under its
+name. The older process is *ousted*: it never registers again, so the two processes do not fight.
 
 **Beats in doubt.** A repeated beat is the same write, so it is applied at most once. The try that was applied was sent
 no earlier than the first try. So the validity of the session is counted from the time of the first try.
@@ -27,8 +27,8 @@ from streamclient.core.values import evolve
 from streamclient.core.write_rules import NO_DOUBT, Doubt, WorkerWriteKind, WriteOutcome, was_applied
 
 REMOVALS_AT_MOST = 3
-"""The largest number of attempts to remove this worker's row at the end. If the row stays, no harm is done: the worker
-holds no lease, and after a lease duration other workers see that the row stands still."""
+"""The largest number of attempts to remove this worker's row when the worker stops. If the row stays, no harm is done:
+the worker holds no lease, and after a lease duration other workers see that the row stands still."""
 
 
 class News(Enum):
@@ -45,7 +45,7 @@ class News(Enum):
 
 @define(eq=False)
 class Session:
-    """The worker's session, owned by ``Holdings``. Every method takes the present time, which never goes back."""
+    """The worker's session, owned by ``Holdings``. The argument ``now`` of its methods never goes back."""
 
     worker_id: str
     stream_id: str
@@ -63,7 +63,8 @@ class Session:
     """The time at which the session became known to exist. Writes that were sent earlier count for no session."""
     is_ousted: bool = False
     is_ended: bool = False
-    """Whether the row was removed at the end, or its removal was given up."""
+    """Whether the stop of the worker has ended the session: the row was removed, its removal was given up, or there was
+    no session."""
     is_beat_due: bool = False
     is_leaving: bool = False
     has_begun: bool = False
@@ -74,7 +75,7 @@ class Session:
     needs_read: bool = True
     """Whether the next step can only be decided after a read of this worker's row."""
     needed_since: float = NEVER
-    """The time before which requested reads of this worker's row do not count."""
+    """Reads of this worker's row that were requested earlier than this time do not count."""
     doubt: Doubt = NO_DOUBT
     """The writes of this worker's row that no answer has confirmed."""
     _replaced: WorkerRow | None = None

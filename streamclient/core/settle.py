@@ -151,10 +151,10 @@ def attend(state: WorkerState) -> None:
 
 
 def renew_due(state: WorkerState) -> None:
-    """Renew every held lease, unless another write has moved the lease's counter a short time ago.
+    """Renew every held lease, except leases whose counter another write has moved a short time ago.
 
     Other workers must see a changed counter at least every third of the lease duration. So a lease is left out only if
-    the next round still comes in time.
+    the next round of renewals still comes in time.
     """
     third = state.duration_seconds / 3
     next_round = state.now + state.config.renewer_interval_millis / 1000
@@ -272,7 +272,7 @@ def _waiting(held: HeldLease, reason: Reason | None, clear_since: float | None =
 
 
 def _obstacle(state: WorkerState, held: HeldLease) -> Reason | None:
-    """Return why a consumer may not start now, even if the row permits it; ``None`` if it may start."""
+    """Return the reason why no consumer may start, although the row permits a start; ``None`` if one may start."""
     key = held.lease.lease_key
     if key in state.flights and "checkpoint" in state.flights[key].write.changes:
         return Reason(Cause.PREVIOUS_CHECKPOINT)
@@ -298,7 +298,7 @@ def _was_seen_since(state: WorkerState, lease_key: str, moment: float) -> bool:
 
 
 def _draw_epoch(state: WorkerState, held: HeldLease) -> None:
-    """Request an epoch for an acquisition that lacks one, unless a draw is unanswered or the shard will not be read."""
+    """Request an epoch if the acquisition lacks one, the shard is to be read, and no draw is unanswered."""
     key, acquisition = held.lease.lease_key, held.acquisition
     is_wanted = acquisition.needs_epoch and not held.lease.is_finished and not held.is_gone
     if is_wanted and key not in state.draws and state.now >= acquisition.draw_again_at:
@@ -439,9 +439,9 @@ def new_owner(state: WorkerState, lease: Lease, promised_to: str = "") -> str | 
 
     The receiver is the worker that asked for the lease. Without a request it is the worker to which the lease was
     promised, and without a promise the live worker with the least load. In a fleet whose workers all have sessions, the
-    staying workers share the leases of a stopping worker. In any other fleet, workers that seem to be stopping come
-    last. The workers just before them are those that gave no sign of life for a lease duration. Leases that move to a
-    worker count as its load, so a stopping worker spreads its leases.
+    staying workers share the leases of a stopping worker. In any other fleet, two kinds of workers receive a lease only
+    if there is no better receiver: workers that gave no sign of life for a lease duration, and, last of all, workers
+    that seem to be stopping. Leases that move to a worker count as its load, so a stopping worker spreads its leases.
     """
     if lease.is_marked and not is_mark_void(state, lease):
         return lease.stealer

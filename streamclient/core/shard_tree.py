@@ -1,6 +1,7 @@
 """The tree of a stream's shards: their order, their ends, and shards that opened between two looks at the list.
 
-Laws:
+In this module, a *reader* is any code that reads a shard: a worker's consumer, or code without a worker, such as a
+Spark source. Laws:
 
 * a shard is read after its parents: no record of a parent may be left to read. A parent that is neither listed nor
   known otherwise has left the stream, and has no records left;
@@ -39,7 +40,7 @@ NOT_SHOWN = "the service says that it has ended, and the list of shards shows no
 """The reason that a reader gives if a page reports the end of a shard and no listing confirms that end."""
 
 LOOKS_IN_RETENTION = 24
-"""In each retention period, a reader stores the time of a look at the list of shards this many times."""
+"""The number of looks at the list of shards whose time a reader stores in each retention period."""
 
 Listing = Mapping[str, Shard]
 """The shards of a complete answer of DescribeStream, by shard id."""
@@ -149,17 +150,19 @@ class ListedShard:
     parents: frozenset[str] = frozenset()
     """The ids of the shard's parents, as a listing or a reader named them last."""
     named_in: int | None = None
-    """The number of listings that had come when the parents were named last; ``None`` if that is too long ago."""
+    """The number of the latest listing at the time when the parents were named last; ``None`` if that was too long
+    ago."""
     present_in: int = 0
-    """The number of the last listing that has the shard. While a reader waits for its end, an ancestor suffices."""
+    """The number of the last listing that has the shard. While a reader waits for the shard's end, a listing that has
+    only an ancestor of the shard counts, too."""
     asked_in: int | None = None
-    """The number of listings that had come when a reader first asked about the shard's unknown end; ``None`` if no
-    reader waits for the end."""
+    """The number of the latest listing at the time when a reader first asked whether the shard has ended, and no
+    listing showed the end; ``None`` if no reader waits for an answer."""
     closed_at: float | None = None
     """The time since when the shard is known to have children; ``None`` if the last listing shows no child."""
     gone_at: float | None = None
-    """The time since when the shard counts as gone, after a reader had asked about its end; ``None`` if it is not
-    gone."""
+    """The time since when the shard counts as gone; ``None`` if it does not. A shard can count as gone only after a
+    reader has asked whether it has ended."""
 
     @property
     def is_empty(self) -> bool:
@@ -167,14 +170,15 @@ class ListedShard:
         return self.named_in is None and self.asked_in is None and self.closed_at is None and self.gone_at is None
 
     def forget_old_names(self, number: int) -> None:
-        """Forget the parents if they were not named in the latest of ``number`` listings."""
+        """Forget the parents if they were last named more than ``REMEMBERED_LISTINGS`` listings before ``number``."""
         if self.named_in is not None and number - self.named_in > REMEMBERED_LISTINGS:
             self.parents, self.named_in = frozenset(), None
 
     def judge(self, number: int, now: float, *, is_listed: bool, is_early: bool, has_child: bool) -> None:
         """Update the facts about the shard from listing ``number``, which came at ``now``.
 
-        ``is_early`` says that the listing has an ancestor of the shard.
+        ``is_early`` says that the listing lacks the shard but has an ancestor of the shard. Such a listing may be older
+        than the shard.
         """
         if is_listed or (is_early and self.asked_in is not None):
             self.present_in = number
@@ -195,9 +199,9 @@ class ListedShard:
 class ListedEnds:
     """The ends of shards, as successive complete listings show them. All times are in seconds, by one clock.
 
-    A child proves that its parents have ended. The absence of a shard proves that it has ended only if two consecutive
-    listings lack the shard and all of its ancestors. An answer that was cut also lacks shards. An old answer lacks
-    shards that were opened since, but has an ancestor of each such shard.
+    A child proves that its parents have ended. The absence of a shard from the list proves the end of the shard only if
+    two consecutive listings lack the shard and all of its ancestors. There are two reasons. A listing that was cut
+    lacks shards, too. An old listing lacks the shards that were opened since then, but has an ancestor of each of them.
 
     A page counts as the last page only if its read began after the end was known. Without this rule, a page that was
     cut would count as the last page if its shard is closed a moment later.
@@ -257,10 +261,11 @@ class ListedEnds:
         return shown_at <= read_at
 
     def confirms(self, shard_id: str, read_at: float, list_again: Callable[[], object]) -> bool:
-        """Return whether a page that reports the end of a shard is its last page, for a reader without a worker.
+        """Return whether a page that reports the end of a shard is the shard's last page.
 
-        If the end was not known when the read of the page began, the reader must read the page again. If the end is
-        still unknown, ``list_again`` first brings a new listing.
+        This method is for readers without a worker. If no listing shows the end yet, call ``list_again``, which brings
+        a new listing, and return ``False``. Also return ``False`` if the end became known only after the read of the
+        page had begun. After ``False``, the reader must read the page again.
         """
         if not self.shows_end(shard_id):
             list_again()

@@ -94,8 +94,9 @@ def plan_shard_sync(
 ) -> SyncPlan:
     """Compare a complete listing with the rows last seen, and return the changes of rows that the listing requires.
 
-    ``previous`` is the previous listing, and ``absent_since`` is a result of the call for it. ``vanished`` contains
-    deleted rows as they were last seen. Rows are deleted only if ``deletes_rows`` is set, and only the leader sets it.
+    ``previous`` is the listing before ``listing``. ``absent_since`` comes from the ``SyncPlan`` of the previous call.
+    ``vanished`` contains deleted rows as they were last seen, by lease key. Rows are deleted only if ``deletes_rows``
+    is set, and only the first worker of the fleet, by name, sets it.
     """
     if not listing:
         return SyncPlan(absent_since=dict(absent_since or {}))
@@ -134,8 +135,9 @@ class Gates:
     rows: Mapping[str, Lease]
     listing: Listing | None
     _clear: Mapping[bool, dict[str, bool]] = field(init=False, factory=lambda: {True: {}, False: {}})
-    """Whether all ancestors of a shard were certainly processed; false if that is unknown. The results under ``True``
-    are for children in the listing, and the results under ``False`` for all other children."""
+    """Whether all ancestors of a shard were certainly processed, by shard id; false if that is unknown. The mapping
+    under ``True`` is used for children that are in the listing, and the mapping under ``False`` for all other
+    children."""
 
     def of(self, lease: Lease) -> Gate:
         """Return the gate of the shard of ``lease``, the same as ``parents_finished`` would return."""
@@ -153,7 +155,7 @@ class Gates:
         while stack:
             key = stack[-1]
             is_new = key not in known
-            known.setdefault(key, False)  # until the parents are known, and for good in a cycle
+            known.setdefault(key, False)  # false until the parents are known; stays false in a cycle
             parents = _parents(key, self.rows.get(key), self.listing)
             unknown = [parent for parent in parents if parent not in known]
             if unknown and is_new:

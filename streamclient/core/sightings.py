@@ -34,8 +34,9 @@ JUST_NOW = float("inf")
 """A moment after all other moments. It stands for the last sign of life of a worker with a live session."""
 
 MEMORY_DURATIONS = 10
-"""The number of lease durations for which a worker that occurs in no row is remembered. That is long enough to judge
-the marks that it left. It is short enough to forget old names, if a worker has a new name at each start."""
+"""The number of lease durations for which a worker that occurs in no row is remembered. This time is long enough to
+judge the marks that the worker left. It is short enough that old names are forgotten if a worker has a new name at each
+start."""
 
 
 @define(eq=False)
@@ -54,7 +55,8 @@ class Sighting:
     is_moved_by_others: bool = False
     """Whether the last scan showed a change that no write of this worker explains."""
     is_orphaned: bool = False
-    """Whether the owner's session was known to be killed after the row was read. If so, the row is free."""
+    """Whether this worker knew, at the end of the scan that read the row, that the owner's session was killed. If so,
+    the row is free."""
     freed_at: float = NEVER
     """The time at which the row was first seen to be free for any worker."""
 
@@ -130,7 +132,7 @@ class Counts:
     def change(self, sighting: Sighting, row: Lease, moved_at: float) -> None:
         """Replace the content of a known row.
 
-        The row has moved if ``moved_at`` differs from the value of ``sighting``.
+        The row has moved if ``moved_at`` differs from ``sighting.moved_at``.
         """
         old, key = sighting.row, row.lease_key
         has_moved, is_counted = moved_at != sighting.moved_at, key in self._by_age
@@ -199,14 +201,14 @@ class LeaseView:
         self.vanished: dict[str, Lease] = {}
         """Deleted rows, as they were last seen. If such a row is created again, it gets this content."""
         self.has_progress = False
-        """Whether any row was ever seen that had processed records, and a checkpoint after the beginning of its
+        """Whether this worker ever saw a row with processed records and with a checkpoint after the beginning of its
         shard."""
         self.scans = 0
         self.counts = Counts(duration_seconds)
         self._signs: dict[str, float] = {}
         self._suspects: dict[str, float] = {}
-        """Owners of rows that stood still until they expired, each with the time since which it is suspected to be
-        dead."""
+        """Workers whose rows stood still until the rows expired, each with the time since when the worker is suspected
+        to be dead."""
         self._dead: set[str] = set()
         self._leaving: dict[str, float] = {}
         """Workers that gave a lease away without a request, and the time at which they did so."""
@@ -241,7 +243,7 @@ class LeaseView:
         """Free the rows of ``workers``, whose sessions were known to be killed when the last scan had read the leases.
 
         That scan was requested at ``asked_at``. A row that was read again after that request may belong to a later
-        session.
+        session, so it stays as it is.
         """
         for worker in sorted(workers):
             for sighting in self.counts.owned_by(worker):
@@ -303,7 +305,10 @@ class LeaseView:
     # --- conclusions from the rows -----------------------------------------------------------------------------
 
     def is_expired(self, lease_key: str, now: float) -> bool:
-        """Return whether the row stood still for strictly longer than the lease duration, or never had an owner."""
+        """Return whether the row stood still for strictly longer than the lease duration.
+
+        A row also counts as expired if it had no owner when it was first seen, or if its owner's session was killed.
+        """
         return now - self.sightings[lease_key].moved_at > self.duration_seconds
 
     def expired_keys(self, now: float) -> list[str]:

@@ -28,9 +28,9 @@ from streamclient.core.worker_state import EndQuestion, WorkerState
 from streamclient.records import readable_position
 
 ACCEPTED_END_SECONDS = 900.0
-"""The time for which an operator's order to accept the end of a shard counts. It is longer than the longest pause
-between two reads, and longer than any difference of clocks. It is short enough that a page that is cut much later does
-not count as the last page."""
+"""The time for which an operator's order to accept the end of a shard counts after it was written. This time is longer
+than the longest pause between two reads, and longer than any difference of clocks. It is short enough that a page that
+is cut much later does not count as the last page."""
 
 
 def sync_due(state: WorkerState, event: SyncDue) -> None:
@@ -139,10 +139,10 @@ def _answer_ends(state: WorkerState, why_not: str) -> None:
 
 
 def _accepted_at(state: WorkerState, lease_key: str) -> float | None:
-    """Return when this worker learned that its program, or an operator recently, accepted the end of the shard.
+    """Return the time when this worker learned that the end of the shard was accepted; ``None`` if it is not accepted.
 
-    The result is ``None`` if the end is not accepted. The shard had ended by the returned time, so a page that is read
-    later and reports the end is the last page.
+    The worker's own program may accept the end, or an operator, whose order counts for ``ACCEPTED_END_SECONDS``. The
+    shard had ended by the returned time, so a page that is read later and reports the end is the last page.
     """
     if lease_key in state.accepted_ends:
         return state.accepted_ends[lease_key]

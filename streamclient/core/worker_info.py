@@ -76,7 +76,7 @@ class WorkerInfo:
     trouble: str = ""
     """The reason why the worker is unhealthy; empty for a healthy worker."""
     pace: str = ""
-    """A text about the slowdown of the worker's reads by their limits; empty without a slowdown."""
+    """A text that says how far the limits on reads slow this worker down; empty if they do not."""
     cost: Cost | None = None
     """The cost of the worker's requests in the last minute or longer; ``None`` in the first minute, or if the worker
     does not count its requests."""
@@ -98,7 +98,8 @@ class WorkerInfo:
     parked records."""
     set_aside: tuple[str, ...] = ()
     """Held shards, at most ``MOST_SHARDS``, that are read to their newest record although their checkpoints are
-    earlier. The records after such a checkpoint were parked or skipped, so no processor has stored a later one."""
+    earlier. The records after such a checkpoint were parked or skipped, so no processor has stored a later
+    checkpoint."""
 
     def to_json(self) -> str:
         """Return the information as JSON text. Equal information gives equal texts."""

@@ -32,8 +32,8 @@ from streamclient.core.session import News, Session
 from streamclient.core.write_rules import WorkerWriteKind, WriteOutcome
 
 SIGNAL_SHARE = 0.1
-"""The longest time between two reads of signals, as a share of the lease duration. No configuration exceeds it, because
-this time delays verdicts."""
+"""The longest time between two reads of signals, as a share of the lease duration. A longer ``signal_interval_millis``
+is cut down to this limit, because verdicts wait for these reads."""
 
 ALERT_READS, ALERT_SHARE = 8, 0.25
 """The number of reads of signals that quickly follow a wake, and the time between them as a share of the usual
@@ -45,8 +45,8 @@ JITTER_SHARE = 0.1
 together."""
 
 WAKES_AT_MOST = 5
-"""The largest number of repetitions of a wake of unknown outcome. A wake only saves time: without it,
-the worker sees the change in its next scan."""
+"""The largest number of repetitions of a wake whose outcome is unknown. A wake only saves time: without the wake, the
+other worker sees the change in its next scan."""
 
 
 @define(eq=False)
@@ -72,7 +72,7 @@ class Signals:
     """Whether every other worker was woken after this worker's row began to say that this worker is leaving."""
     turn_at: float = NEVER
     next_moment: float = NEVER
-    """The time of the next due work that does not depend on an answer, as of the last call of ``commands``."""
+    """The next time at which work is due even if no answer comes, as the last call of ``commands`` computed it."""
     _is_quiet: bool = False
     """Whether no method has changed this object since the last call of ``commands``."""
     _reading: tuple[str, ...] | None = None
@@ -143,7 +143,7 @@ class Signals:
     def staying(self) -> list[str]:
         """The sorted names of workers with sessions that may receive leases.
 
-        This worker is among them unless it is leaving.
+        This worker is among them until it begins to leave.
         """
         own = [] if self.session.is_leaving else [self.session.worker_id]
         return sorted([*self.peers.staying_others, *own])
@@ -164,7 +164,10 @@ class Signals:
     # --- turns -------------------------------------------------------------------------------------------------
 
     def is_turn(self, now: float) -> bool:
-        """Return whether it is this worker's turn to scan. In a fleet with workers without sessions, it always is."""
+        """Return whether it is this worker's turn to scan.
+
+        In a fleet in which a worker has no session, it is always every worker's turn.
+        """
         return not self.is_uniform or now >= self.turn_at
 
     def turn_taken(self, now: float, workers: int) -> None:
@@ -194,7 +197,7 @@ class Signals:
     def wakes_sent(self, names: tuple[str, ...], error: Exception | None, now: float) -> None:
         """Record whether waking the workers ``names`` succeeded.
 
-        After a failure, plan a new try, unless more than ``WAKES_AT_MOST`` tries in a row have failed.
+        After a failure, plan another try. After more than ``WAKES_AT_MOST`` failures in a row, give the wake up.
         """
         self._waking, self._is_quiet = None, False
         self._wake_failures = 0 if error is None else self._wake_failures + 1

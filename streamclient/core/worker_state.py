@@ -39,7 +39,8 @@ class Flight:
 
     write: LeaseWrite
     outcome: WriteOutcome | None = None
-    """The outcome, if the write was answered and is in doubt, so that the row is being read; otherwise ``None``."""
+    """The outcome of an answered write that is in doubt, so that the row is being read back; ``None`` before the
+    answer."""
     reads: int = 0
     """The number of failed reads of the row since the write."""
     tries: int = 1
@@ -55,7 +56,8 @@ class EndQuestion:
     """The number of listings that had begun when the question came. Such listings may be older than the page that the
     consumer read."""
     is_refused: bool = False
-    """Whether the consumer was told that no listing shows the end."""
+    """Whether the question was refused: the consumer was told that no listing shows the end of its shard. A refused
+    question stays open, because a later listing may show the end."""
 
 
 @define(eq=False)
@@ -122,7 +124,7 @@ class WorkerState:
     ends: ListedEnds = field(factory=ListedEnds)
     """The knowledge about which shards have ended, from all listings so far."""
     end_questions: dict[str, EndQuestion] = field(factory=dict)
-    """The consumers that wait for a listing that shows the end of their shard."""
+    """The questions of consumers that wait for a listing that shows the end of their shard, by consumer id."""
     accepted_ends: dict[str, float] = field(factory=dict)
     """The shards that the worker's own program declared as ended, with the times of the declarations."""
     ordered_ends: dict[str, tuple[Pause, float]] = field(factory=dict)
@@ -149,8 +151,8 @@ class WorkerState:
     listed_at: float = float("-inf")
     """The time when the last listing of the shards came, in monotonic seconds."""
     is_row_scan_fresh: bool = False
-    """Whether the present event is a scan. Only then may a child that waits request a listing, so it does so once per
-    scan."""
+    """Whether the present event is the result of a scan. Only during such an event may a shard that waits for its
+    parents request a listing, so it requests at most one listing per scan."""
     now: float = float("-inf")
     wall_offset_micros: float | None = None
     """The wall clock's microseconds since 1970 minus ``now`` in microseconds. Each scan updates the difference."""
@@ -300,9 +302,10 @@ class WorkerState:
             self.scan_at = moment if self.scan_at is None else min(moment, self.scan_at)
 
     def ask_pending(self) -> None:
-        """Emit the scan and the listing that the event made necessary, unless one is unanswered.
+        """Emit the scan and the listing that are wanted, each only after the previous one was answered.
 
-        A scan waits for the session, because no lease may be taken without it, and for the end of a read of signals.
+        A scan also waits for a valid session, because no lease may be taken without a session, and for the end of a
+        read of signals.
         """
         if self.scan_at is not None and self.scan_at <= self.now:
             self.wants_scan, self.scan_at = True, None

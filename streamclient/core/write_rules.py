@@ -89,9 +89,9 @@ class WriteOutcome(Enum):
 class Doubt:
     """Successive writes of one row that no answer has confirmed.
 
-    Each of these writes may have been applied, or may still be applied, so the row is read back. If the row shows that
-    a write was applied, it may be any of them. Other workers measure the lease duration from that write. So the owner
-    measures the duration from the earliest write.
+    Each of these writes may have been applied, or may still be applied, so the row is read back. If the row has
+    changed, any of these writes may have changed it. Other workers measure the lease duration from that change. So the
+    owner measures the lease duration from the earliest of these writes.
     """
 
     tries: int = 0
@@ -112,7 +112,7 @@ class Doubt:
 
 
 NO_DOUBT = Doubt()
-"""The state without doubt: since the row was last known, no write was sent that is not confirmed."""
+"""The state without doubt: every write that was sent since the row was last known is confirmed."""
 
 
 @frozen
@@ -135,7 +135,7 @@ COUNTER, OWNER, STEALER = OWNERSHIP = ("counter", "owner", "stealer")
 """The fields that identify the holder of a lease and show a change of the holder."""
 
 RESTORED_FIELDS = ("checkpoint", "pending", "progress", "pause", "pause_taken", "orders")
-"""The fields that a reset row must get back."""
+"""The fields that a take may restore, because another program has overwritten the row with a new row."""
 
 STORED_FIELDS = tuple(
     name for name in (field.name for field in fields(Lease)) if name not in ("lease_key", "stream_id")
@@ -158,7 +158,8 @@ AND_ORDERS = (*MOVED, "orders")
 counter."""
 
 AND_PENDING = (*MOVED, "pending")
-"""The fields that show that a write was applied if it may have stored or removed the pending checkpoint."""
+"""The fields that show that a write was applied; for the kinds of writes that may store or remove the pending
+checkpoint."""
 
 RULES: Mapping[WriteKind | WorkerWriteKind | EpochWriteKind, Rule] = {
     WriteKind.CREATE: Rule(if_same=(), writes=STORED_FIELDS, shown_by=AND_PENDING),

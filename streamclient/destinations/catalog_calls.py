@@ -10,8 +10,8 @@ are also used after an error that is not pyiceberg's own, because a connection k
 had when the connection was made. While many timed-out calls are still running, a new call is possible only after a
 pause, so that threads and connections do not accumulate.
 
-An SQLite catalog in memory is called in the caller's thread, without a limit. It needs no network, and in another
-thread it would be another database.
+An SQLite catalog in memory is called in the caller's thread, without a limit. It needs no network, and a call in
+another thread would reach another database.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ class TimedCatalog:
         self._hanging: list[Future[Any]] = []
         """Timed-out calls that may still be running."""
         self._next_at = -math.inf
-        """The time, by the monotonic clock, before which no call is made while too many calls hang."""
+        """While too many calls hang, the next call is made only after this time of the monotonic clock."""
         self._has_bad_connections = False
-        """Whether kept connections may be unusable: silent, or with settings that the database has changed."""
+        """Whether kept connections may be unusable, because they are silent or have outdated settings."""
 
     @property
     def __class__(self) -> Any:
@@ -93,8 +93,8 @@ class TimedCatalog:
             raise TimeoutError(self._silence(name))
         error = future.exception()
         # pyiceberg's own errors say nothing about connections. After any other error the connection may be at fault.
-        # For example, a database role loses the right to write for a while. A connection that was made in this time
-        # can never write.
+        # For example, a database role may lose the right to write for a while. A connection that was made during that
+        # time can never write.
         self._has_bad_connections |= error is not None and not type(error).__module__.startswith("pyiceberg.")
         return self._kept(future.result())
 
@@ -136,13 +136,13 @@ class TimedCatalog:
 
     def _silence(self, name: str) -> str:
         return (
-            f"the catalog has not answered {name} for {self._answer_seconds:g} s: something on the way to it no longer "
-            "forwards anything, or the catalog hangs"
+            f"the catalog has not answered {name} for {self._answer_seconds:g} s: something on the way to the catalog "
+            "no longer forwards anything, or the catalog hangs"
         )
 
 
 def load_catalog(name: str) -> Any:
-    """Load the catalog ``name`` of pyiceberg's configuration, with the time limit, because this calls the catalog.
+    """Load the catalog ``name`` of pyiceberg's configuration. Loading calls the catalog, so the time limit applies.
 
     Raises:
         TimeoutError: the catalog has not answered within ``ANSWER_SECONDS``.
@@ -154,7 +154,7 @@ def load_catalog(name: str) -> Any:
 def _is_of_thread(catalog: Any) -> bool:
     """Return whether ``catalog`` is an SQLite database in memory, which must be called in the caller's thread.
 
-    In another thread it would be a different database, or SQLite would refuse the call.
+    A call in another thread would reach a different database, or SQLite would refuse the call.
     """
     engine = getattr(catalog, "engine", None)
     if engine is None or engine.dialect.name != "sqlite":

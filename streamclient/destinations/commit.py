@@ -45,8 +45,8 @@ other digests."""
 
 EPOCHS_END = 2**31
 NUMBERS_END = 2**32
-"""The exclusive upper limit of a commit's number, as ``EPOCHS_END`` is of its epoch. ``Commit.order`` packs number and
-epoch into one signed 64-bit integer."""
+"""The exclusive upper limit of a commit's number. ``EPOCHS_END`` is the limit of its epoch. ``Commit.order`` packs both
+values into one signed 64-bit integer."""
 
 COMMIT_FORMAT = KeptFormat("the commit")
 """The version of a commit as JSON, in a destination's log and in a prepared checkpoint. The version also covers the
@@ -68,7 +68,7 @@ _PAST_LOSS = "past_loss"
 
 @frozen
 class Commit:
-    """The statement that a lease owner stored a shard's records from ``start`` to ``end``; make it by ``after``."""
+    """The statement that a lease owner stored a shard's records from ``start`` to ``end``. ``after`` makes a commit."""
 
     application: str
     """The name of the fleet that reads the shard. Each fleet has commits of its own, because epochs of two status
@@ -77,7 +77,7 @@ class Commit:
     epoch: int
     """The epoch of the lease owner that stored the records; see ``ShardInfo.epoch``."""
     number: int
-    """The number of this commit in the shard's chain. The shard's first commit in this destination has 1."""
+    """The number of this commit in the shard's chain. The shard's first commit in this destination has the number 1."""
     start: str
     """The checkpoint at which the records begin: an iterator, or ``TRIM_HORIZON``."""
     end: str
@@ -137,7 +137,8 @@ class Commit:
     def note(cls, last: Commit | None, *, application: str, shard: str, text: str) -> Commit:
         """Return a commit that stores the note ``text`` as its ``end``, without records.
 
-        ``shard`` is the name of the chain of notes after ``last``. It must not be the id of a shard of a stream.
+        The notes form a chain of their own, with the name ``shard``. ``last`` is the chain's last note. The name must
+        not be the id of a shard of a stream.
         """
         return cls.after(
             last,
@@ -260,7 +261,7 @@ class LogEntry:
     carried: tuple[Commit, ...] = ()
     """The last commits of shards, copied from older entries before those entries are removed."""
     totals: Mapping[str, int] = field(factory=dict, hash=False)
-    """The number of the shard's records up to each carried commit, by the commit's digest; absent if unknown."""
+    """For each carried commit's digest, the number of the shard's records up to this commit; absent if unknown."""
     damage: str = ""
     """The reason why the entry cannot be read or trusted; empty for a sound entry."""
     disputed: tuple[Commit, ...] = ()
@@ -307,7 +308,7 @@ def gone(what: str) -> DependencyException:
     """Return the error for a table that this process has seen and that no longer exists; ``what`` names the table."""
     return DependencyException(
         f"{what} is gone, with all its commits: moved, removed or out of sight. Nothing is written until it is back; "
-        "to start again, write to another destination from the beginning: a new one here would begin in the middle",
+        "to start again, write to another destination from the beginning: a new table here would begin in the middle",
         kind=ErrorKind.TRANSIENT,
     )
 
@@ -320,8 +321,8 @@ def is_stored(lasts: Mapping[str, Commit | None], commits: Sequence[Commit]) -> 
 
     Raises:
         FencedCommit: a shard has a commit of a later owner.
-        StreamClientException: a commit is not the last commit of its shard, and does not follow the last one. Or only
-            some of ``commits`` are stored.
+        StreamClientException: a commit neither is the last commit of its shard nor follows that commit. Or only some
+            of ``commits`` are stored.
     """
     stored = [commit for commit in commits if _is_last(lasts.get(commit.shard), commit)]
     waiting = [commit for commit in commits if commit not in stored]
@@ -331,7 +332,7 @@ def is_stored(lasts: Mapping[str, Commit | None], commits: Sequence[Commit]) -> 
     if stored and waiting:
         raise StreamClientException(
             f"{stored[0]} is stored and {waiting[0]} is not, although they were sent as one: call last_commits, and "
-            "send only the commits after those"
+            "send only later commits"
         )
     return not waiting
 
@@ -368,7 +369,7 @@ def _refuse_out_of_line(last: Commit | None, commit: Commit) -> None:
         return
     if last is not None and (commit.number, commit.previous_digest) == (last.number + 1, last.digest):
         return
-    raise StreamClientException(f"{commit} follows no commit of the destination, whose last one is {last or 'none'}")
+    raise StreamClientException(f"{commit} follows no commit of the destination; the shard's last is {last or 'none'}")
 
 
 def check_commits(commits: Sequence[Commit], application: str) -> None:
@@ -380,7 +381,7 @@ def check_commits(commits: Sequence[Commit], application: str) -> None:
     """
     if not commits:
         raise ConfigurationError(
-            "give a commit of at least one shard with the rows: without it, a repeated call is not recognised"
+            "give a commit of at least one shard with the rows: without a commit, a repeated call is not recognised"
         )
     shards = [commit.shard for commit in commits]
     if len(set(shards)) < len(shards):
@@ -398,7 +399,7 @@ def check_commits(commits: Sequence[Commit], application: str) -> None:
 class Destination(Protocol):
     """A handle over a table that stores each row exactly once.
 
-    ``streamclient.testing.contracts.destination_contract`` tests a destination that you write.
+    To test a destination of your own, use ``streamclient.testing.contracts.destination_contract``.
 
     Only one thread at a time may use a handle. Any number of handles, in any processes, may be open over one table. A
     method that reads shows everything that any handle had stored before the call.
@@ -436,7 +437,7 @@ class Destination(Protocol):
         Raises:
             FencedCommit: a later owner has committed to one of the shards; nothing was stored.
             UnfitValueError: a column's type differs from the destination's; nothing was stored. Ask ``columns`` again.
-            StreamClientException: a commit does not follow the last one; nothing was stored.
+            StreamClientException: a commit does not follow its shard's last commit; nothing was stored.
             DependencyException: the table does not answer, or is too busy with commits of other writers.
         """
 

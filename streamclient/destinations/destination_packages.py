@@ -33,7 +33,7 @@ _DAMAGES = (ValueError, TypeError, LookupError, AttributeError)
 
 _GONE = ("not found", "does not exist", "no such")
 _DAMAGED = ("json error", "parquet error", "no table metadata")
-"""Texts in error messages of delta-rs and of catalogs that tell of damaged content. The messages must be searched,
+"""Texts by which error messages of delta-rs and of catalogs tell of damaged content. The messages must be searched,
 because delta-rs has one exception type for nearly all errors."""
 
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
@@ -101,7 +101,7 @@ def raises_own(function: _Function) -> _Function:
 
 
 def reading_own(place: str, read: Callable[[], Iterator[Any]]) -> Callable[[], Iterator[Any]]:
-    """Return a function that yields the tables of ``read``, and raises only errors of this package about ``place``."""
+    """Return a function that yields the tables of ``read``, and translates errors by ``own_errors(place)``."""
 
     def reading() -> Iterator[Any]:
         with own_errors(place):

@@ -46,7 +46,8 @@ ENTRY = "streamclient"
 """The key of this package's log entry in a snapshot's summary."""
 
 LAST = "streamclient.last."
-"""The prefix of the table properties with the last commit of each shard. These stay when snapshots expire."""
+"""The prefix in the names of table properties. Each of these properties has the last commit of one shard. The
+properties stay when snapshots expire."""
 
 PROPERTIES = {
     "commit.retry.num-retries": "0",
@@ -58,8 +59,8 @@ PROPERTIES = {
 _PAUSE_SECONDS = 0.05
 
 _REFUSALS_MAX = 2
-"""The number of times that pyiceberg may refuse the rows of a ``commit`` before the call fails. After the first refusal
-the table is read again, because another writer may have added a column."""
+"""The number of refusals after which a ``commit`` fails: it fails when pyiceberg refuses its rows for the second time.
+After the first refusal, the table is read again, because another writer may have added a column."""
 
 _catalog = checks.Check("a catalog of pyiceberg", lambda value: hasattr(type(value), "load_table"))
 _identifier = checks.Check(
@@ -257,7 +258,7 @@ class IcebergDestination:
         return {shard: None if text is None else Commit.from_json(text) for shard, text in found.items()}
 
     def _is_stored(self, table: Table, commits: Sequence[Commit], *, is_repeated: bool) -> bool:
-        """Return whether ``commits`` are stored, by ``commit.is_stored`` and, in a repeated try, by a search.
+        """Return whether ``commits`` are stored, by ``commit.is_stored`` and, if ``is_repeated``, by a search.
 
         The first try may have stored the commits although its response was lost, and a successor may have added
         commits since. So a repeated try searches all log entries for ``commits``.
@@ -384,7 +385,7 @@ def _entries_of(snapshot: Snapshot) -> Iterator[LogEntry]:
 
 
 def _set_back(entry: LogEntry) -> LogEntry:
-    """Return ``entry`` marked as damaged, because the table was rolled back to a state before its snapshot."""
+    """Return ``entry`` with ``damage``, because the table was rolled back to a state before the entry's snapshot."""
     commits = "; ".join(map(str, entry.commits))
     text = f"the table was set back to a state before snapshot {entry.place}, and lacks its commits: {commits}"
     return evolve(entry, damage=entry.damage or text)

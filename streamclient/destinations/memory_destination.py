@@ -89,7 +89,7 @@ class MemoryDestination:
             yield table.filter(compute().field(column) < bound)
 
     def _store(self, rows: Callable[[], Table], kept: Sequence[Table], commits: Sequence[Commit]) -> None:
-        """Store ``kept`` and the result of ``rows`` as the new content, unless ``commits`` are stored already."""
+        """Store ``kept`` and the result of ``rows`` as the new content. If ``commits`` are stored, do nothing."""
         pa = pyarrow()
         found = last_of(self.place.entries, self._application)
         if is_stored({commit.shard: found.get(commit.shard) for commit in commits}, commits):

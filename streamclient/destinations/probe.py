@@ -41,7 +41,9 @@ _LOST = "acknowledged commits would get lost there without an error"
 
 
 def probe_store(location: Location, seconds: float) -> None:
-    """Check that the store of ``location`` refuses to create an object that exists; a request may take ``seconds``.
+    """Check that the store of ``location`` refuses to create an object that exists.
+
+    ``seconds`` is the time limit of each request.
 
     Amazon S3 itself, Azure, Google and HDFS are known to refuse, so they are not probed.
 
@@ -63,7 +65,7 @@ def probe_store(location: Location, seconds: float) -> None:
 
 
 def _probe_directory(directory: Path) -> None:
-    scratch = directory / f"{SCRATCH}-{uuid.uuid4().hex}"  # a unique name, so that each probe removes its own
+    scratch = directory / f"{SCRATCH}-{uuid.uuid4().hex}"  # unique, so that a probe removes only its own directory
     # The probe also removes the parent directories that it makes. An empty directory would block the table's path if a
     # user wanted to move the table's directory back.
     made = [folder for folder in (directory, *directory.parents) if not os.path.exists(folder)]
@@ -140,8 +142,8 @@ class _Keys:
         made = cls(location.option(*access), location.option(*secret), location.option(*token))
         if not made.access or not made.secret:
             raise ConfigurationError(
-                f"{location.url} must be probed whether it refuses to create an object twice, and the probe needs the "
-                f"options {access[0]} and {secret[0]}"
+                f"{location.url}: a probe must find out whether the store refuses to create an object twice, and needs "
+                f"the options {access[0]} and {secret[0]}"
             )
         return made
 
@@ -249,7 +251,7 @@ def _exchange(
 def sign_s3(
     method: str, path: str, headers: Mapping[str, str], *, access: str, secret: str, region: str, at: datetime
 ) -> dict[str, str]:
-    """Sign a request without body and query by AWS Signature Version 4. Return all its headers, by lower-case names."""
+    """Sign a request without body and query by AWS Signature Version 4. Return all headers, with lower-case names."""
     stamp = at.strftime("%Y%m%dT%H%M%SZ")
     empty = hashlib.sha256(b"").hexdigest()
     signed = {**headers, "x-amz-content-sha256": empty, "x-amz-date": stamp}

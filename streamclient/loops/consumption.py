@@ -1,9 +1,9 @@
 """The worker of one loop over changes, from its start to its end, and the batch that the loop has taken.
 
 A *consumption* holds no reference to the object that the program iterates, so Python can delete that object. The
-consumption's own thread runs the worker, and checks regularly whether the loop can still take batches. It stops the
-worker if the object was deleted, the loop's thread has ended, or the event loop is closed. The worker then hands its
-leases over.
+consumption's own thread runs the worker, and checks regularly whether the loop can still take batches. The thread stops
+the worker if the object was deleted, the loop's thread has ended, or the event loop is closed. The worker then hands
+its leases over.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from streamclient.worker.running import EXIT_CODE_OF_SIGTERM, EndedBySigterm, wa
 from streamclient.worker.worker import SHUTDOWN_GRACE_SECONDS
 
 LOOK_SECONDS = 0.2
-"""The seconds between two checks of a consumption's thread whether the loop can still take batches."""
+"""The interval, in seconds, at which a consumption's thread checks whether the loop can still take batches."""
 
 USER_THREADS = 2
 """The number of threads for user code other than the body of a loop: retry strategies and parking stores."""
@@ -47,7 +47,10 @@ class ConsumingWorker(Protocol):
         """Whether the worker was asked to end."""
 
     def use_processors(self, make: ProcessorMaker, executor: Executor | None = None) -> None:
-        """Replace the maker of processors and, if given, the ``executor`` of their calls, before the worker runs."""
+        """Replace the maker of processors and, if ``executor`` is given, the executor that runs the processors' calls.
+
+        Only for use before the worker runs.
+        """
 
     def run(self) -> None:
         """Run the worker until it is shut down."""
@@ -118,7 +121,7 @@ class Consumption:
         self.ended: threading.Event = threading.Event()
         """An event that is set when the worker has ended, or when it will never begin."""
         self.failure: BaseException | None = None
-        """The error with which the worker ended; ``None`` without one. It is valid once ``ended`` is set."""
+        """The error with which the worker ended; ``None`` without an error. Valid once ``ended`` is set."""
         self._name = name
         self._make_worker = make_worker
         self._receivers = LineReceivers(self.line, commit)
@@ -136,7 +139,7 @@ class Consumption:
 
     @property
     def worker(self) -> ConsumingWorker:
-        """The worker, made by the first use of this property. For a tunnel, that may ask the service for the tunnel.
+        """The worker. The first use of this property makes the worker, and may ask the service for the tunnel, if any.
 
         Raises:
             ConfigurationError: the tunnel does not exist.
@@ -189,7 +192,7 @@ class Consumption:
             raise
 
     def run(self, make: ProcessorMaker, threads: int) -> None:
-        """Run the worker in the calling thread, with the processors that ``make`` makes in ``threads`` threads.
+        """Run the worker in the calling thread. Processors, made by ``make``, run in at most ``threads`` other threads.
 
         Raises:
             WorkerFailedError: the worker failed.
@@ -229,7 +232,7 @@ class Consumption:
     def wait(self) -> bool:
         """Wait for the worker's end, at most as long as a shutdown may take; return whether the worker has ended.
 
-        A handler of ``run`` that calls this method does not wait.
+        If a handler of ``run`` calls this method, the call returns without waiting.
         """
         if self._runs_functions:
             return self.worker.shutdown()
@@ -377,7 +380,7 @@ class Consumption:
             wake()
 
     def _drain(self) -> None:
-        """Empty the line, and finish the calls for shards' ends that wait in it.
+        """Empty the line. If the end of a shard waited in the line, finish its call.
 
         The owner threads, not this method, take waiting batches back.
         """

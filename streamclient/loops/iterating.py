@@ -30,7 +30,7 @@ class LoopBase:
         weakref.finalize(self, consumption.drop).atexit = False
 
     def require_turns(self) -> None:
-        """Refuse explicit commits for ``each``, because its handler gets no batch that it could commit.
+        """Require ``commit="turn"`` for ``each``, because the handler of ``each`` gets no batch that it could commit.
 
         Raises:
             ConfigurationError: ``commit`` is explicit.
@@ -59,7 +59,7 @@ class Loop(LoopBase, Iterator[Batch]):
         return LoopIterator(self)
 
     def __next__(self) -> Batch:
-        """Settle the previous batch, whose body has ended, and wait for the next batch.
+        """Settle the previous batch, because the loop's body has ended, and wait for the next batch.
 
         Raises:
             StopIteration: the object was closed, or the worker was shut down.
@@ -89,9 +89,9 @@ class Loop(LoopBase, Iterator[Batch]):
     def run(self, handler: Callable[[Batch], None] | RecordProcessorFactory, *, concurrency: int = 32) -> None:
         """Call a function or processors for each batch until ``close()``. Many shards are handled at the same time.
 
-        The method works like ``Worker.run`` in this thread. A batch is committed when its handler returns, unless
-        commits are explicit. An exception of the handler concerns its shard alone: ``ClientConfig.failure_policy``
-        decides the next step.
+        The method works like ``Worker.run`` in this thread. A batch is committed when the handler returns. If commits
+        are explicit, the handler commits the batch itself. An exception of the handler concerns only the shard of the
+        batch: ``ClientConfig.failure_policy`` decides the next step.
 
         Args:
             handler: a function that takes one batch, or any factory that ``Worker`` takes.
@@ -129,10 +129,11 @@ class Loop(LoopBase, Iterator[Batch]):
     def close(self) -> None:
         """Stop the worker, and return when its leases are handed over.
 
-        Usable from any thread; a second call is harmless. If another thread runs the loop, the loop ends after the
-        iteration under way. If the loop's own thread calls ``close``, or ``break`` or an exception has ended the loop,
-        the position of the present batch is not stored, unless the batch was already committed. The call takes at most
-        about as long as ``Worker.shutdown``.
+        Usable from any thread; a second call is harmless. The call takes at most about as long as ``Worker.shutdown``.
+
+        If another thread runs the loop, the loop ends after the present iteration. If the loop's own thread calls
+        ``close``, or if ``break`` or an exception has ended the loop, the present batch is given back. Its position is
+        stored only if the batch was already committed.
         """
         self._close(None)
 
@@ -149,7 +150,7 @@ class Loop(LoopBase, Iterator[Batch]):
             self._consumption.raise_failure()
 
     def _enter(self) -> None:
-        """Start the worker at the first call; refuse further calls in other threads."""
+        """Start the worker at the first call; refuse later calls from any other thread."""
         consumption, thread = self._consumption, threading.current_thread()
         consumption.require_here()
         if self._thread is None and not consumption.ended.is_set():
@@ -179,7 +180,10 @@ class Loop(LoopBase, Iterator[Batch]):
 
 
 class LoopIterator(Iterator[Batch]):
-    """The iterator of one ``for`` statement. Python deletes it when the statement ends, even by ``break`` or error."""
+    """The iterator of one ``for`` statement.
+
+    Python deletes the iterator when the statement ends, even after ``break`` or an error.
+    """
 
     def __init__(self, loop: Loop) -> None:
         self._loop = loop

@@ -1,8 +1,9 @@
 """The line of deliveries that wait for one loop, which takes the oldest delivery first.
 
-A delivery is a batch, or the end of a shard. The owner thread of its stream puts it in line, and may take it back until
-the loop claims it. ``take`` stores a delivery as ``out``, claims it, and then removes it from the line. So an exception
-at any point, even one that a signal raises, loses no delivery. A wait that is cancelled has taken no delivery.
+A delivery is a batch, or the end of a shard. The owner thread of the shard's stream puts the delivery in line, and may
+take it back until the loop claims it. ``take`` stores a delivery as ``out``, claims it, and then removes it from the
+line. So an exception at any point, even an exception of a signal handler, loses no delivery. A cancelled wait has taken
+no delivery.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class Line(Generic[Waiting]):
         self._lock = threading.Lock()
         self._waiting: deque[Waiting] = deque()
         self._wake: Callable[[], object] | None = None
-        """The function that wakes the loop; ``None`` unless the loop sleeps."""
+        """The function that wakes the loop; ``None`` while the loop is awake."""
 
     def put(self, delivery: Waiting) -> None:
         """Add a delivery at the end of the line, and wake the loop if it sleeps."""

@@ -1,4 +1,4 @@
-"""Receivers, which put the batches of their shards into the line of a loop, and the batches in the line."""
+"""The batches in the line of a loop, and the receivers, which put the batches of their shards into this line."""
 
 from __future__ import annotations
 
@@ -169,8 +169,8 @@ class LineReceiver(Receiver):
         self.in_line: HandedBatch | None = None
         """The delivery of this shard that waits in line for the loop, if any."""
         self.unstored: str | None = None
-        """The position of an accepted batch whose commit was sent, but perhaps not stored; ``None`` once a later
-        position is stored."""
+        """The position of an accepted batch whose commit was sent, but is not known to be stored. A later commit stores
+        this position, too. ``None`` without such a batch."""
         self._number = self._stored_number = 0
         """The numbers of the last batch that was put in line and of the last stored batch. Batches are numbered from
         1."""

@@ -20,8 +20,9 @@ from streamclient.worker.handlers.batches import Commit
 from streamclient.worker.worker import Worker
 
 READ_THREADS, CALL_THREADS = 8, 2
-"""The default number of threads for reads, and the default number for heartbeats. Other calls about leases have as many
-threads as heartbeats. With these numbers a worker has fewer than 20 threads, however many shards it reads."""
+"""The default numbers of threads: ``READ_THREADS`` for reads, and ``CALL_THREADS`` for heartbeats. Other calls about
+leases have another pool of ``CALL_THREADS`` threads. So a worker has fewer than 20 threads, however many shards it
+reads."""
 
 _TABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,254}")
 

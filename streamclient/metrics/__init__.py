@@ -35,7 +35,8 @@ _HOMES = {
     "PrometheusMetrics": "prometheus",
     "Series": "memory_metrics",
 }
-"""The module of each public name. It is loaded on first use, because a worker without metrics needs no HTTP server."""
+"""The module of each public name. A module is loaded at the first use of its name, because a worker without metrics
+needs no HTTP server."""
 
 
 __getattr__ = loader(__name__, _HOMES)

@@ -21,7 +21,7 @@ _Key = tuple[str, ...]
 
 @frozen
 class Distribution:
-    """The values of one series of a histogram: their number, their sum, and their numbers up to each bound."""
+    """The values of one series of a histogram: their number, their sum, and the number of values up to each bound."""
 
     count: int = 0
     sum: float = 0.0
@@ -68,7 +68,7 @@ class MemoryMetrics(IMetrics):
     """Keeps the present value of every series. Thread-safe.
 
     A call raises ``ConfigurationError``, and changes nothing, if the metric is missing from ``METRICS``, if the labels
-    are not those of the metric, or if the method is for another kind of metric.
+    differ from the metric's labels, or if the method is for another kind of metric.
     """
 
     def __init__(self) -> None:
@@ -156,9 +156,7 @@ def _key(metric: Metric, kind: MetricKind, labels: Mapping[str, str]) -> _Key:
         ConfigurationError: the call does not fit the metric.
     """
     if metric not in _KNOWN:
-        raise ConfigurationError(
-            f"{metric!r} is not in streamclient.metrics.metric_table, which names all that is kept"
-        )
+        raise ConfigurationError(f"{metric!r} is not in streamclient.metrics.metric_table, which has all metrics")
     if metric.kind is not kind:
         raise ConfigurationError(f"{metric.name} is a {metric.kind.value}, not a {kind.value}")
     if len(labels) == len(metric.labels):

@@ -16,8 +16,8 @@ from typing import Final
 from streamclient.model import Metric, MetricKind
 
 SECONDS_BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 600)
-"""The upper bounds of the buckets of every histogram, in seconds: from a read on a local network to a call of ten
-minutes."""
+"""The upper bounds of the buckets of every histogram, in seconds. The bounds range from a read on a local network to a
+call of ten minutes."""
 
 WORKER_LABELS: Final = ("stream", "worker")
 SHARD_LABELS: Final = (*WORKER_LABELS, "shard")
@@ -62,7 +62,9 @@ USER_CODE_FAILURES: Final = _counter(
     "call",
 )
 REDELIVERIES: Final = _counter("redeliveries", "{batch}", "Batches or parts of batches that a processor got again.")
-RESTARTS: Final = _counter("restarts", "{processor}", "Processors made after another failed or asked to be replaced.")
+RESTARTS: Final = _counter(
+    "restarts", "{processor}", "Processors made because another processor failed or asked to be replaced."
+)
 RECORDS_PARKED: Final = _counter("records_parked", "{record}", "Records put into the parking store.")
 STALLS: Final = _counter(
     "stalls", "{consumer}", "Consumers without progress whose lease or channel the worker gave up."
@@ -100,13 +102,14 @@ LAG_SECONDS: Final = _gauge(
 TIME_TO_LOSS_SECONDS: Final = _gauge(
     "time_to_loss_seconds",
     "s",
-    "How long the stream still keeps the oldest record that may be unread; absent when nothing is unread or known.",
+    "How long the stream still keeps the oldest record that may be unread; absent when nothing is unread, or "
+    "nothing is known.",
     per_shard=True,
 )
 SUSPECTED_LOSSES: Final = _counter(
     "tunnel_suspected_losses",
     "{channel}",
-    "Channels of a tunnel that may have lost records, once for each cause. Cause is position if the position of a "
+    "Tunnel channels that may have lost records, once for each cause. Cause is position if the position of a "
     "channel was past the retention when the channel was opened, or gap if reading went on from such a position with a "
     "record within the retention.",
     "cause",
@@ -120,8 +123,8 @@ PREFETCH_BUFFER_BYTES: Final = _gauge(
 SHARDS: Final = _gauge(
     "shards",
     "{shard}",
-    "Held shards by state, as Worker.shard_statuses names it in small letters, by the kind of their first reason, and "
-    "by its exact cause, such as processor_failed; none for a shard that moves.",
+    "Held shards by state (as in Worker.shard_statuses, in small letters), by the kind of the first reason, and by the "
+    "exact cause of this reason, such as processor_failed. A shard that moves has the reason none and the cause none.",
     "state",
     "reason",
     "cause",
@@ -171,8 +174,8 @@ CHECKPOINT_SECONDS: Final = _seconds(
 )
 HAND_OVER_GAP_SECONDS: Final = _seconds(
     "hand_over_gap",
-    "Time from the scan that showed a lease handed over to this worker, until its first batch reached user code or a "
-    "read found nothing to deliver.",
+    "Time from the scan that showed that a lease was handed over to this worker, until the shard's first batch reached "
+    "user code or a read of the shard found nothing to deliver.",
 )
 EPOCH_DRAWS: Final = _counter("epoch_draws", "{draw}", "Epochs asked for; outcome is drawn or failed.", "outcome")
 
@@ -186,9 +189,11 @@ STATUS_TABLE_REQUESTS: Final = _counter(
     "operation",
     "result",
 )
-STATUS_TABLE_ROWS_READ: Final = _counter("status_table_rows_read", "{row}", "Rows that the status table answered with.")
+STATUS_TABLE_ROWS_READ: Final = _counter("status_table_rows_read", "{row}", "Rows that the status table returned.")
 STATUS_TABLE_ROWS_WRITTEN: Final = _counter(
-    "status_table_rows_written", "{row}", "Rows that requests asked the status table to write, refused ones included."
+    "status_table_rows_written",
+    "{row}",
+    "Rows in the write requests that the status table accepted, singly refused rows included.",
 )
 STATUS_TABLE_UNITS: Final = _counter(
     "status_table_capacity_units",
@@ -198,7 +203,7 @@ STATUS_TABLE_UNITS: Final = _counter(
     "kind",
 )
 SCAN_SECONDS: Final = _seconds(
-    "scan_duration", "Length of each scan of the status table that succeeded, as the worker saw it."
+    "scan_duration", "Length of each successful scan of the status table, as the worker saw it."
 )
 
 # --- the worker ----------------------------------------------------------------------------------------------------
@@ -211,8 +216,8 @@ UNHEALTHY: Final = _gauge(
 CLOCK_SLOW_SECONDS: Final = _gauge(
     "clock_slow_seconds",
     "s",
-    "Seconds by which this machine's clock is slow at least, because records are newer than the clock; 0 if no record "
-    "is newer. A fast clock does not show.",
+    "The least number of seconds by which this machine's clock is slow, because records are newer than the clock; 0 if "
+    "no record is newer. A fast clock does not show.",
 )
 
 METRICS: Final = tuple([value for value in list(globals().values()) if isinstance(value, Metric)])

@@ -52,14 +52,14 @@ class PrometheusMetrics(MemoryMetrics):
 
     @checks.explains_names
     def serve(self, port: int, address: str = "127.0.0.1", *, worker: Probed | None = None) -> HealthServer:
-        """Serve the registry over HTTP at ``/metrics``, in threads of its own; ``/`` lists the paths.
+        """Serve the registry over HTTP at ``/metrics``, in separate threads; ``/`` lists the paths.
 
         Args:
             port: the port for Prometheus; 0 picks a free port, which ``HealthServer.port`` names.
             address: an address of this machine; by default only this machine reaches it. Metrics name tables and
                 workers without asking for a password: ``0.0.0.0`` opens them to other machines.
-            worker: a worker, a tunnel worker or a daemon. Its ``/live``, ``/ready`` and ``/health`` are then served,
-                too, as its ``serve_health`` does. Without ``worker`` these paths do not exist.
+            worker: a worker, a tunnel worker or a daemon. The server then also has its ``/live``, ``/ready`` and
+                ``/health``, as in its ``serve_health``. Without ``worker`` these paths do not exist.
 
         Raises:
             OSError: the port is taken, or must not be used.

@@ -1,4 +1,4 @@
-"""Counts of requests to the service, kept by the code that sends the requests."""
+"""Counts of requests to the service. The code that sends the requests keeps these counts."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ class RequestCounter:
         self._metric = metric
 
     def count(self, operation: str, error: Exception | None = None) -> None:
-        """Count a request that was answered.
+        """Count a request that was answered, or a request that failed with ``error``.
 
-        If ``error`` is given, count a request that failed with this error of the package.
+        ``error`` must be an error of this package.
         """
         result = OK if error is None else result_of(error)
         self._metrics.increment(self._metric, operation=operation, result=result)

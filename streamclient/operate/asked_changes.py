@@ -1,8 +1,8 @@
 """Changes to a fleet that a page in a browser requests, as JSON.
 
 The first request returns a plan and its digest, and changes nothing. A second request has this digest, and carries the
-plan out if the plan is still the same. A page may change leases, unless the change loses records or has records read
-twice. It may also replay or discard parked records.
+plan out if the plan is still the same. A page may change leases, but it may not make changes that lose records or that
+repeat them. It may also replay or discard parked records.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ class PageRights:
 
 @frozen(kw_only=True)
 class AskedChanges:
-    """Plans and makes the changes to one fleet that one operator requests. Each method waits for the service."""
+    """Plans and makes the changes that one operator requests to one fleet. Each method waits for the service."""
 
     site: Site
     rights: PageRights

@@ -101,7 +101,9 @@ class AuditLog:
         )
 
     def complete(self, records: Sequence[AuditRecord], outcomes: Mapping[str, str]) -> list[AuditRecord]:
-        """Store the outcome of each record, from ``outcomes`` by shard id; return the records with their outcomes.
+        """Store the outcome of each record, and return the records with their outcomes.
+
+        The keys of ``outcomes`` are shard ids.
 
         Raises:
             StreamClientError: perhaps not all outcomes are stored.

@@ -13,7 +13,7 @@ from streamclient.operate.liveness import last_beat_micros
 from streamclient.operate.situations import Situation
 
 NO_TROUBLE = ShardTrouble("")
-"""The empty trouble, for a shard about which its worker publishes none."""
+"""The empty trouble, for a shard about which its worker publishes no trouble."""
 
 
 MOST_NAMES = 5
@@ -62,7 +62,7 @@ class Case:
     ends at one of these shards."""
 
     def verdict(self, situation: Situation, predicate: str, *, root: str = "", cause: str = "") -> Explanation:
-        """Return a verdict about this shard. By default it names the shard itself as ``root``."""
+        """Return a verdict about this shard. By default, the verdict names this shard as ``root``."""
         return Explanation(
             shard_id=self.shard_id,
             situation=situation,

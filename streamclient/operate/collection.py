@@ -47,8 +47,8 @@ class FleetReader:
     def collect(self, heads: Iterable[str] | None = (), *, observe_seconds: float = 0.0) -> FleetFacts:
         """Read the stream, the lease rows, the workers, and the heads of the shards ``heads``.
 
-        If ``heads`` is ``None``, read the heads of all unfinished shards. If ``observe_seconds`` is above 0, read rows
-        and workers a second time after this time. If a read fails, the returned facts name the problem.
+        If ``heads`` is ``None``, read the heads of all unfinished shards. If ``observe_seconds`` is above 0, wait
+        for this time, and read rows and workers again. If a read fails, the returned facts name the problem.
         """
         stream = self.stream()
         if stream.stream_id is None:
@@ -71,7 +71,7 @@ class FleetReader:
         return evolve(facts, rows=rows, workers=workers, now_micros=self.site.clock.now_micros())
 
     def lineage_of(self, facts: FleetFacts, shard_id: str) -> list[str]:
-        """Return ``shard_id`` and its ancestors without finished shards. An explanation needs all their heads."""
+        """Return the unfinished shards among ``shard_id`` and its ancestors. An explanation needs the heads of all."""
         lineage = (shard_id, *facts.tree.ancestors(shard_id))
         return [key for key in lineage if key in facts.leases and not facts.leases[key].is_finished]
 
@@ -87,7 +87,7 @@ class FleetReader:
     def stream(self) -> StreamView:
         """Read the stream with its shards and retention.
 
-        If the read fails, the result has the problem.
+        If the read fails, the result names the problem.
         """
         name = self.site.data_table
         stream_id: str | None = None

@@ -105,7 +105,7 @@ def _family_lines(facts: FleetFacts, shard_id: str) -> Iterator[str]:
 def _cost_lines(facts: FleetFacts) -> Iterator[str]:
     cost = fleet_cost(facts)
     if cost is not None:
-        yield f"the fleet costs an hour: {cost}"
+        yield f"the fleet's cost per hour: {cost}"
 
 
 def _parked_lines(facts: FleetFacts, shard_id: str) -> Iterator[str]:
@@ -113,7 +113,7 @@ def _parked_lines(facts: FleetFacts, shard_id: str) -> Iterator[str]:
         yield f"keys with parked records: {facts.parked[shard_id]}; `streamclient parked list` names them"
     for name, worker in sorted(facts.workers.items()):
         if count := worker.info.parked_of.get(shard_id):
-            yield f"parked: {count} since worker {name} started; `streamclient parked list` names those that wait"
+            yield f"parked: {count} since worker {name} started; `streamclient parked list` names the parked records"
 
 
 def _change_lines(facts: FleetFacts, change: OperatorChange | None) -> Iterator[str]:

@@ -45,10 +45,10 @@ def _is_finished(facts: FleetFacts, shard_id: str) -> bool:
 
 
 class _Judge:
-    """A function that applies the rules to cases, and remembers the verdicts.
+    """A callable that applies the rules to the case of a shard, and remembers the verdicts.
 
-    The verdict about a waiting shard needs the verdict about its ancestor. ``explanations`` calls this function for
-    ancestors first, so it judges each shard of a long chain once, and its calls are not nested.
+    The verdict about a waiting shard needs the verdict about its ancestor. ``explanations`` judges ancestors first. So
+    each shard of a long chain is judged once, and the calls are not nested.
     """
 
     def __init__(self) -> None:
@@ -56,7 +56,7 @@ class _Judge:
 
     def __call__(self, case: Case) -> Explanation:
         known = self.verdicts.get(case.shard_id)
-        # If parents form a cycle, the verdict about a shard depends on the waiting shard that needs it.
+        # In a cycle of parents, the verdict about a shard differs with the waiting shard that needs this verdict.
         if known is not None and case.shard_id not in case.facts.tree.circles:
             return known
         verdict = _judged(case)

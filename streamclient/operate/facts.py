@@ -45,9 +45,9 @@ class RowFacts:
 
     @property
     def why_unreadable(self) -> str:
-        """The reason why the running version of this package cannot change the row.
+        """The reason why the running version of this package cannot read the row, and so cannot change it.
 
-        Use it only if ``lease`` is ``None``.
+        Use this property only if ``lease`` is ``None``.
         """
         return self.problem if self.is_of_unknown_version else f"its row is malformed: {self.problem}"
 

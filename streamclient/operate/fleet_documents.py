@@ -71,7 +71,7 @@ MOST_VALUE_BYTES = 4_096
 class FleetBook:
     """Collects readings of one fleet, and makes documents of them. Not thread-safe.
 
-    Only the making of the documents ``moves`` and ``parked`` calls the service.
+    Only the documents ``moves`` and ``parked`` need calls of the service.
     """
 
     def __init__(
@@ -132,7 +132,8 @@ class FleetBook:
     def document(self, kind: str, reading: FleetReading, detail: Detail = "auto") -> Document:
         """Return the document ``kind``: ``fleet``, ``story``, ``moves`` or ``parked``. The result may be a refusal.
 
-        ``detail`` says whether ``fleet`` lists shards or counts them in groups; ``auto`` depends on their number.
+        ``detail`` says whether ``fleet`` lists shards or counts them in groups; with ``auto``, the number of shards
+        decides.
 
         Raises:
             KeyError: no document has the name ``kind``.
@@ -235,7 +236,7 @@ def verdict_document(
 ) -> Document:
     """Return one verdict about several fleets, with the sentence of the fleet whose trouble is the worst.
 
-    A trouble lists at most ``NOT_MOVING_SHOWN`` of its shards, those nearest to loss; its sentence counts all of them.
+    A trouble lists at most ``NOT_MOVING_SHOWN`` of its shards, the nearest to loss. Its sentence counts all its shards.
     ``command`` takes a fleet's name and a command line of ``streamclient leases``, and adds the fleet's options.
     """
     told = {name: reading.verdict for name, reading in readings.items() if reading.verdict is not None}

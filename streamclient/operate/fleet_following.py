@@ -1,4 +1,4 @@
-"""The repeated reading of one fleet for a page in a browser, by a thread that runs while a page wants the fleet.
+"""The repeated reading of one fleet for a page in a browser, by a thread that reads while a page wants the fleet.
 
 Laws:
 
@@ -82,7 +82,7 @@ class FleetFollower:
         """Prepare to read the fleet at ``site``; read nothing yet.
 
         After a good reading, the thread that read calls ``noted``. After every reading, good or failed, it calls
-        ``made``. ``follow`` with ``stirred`` has ``made`` called once more with the last reading.
+        ``made``. ``follow`` with ``stirred`` makes the thread call ``made`` once more, with the last reading.
         """
         self._watch = FleetWatch(site, monotonic)
         self._site = site
@@ -126,7 +126,7 @@ class FleetFollower:
             self._changed.notify_all()
 
     def close(self) -> None:
-        """End the thread. A thread that waits for the service ends after that call."""
+        """End the thread. If the thread waits for a call of the service, it ends when this call has returned."""
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
@@ -173,7 +173,7 @@ class FleetFollower:
         pause = self._pause(ended - began)
         self.reading = evolve(self.reading, round_seconds=round(ended - began, 3), next_seconds=round(pause, 1))
         self._call(self._made)
-        # The time of ``made`` counts, too: making a large document takes longer than reading its rows.
+        # Include the time that ``made`` takes, because making a large document takes longer than reading its rows.
         self._due = ended + pause if self._failures else began + self._pause(self._monotonic() - began)
 
     def _pause(self, seconds: float) -> float:

@@ -111,7 +111,7 @@ class ReportDirectory:
 
     Args:
         path: the directory; it is created if it does not exist.
-        kept: the number of newest times whose files are kept for each fleet.
+        kept: the number of reports to keep for each fleet, with their snapshots. Older reports are removed.
 
     Raises:
         ConfigurationError: ``path`` is not a directory, or cannot be created.

@@ -51,7 +51,7 @@ class FleetWatch:
         return view
 
     def _read(self, before: FleetFacts | None) -> FleetFacts:
-        """Return the facts as they are now, with the problem of a read that failed."""
+        """Read the fleet and return the facts. If a read fails, the facts name the problem."""
         if before is None or self._monotonic() - self._listed_at > STREAM_SECONDS:
             facts = self._collector.collect()
             if not facts.unreadable:

@@ -19,7 +19,7 @@ LAG_CLASSES = ("up to 1 s", "up to 10 s", "up to 1 min", "up to 10 min", "up to 
 
 NOT_MOVING_SHOWN = 25
 """The largest number of shards without progress that a document lists. People would not read more, and the verdict has
-the number of all of them."""
+the number of all such shards."""
 
 WELL = "well"
 """The health of a worker that has no trouble."""
@@ -94,7 +94,7 @@ def groups_document(view: Overview) -> Document:
     """Return the document that ``top --json --groups`` prints: the screen with ``groups`` in place of ``shards``.
 
     The document's size does not grow with the number of shards. The verdict has only the worst troubles, each with only
-    the shards nearest to loss; its sentences still count all shards. The lists of shards in sessions are empty.
+    the shards nearest to loss; the sentences still count all shards. The lists of shards in sessions are empty.
     """
     document = overview_document(view, has_shards=False)
     document["verdict"] = _short_verdict(view.verdict)

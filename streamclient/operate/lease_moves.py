@@ -32,8 +32,8 @@ MOST_MOVES = 500
 """The largest number of moves and orders in a document. People would not read more, and the audit has all orders."""
 
 KEPT_MICROS = 24 * MICROS_PER_HOUR
-"""The time, in microseconds, for which the span of an owner is kept after its end. It is a day, which is the default
-retention of a stream."""
+"""The time, in microseconds, for which an owner's span is kept after the span has ended. It is a day, which is the
+default retention of a stream."""
 
 MOST_SPANS = 2_000
 """The largest number of spans in a document. If there are more, the spans that changed last are chosen. A picture has
@@ -134,7 +134,7 @@ class _Change:
     def idle_seconds(self) -> float | None:
         """Return the seconds from the last sign of a dead owner to the new owner's acquisition.
 
-        ``None`` if the dead owner may have given a later sign.
+        ``None`` if the dead owner may have given a later sign, which no reading shows.
         """
         sign = self.last_sign_micros()
         if self.session is None and not self._is_silent(sign, self.before.now_micros):
@@ -174,7 +174,7 @@ class LeaseMoves:
     def audited(self, records: Iterable[AuditRecord]) -> None:
         """Add rows of the audit, in any order.
 
-        A row that was already added is replaced, because its outcome may be new.
+        A row replaces the same row of an earlier call, because the outcome may be new.
         """
         for record in records:
             before, after = _fields(record.before), _fields(record.after)
@@ -368,18 +368,21 @@ def _seconds(from_micros: int, to_micros: int) -> float:
 
 
 def _was_released(row: RowFacts, lease: Lease) -> bool:
-    """Return whether a lease without an owner certainly had one. All columns of a new row have the same stamp."""
+    """Return whether a lease has no owner now, and certainly had one earlier.
+
+    All columns of a new row have one stamp. So a newer stamp of the owner column shows that a worker was the owner.
+    """
     return not lease.owner and lease.counter > 0 and row.owner_micros > row.checkpoint_micros
 
 
 def _standing(lease: Lease, facts: FleetFacts) -> Pause | None:
-    """Return the pause that stops the readers of a shard at the time of ``facts``, or ``None``."""
+    """Return the pause because of which no worker reads a shard at the time of ``facts``, or ``None``."""
     pause = lease.pause
     return pause if pause is not None and not pause.accepts_end and is_pause_on(pause, facts.now_micros) else None
 
 
 def _fields(text: str) -> Mapping[str, Any]:
-    """Return the fields of a lease that ``text`` from an audit row holds; empty if it does not hold a lease."""
+    """Return the fields of a lease that ``text`` from an audit row holds; empty if ``text`` does not hold a lease."""
     try:
         found = json.loads(text)
     except ValueError:

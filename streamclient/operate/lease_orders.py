@@ -1,4 +1,4 @@
-"""The orders about leases that commands and the console give: functions that make an ``Order`` of typed arguments.
+"""The orders about leases that commands and the console give: functions that make an ``Order`` from typed arguments.
 
 ``OrderExecutor`` plans an order, carries it out, and writes the audit.
 """
@@ -39,11 +39,11 @@ OPTIONS = (
     "--for",
     "--pause",
 )
-"""The options with a value that the audit shows, in this order. Options of the connection are not among them, because
-they may hold secrets."""
+"""The options that take a value and that the audit shows; the audit shows them in this order. Options of the connection
+are left out, because they may hold secrets."""
 
 FLAGS = ("--all", "--with-descendants", "--yes", "--force")
-"""The options without a value that the audit shows. They come after ``OPTIONS`` in the shown command."""
+"""The options that take no value and that the audit shows. They come after ``OPTIONS`` in the shown command."""
 
 
 def command_text(action: str, shards: Sequence[str], options: Mapping[str, object | None]) -> str:
@@ -139,7 +139,7 @@ def pause_order(site: Site, selection: LeaseSelection, *, by: str, reason: str, 
 
     Args:
         site: the fleet. The pause ends by the clock of its service.
-        selection: the shards. If it does not name them, only unfinished shards are paused.
+        selection: the shards. If ``selection`` names no shards, only unfinished shards are paused.
         by: the operator, whom the lease row names.
         reason: the reason, which other operators read.
         lasting: a duration as typed, ``15m`` for example; ``None`` to pause until an operator resumes.
@@ -192,7 +192,7 @@ def release_order(shard_id: str, *, vouched: bool = False, pause: str | None = N
         shard_id: the shard.
         vouched: whether the operator confirms that the owner's process is gone; see ``plan_release``.
         pause: the longest time, as typed, to wait until a running owner has paused; ``None`` to refuse the order if the
-            owner runs. This function uses it only for the audit. The caller also passes it to
+            owner runs. This function uses ``pause`` only for the audit. The caller also passes it to
             ``OrderExecutor.carry_out``, in seconds.
         reason: the reason, for the audit.
     """
@@ -245,7 +245,7 @@ def park_order(site: Site, choice: RecordChoice, *, by: str, reason: str = "", y
         choice: the records, and the store for them.
         by: the operator, whom the lease row names.
         reason: the reason, for the lease row and the audit.
-        yes: whether the audit shows ``--yes``, without which the command is a dry run.
+        yes: whether the audit shows ``--yes``. A command without ``--yes`` is a dry run.
     """
     directory = choice.parking_directory
     change_id, now = new_change_id(), site.clock.now_micros()
@@ -286,7 +286,7 @@ def _records_named(site: Site, facts: FleetFacts, choice: RecordChoice) -> Seque
     if choice.count is not None:
         return order_plans.next_records(site.streams, lease, choice.count, halted)
     if choice.record is None and not halted:
-        return "its owner does not say that it stopped at one record: name the record with --record ID"
+        return "its owner names no record at which the shard stopped: name the record with --record ID"
     found = order_plans.named_record(site.streams, lease, choice.record or halted)
     return found if isinstance(found, str) else [found]
 

@@ -35,7 +35,10 @@ def _waits_for_parent(case: Case, row: RowFacts, lease: Lease) -> Explanation | 
 
 
 def _blocking(case: Case, ancestor: str) -> str | None:
-    """Return the first of ``ancestor`` and its ancestors that is unfinished and does not wait for this verdict."""
+    """Return the first unfinished shard among ``ancestor`` and its ancestors.
+
+    Leave out shards whose verdicts wait for the verdict about this shard.
+    """
     seen = {case.shard_id, *case.above}
     for shard_id in chain([ancestor], case.facts.tree.ancestors(ancestor)):
         lease = case.facts.lease(shard_id)
@@ -86,7 +89,7 @@ def _takers(case: Case) -> Sequence[str]:
 def _unless_left(case: Case, takers: Sequence[str]) -> str:
     """Return words which say that the living workers ``takers`` may have left the shard.
 
-    The words are empty unless the session row of each of these workers lacks room to name all shards that it left.
+    Return an empty text if one of these workers has no session row, or if its row names all shards that it left.
     """
     sessions = (case.facts.workers.get(name) for name in takers)
     if not all(session is not None and session.info.left_unnamed for session in sessions):
@@ -116,10 +119,10 @@ def _not_picked_up(case: Case, row: RowFacts, lease: Lease) -> Explanation | Non
     if not lease.is_handed_over:
         return None
     since = duration(case.facts.age_seconds(row.owner_micros))
-    text = f"was handed over to worker {lease.owner} {since} ago, which has not picked it up"
+    text = f"was handed over to worker {lease.owner} {since} ago, and the worker has not picked it up"
     state = life(case.facts, lease.owner)
     if state is Liveness.DEAD:
-        return case.verdict(situations.NOT_PICKED_UP, f"{text}: it is dead")
+        return case.verdict(situations.NOT_PICKED_UP, f"{text}: the worker is dead")
     if case.facts.age_seconds(row.owner_micros) <= case.facts.lease_duration_seconds * SILENT_SHARE:
         return case.verdict(situations.NEW_OWNER, f"is changing hands: handed over to worker {lease.owner} {since} ago")
     return case.verdict(situations.NOT_PICKED_UP, text)

@@ -31,10 +31,10 @@ class StatusTableWriter:
     def write(
         self, facts: FleetFacts, planner: Planner, still: Mapping[str, Lease], changes: Sequence[PlannedWrite]
     ) -> dict[str, str]:
-        """Make the changes, lowest rank first; return the outcome of each change, by shard.
+        """Make the changes, lowest rank first; return the outcomes by shard id.
 
-        Each write is planned anew on a fresh row until the write succeeds, its plan refuses it, or it has failed
-        ``TRIES_AT_MOST`` times. If a write does not succeed, no write of a higher rank is made.
+        Each write is planned anew on a fresh row until the write succeeds, the new plan refuses the write, or it has
+        failed ``TRIES_AT_MOST`` times. If a write does not succeed, no write of a higher rank is made.
         """
         outcomes = {change.shard_id: "not changed" for change in changes}
         for rank in sorted({change.rank for change in changes}):
@@ -79,7 +79,7 @@ class StatusTableWriter:
         return facts
 
     def send(self, writes: Sequence[LeaseWrite]) -> dict[str, str]:
-        """Send each write once; return the outcomes by shard. If an answer is lost, the row shows the outcome."""
+        """Send each write once; return the outcomes by shard id. If an answer is lost, the row shows the outcome."""
         if not writes:
             return {}
         outcomes = {}

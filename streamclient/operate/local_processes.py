@@ -10,8 +10,8 @@ from streamclient.operate.facts import Process
 def process_of(info: WorkerInfo) -> Process:
     """Return the state of a worker's process; ``ELSEWHERE`` if this program cannot see the process.
 
-    It can see a process with which it shares the space of process ids. The host name does not show this: containers may
-    have the same host name, and each container numbers its processes from 1.
+    The program can see a process if both share one space of process ids. Equal host names do not prove this: containers
+    may have the same host name, and each container numbers its processes from 1.
     """
     if not info.pid or not info.space or info.space != process_space():
         return Process.ELSEWHERE

@@ -50,7 +50,7 @@ class ShardHead:
 
 
 def read_head(streams: StreamApi, stream_id: str, shard_id: str, checkpoint: str) -> ShardHead:
-    """Read the first record at a checkpoint. Takes one or two requests, and one more for each page without records.
+    """Read the first record at a checkpoint, by one or two requests, and one more for each page without records.
 
     Raises:
         TrimmedDataException: the stream's retention has removed records at the checkpoint.
@@ -125,7 +125,7 @@ class _Remembered:
 
 
 class HeadReader:
-    """The reader of the heads of one stream's shards, which it remembers. For one thread; its reads run in parallel."""
+    """Reads the heads of one stream's shards, and remembers them. For one thread; its reads run in parallel."""
 
     def __init__(self, streams: StreamApi, stream_id: str, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._streams = streams
@@ -141,8 +141,8 @@ class HeadReader:
         memory = self._remembered.get(shard_id)
         if memory is None or memory.checkpoint != checkpoint:
             return None
-        # All other heads are read again after a pause: for example the end of a shard, which an incomplete page can
-        # seem to show.
+        # A head without a record is read again after ``QUIET_SECONDS``: a record may have come, a failed read may
+        # succeed, and an incomplete page may have seemed to show the end of a shard.
         is_finished = checkpoint == CheckpointPosition.SHARD_END
         is_lasting = memory.facts.next_record_micros is not None or memory.facts.is_trimmed or is_finished
         return memory.facts if is_lasting or self._monotonic() - memory.read_at < QUIET_SECONDS else None

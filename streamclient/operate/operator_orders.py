@@ -48,8 +48,8 @@ _OWNERS_OWN = frozenset({"counter", "pause_taken"})
 """The fields of a lease that its owner may write without changing an operator's plan."""
 
 _DRAWN = frozenset({"request_id", "at_micros", "until_micros"})
-"""The fields that differ in each plan of the same command: ids and times. The digest leaves them out. It covers the
-command's text, which has the durations."""
+"""The fields that differ in each plan of the same command: ids and times. The digest leaves these fields out. It covers
+the durations, because it covers the command's text."""
 
 
 class PlanChangedError(StreamClientException):
@@ -255,7 +255,7 @@ class OrderExecutor:
         owners = sorted({lease.owner for key in late if (lease := facts.lease(key)) is not None})
         note = (
             f"worker {', '.join(owners)} did not stop reading {', '.join(late)} in time; nothing was changed. "
-            "`streamclient explain` says what it is doing"
+            "`streamclient explain` says why"
         )
         outcomes = {change.shard_id: "not changed: not every owner paused in time" for change in work.plan.changes}
         return work.report(OrderStatus.GIVEN_UP, outcomes, note, *self._complete_audit(work.records, outcomes))
@@ -300,8 +300,8 @@ class OrderExecutor:
 def order_digest(order: Order, plan: ChangePlan) -> str:
     """Return the digest of a plan. Two plans of a command have the same digest if they would make the same changes.
 
-    The digest covers the command, and of each write the shard, the kind, and the fields before and after. It leaves out
-    counters and acknowledgements, which owners write all the time, and the ids and times of new orders.
+    The digest covers the command, its reason, and for each write the shard, the kind, and the fields before and after.
+    It leaves out counters and acknowledgements, which owners write all the time, and the ids and times of new orders.
     """
     writes = [_write_digested(change.write) for change in sorted(plan.changes, key=lambda change: change.shard_id)]
     text = json.dumps([order.command, order.reason, writes], ensure_ascii=False, sort_keys=True)

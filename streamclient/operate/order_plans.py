@@ -61,7 +61,7 @@ def next_records(streams: StreamApi, lease: Lease, count: int, halted: str) -> S
     try:
         records = read_next(streams, lease.stream_id, lease.lease_key, lease.checkpoint, count, first_id=halted)
     except TrimmedDataException:
-        return "the records after its checkpoint are past the stream's retention; rewind it to the oldest one"
+        return "the records after its checkpoint are past the stream's retention; rewind the shard to the oldest record"
     if len(records) < count:
         follow, were = "follows" if len(records) == 1 else "follow", "was" if count == 1 else "were"
         return f"only {counted(len(records), 'record')} {follow}, and {count} {were} named"
@@ -137,13 +137,16 @@ def _order_notes(facts: FleetFacts, lease: Lease, order: RecordOrder) -> tuple[s
     """Return notes for the operator: which workers obey the order, which do not, and when."""
     notes = []
     if is_pause_on(lease.pause, facts.now_micros):
-        notes.append(f"it is paused by {lease.pause.by if lease.pause else ''}: the order is obeyed once it is resumed")
+        notes.append(
+            f"the shard is paused by {lease.pause.by if lease.pause else ''}: "
+            "the order is obeyed once the shard is resumed"
+        )
     living = living_workers(facts)
     if not living:
         notes.append("no worker lives: the first one that takes the shard obeys the order")
     deaf = [name for name in living if not (name in facts.workers and facts.workers[name].info.obeys_orders)]
     if deaf:
-        notes.append(f"worker {', '.join(deaf)} does not obey the order, should the shard go there before it is done")
+        notes.append(f"worker {', '.join(deaf)} does not obey the order if it takes the shard before the order is done")
     if not order.is_skip:
         notes.append("a worker with a parking store of its own parks there instead")
     return tuple(notes)
@@ -159,7 +162,10 @@ def chosen_order(lease: Lease, order_id: str) -> RecordOrder | None:
 
 
 def ends_noted(records: Iterable[AuditRecord]) -> dict[str, str]:
-    """Return how orders ended, in words by order id, as workers noted it in ``records``, which are newest first."""
+    """Return in words how orders ended, as workers noted in ``records``. The keys are order ids.
+
+    ``records`` are newest first.
+    """
     found: dict[str, str] = {}
     for record in records:
         if _is_end(record):
@@ -169,7 +175,10 @@ def ends_noted(records: Iterable[AuditRecord]) -> dict[str, str]:
 
 
 def orders_over(records: Sequence[AuditRecord]) -> dict[str, str]:
-    """Return how orders ended or were withdrawn, in words by order id. ``records`` and result are newest first."""
+    """Return in words how orders ended or were withdrawn. The keys are order ids.
+
+    ``records`` and the result are newest first.
+    """
     ends, found = ends_noted(records), dict[str, str]()
     for record in records:
         if _is_end(record):
@@ -186,7 +195,7 @@ def _is_end(record: AuditRecord) -> bool:
 
 
 def _ids_in(columns: str) -> set[str]:
-    """Return the ids of the orders in an audit row's ``columns``; empty if these have no orders in a known form."""
+    """Return the ids of the orders in an audit row's ``columns``; empty without orders in a known form."""
     try:
         return {order["request_id"] for order in json.loads(columns)["orders"]}
     except (ValueError, TypeError, KeyError):
@@ -225,7 +234,7 @@ def plan_withdrawal(
         stood_still: not used; every planner has this parameter.
         shard_id: the shard.
         order_id: the id of the order; empty for the only order of the shard.
-        over: the ends of orders in words, by order id, as the audit has them.
+        over: how orders ended, in the words of ``orders_over``. The keys are order ids.
         passed: the number of the order's records that are before the checkpoint, if that is known.
     """
     lease = lease_of(facts, shard_id)
@@ -268,11 +277,11 @@ def _withdrawal_notes(
         notes.append(f"order {order.request_id} has ended already: {over[order.request_id]}")
     elif passed:
         are = f"{passed} of its {len(order.record_ids)} records {'is' if passed == 1 else 'are'}"
-        notes.append(f"{are} before the checkpoint; what was {taken_out} of them stays so")
+        notes.append(f"{are} before the checkpoint; a record that was {taken_out} stays taken out")
     is_read = lease.owner and not (lease.is_finished or lease.is_paused_by_owner)
     if is_read and life(facts, lease.owner) in (Liveness.LIVING, Liveness.SILENT):
         notes.append(
-            f"worker {lease.owner} obeys until its next scan; what it has {taken_out} until then stays so, "
-            "and `leases audit` will say how much that was"
+            f"worker {lease.owner} obeys the order until its next scan; records that it has {taken_out} until then "
+            "stay taken out, and `leases audit` will say how many"
         )
     return tuple(notes)

@@ -88,8 +88,8 @@ class Overview:
 def overview(facts: FleetFacts, before: FleetFacts | None = None, told: FleetVerdict | None = None) -> Overview:
     """Return the screen for ``facts``.
 
-    ``before`` has the facts of the previous screen, without which no rates are known. ``told`` is the verdict
-    of the previous screen.
+    ``before`` has the facts of the previous screen; without them, no rates are known. ``told`` is the verdict of the
+    previous screen.
     """
     known = sorted({*facts.rows, *(facts.stream.listing or {})})
     rates = {} if before is None else _rates(before, facts)
@@ -185,7 +185,7 @@ def headline(view: Overview) -> str:
 
 def cost_line(view: Overview) -> str:
     """Return the fleet's cost per hour as text; empty if no worker publishes its cost."""
-    return "" if view.cost is None else f"costs an hour: {view.cost}"
+    return "" if view.cost is None else f"cost per hour: {view.cost}"
 
 
 def rate(value: float | None) -> str:

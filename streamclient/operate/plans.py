@@ -36,7 +36,7 @@ class Hindrance(Enum):
     OWNER_RUNS = "owner-runs"
     """The change becomes possible once the owner has acknowledged a pause."""
     UNOBSERVED = "unobserved"
-    """The owner may be dead. Watching the lease's counter for a lease duration would show that."""
+    """The owner may be dead. Watching the lease's counter for a lease duration would show whether it is."""
 
 
 @frozen(kw_only=True)
@@ -278,7 +278,7 @@ def owner_hindrance(facts: FleetFacts, lease: Lease, stood_still: Collection[str
             "try again once its lease has expired"
         )
         return Refusal(shard_id=lease.lease_key, reason=reason)
-    reason = f"its owner {lease.owner} runs and has not acknowledged a pause; --pause does that first"
+    reason = f"its owner {lease.owner} runs and has not acknowledged a pause; --pause requests one first"
     return Refusal(shard_id=lease.lease_key, reason=reason, hindrance=Hindrance.OWNER_RUNS)
 
 
@@ -298,8 +298,8 @@ def _pause_hindrance(facts: FleetFacts, lease: Lease, pause: Pause) -> Refusal |
         return None
     left = _seconds_left(pause.until_micros, facts.now_micros)
     reason = (
-        f"its pause ends {f'in {duration(left)}' if left > 0 else 'now'}, and changes need one that lasts at least "
-        f"{duration(PAUSE_RESERVE_SECONDS)} more; --pause does that first"
+        f"its pause ends {f'in {duration(left)}' if left > 0 else 'now'}, and a change needs one that lasts at "
+        f"least {duration(PAUSE_RESERVE_SECONDS)} more; --pause requests one first"
     )
     return Refusal(shard_id=lease.lease_key, reason=reason, hindrance=Hindrance.OWNER_RUNS)
 
@@ -363,7 +363,7 @@ def plan_accept_end(
     if lease.is_finished:
         reason = "it is finished: its end is stored"
     elif facts.children.get(shard_id):
-        reason = f"its end is shown: its children are {', '.join(facts.children[shard_id])}; its owner believes it"
+        reason = f"its end is shown: its children are {', '.join(facts.children[shard_id])}, so its owner accepts it"
     elif not ends_here:
         reason = "the service does not say that it has ended: records follow its checkpoint, or may follow"
     elif is_pause_on(lease.pause, facts.now_micros):

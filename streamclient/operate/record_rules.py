@@ -8,7 +8,7 @@ from streamclient.operate import situations
 from streamclient.operate.cases import Case, Explanation
 from streamclient.operate.facts import RowFacts
 
-UNNAMED = ", whose session row has no room to name all shards that stand still: its log does"
+UNNAMED = ", whose session row has no room to name all shards that stand still: its log names them"
 """The words for a worker whose session row may have no room to name the obstacle of this shard."""
 
 SET_ASIDE = "; the records after its checkpoint are parked or skipped"
@@ -43,7 +43,8 @@ def judge_by_records(case: Case, row: RowFacts, lease: Lease) -> Explanation:
     if _is_perhaps_unnamed(case, lease):
         return case.verdict(situations.OWNER_SAYS, f"does not move on worker {lease.owner}{UNNAMED}")
     text = (
-        f"moves without a checkpoint: worker {lease.owner} names no obstacle, but has stored none for {held}, {waiting}"
+        f"moves without a checkpoint: worker {lease.owner} names no obstacle, but has stored no checkpoint for {held}, "
+        f"{waiting}"
     )
     return case.verdict(situations.NO_CHECKPOINT, text)
 

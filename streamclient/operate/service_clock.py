@@ -19,7 +19,7 @@ class ServiceClock:
     """The clock of this machine, corrected by every answer of the service. Thread-safe.
 
     An answer has the time at which the service wrote it. So this clock is late by the time that the last answer took to
-    arrive. It is never earlier than the newest stamp that was read from a row.
+    arrive. The clock is never earlier than the newest stamp that was read from a row.
     """
 
     def __init__(self, wall_micros: Callable[[], int] = now_micros) -> None:
@@ -60,14 +60,14 @@ class ServiceClock:
             self._newest_micros = max(self._newest_micros, micros)
 
     def watching(self, client: OTSClient) -> OTSClient:
-        """Return a copy of ``client`` that uses the same connections, and sets this clock by each answer."""
+        """Return a copy of ``client`` that uses the connections of ``client``, and sets this clock by each answer."""
         own = copy(client)
         own.connection = _WatchedConnection(client.connection, self)
         return own
 
 
 class _WatchedConnection:
-    """A wrapper of the SDK's connection, which gives the date of each answer to the clock."""
+    """A wrapper of the SDK's connection. The wrapper gives the date of each answer to the clock."""
 
     def __init__(self, connection: Any, clock: ServiceClock) -> None:
         self._connection = connection

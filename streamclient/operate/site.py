@@ -34,7 +34,7 @@ REFUSED_CODES = frozenset({NO_PERMISSION, "OTSAuthFailed", "OTSSTSTokenExpired",
 
 
 def problem_code(error: Exception) -> str:
-    """Return the kind of an error: ``misfit``, ``missing``, ``refused``, ``throttled`` or ``unreachable``."""
+    """Return the code of an error: ``misfit``, ``missing``, ``refused``, ``throttled`` or ``unreachable``."""
     if isinstance(error, ConfigurationError):
         return "misfit"
     if isinstance(error, DependencyException):
@@ -98,7 +98,11 @@ class Site:
             try:
                 self.manager(self.stream_id).wake(wanted)
             except StreamClientError as error:
-                _log.info("waking workers %s failed; they look at their next scan: %s", ", ".join(wanted), error)
+                _log.info(
+                    "waking workers %s failed; they read the lease rows at their next scan: %s",
+                    ", ".join(wanted),
+                    error,
+                )
 
     def problem_of_status_table(self, error: Exception) -> tuple[str, str]:
         """Return why the status table cannot be read, and the code of this problem; ``error`` is the read's error.
@@ -113,14 +117,14 @@ class Site:
             _log.debug("status table %s cannot be described: %s", self.status_table, unknown)
         text, code = self.problem_of(error)
         if code == "missing":
-            return "the table does not exist; a worker makes it when it starts: check the name and the instance", code
+            return "the table does not exist; workers create it when they start: check the name and the instance", code
         return text, code
 
     def problem_of(self, error: Exception) -> tuple[str, str]:
         """Return an error's text, and its code: ``clock``, or the result of ``problem_code``.
 
-        The code is ``clock`` if this machine's clock is wrong by more than the service accepts. All calls fail then,
-        with texts that name other causes.
+        The code is ``clock`` if this machine's clock is wrong by more than the service accepts. Then all
+        calls fail, and their errors name other causes.
         """
         ahead_seconds = self.clock.offset_seconds
         if abs(ahead_seconds) > MOST_SKEW_SECONDS:
@@ -129,9 +133,9 @@ class Site:
         return text_of(error), problem_code(error)
 
     def read(self, name: str, call: Callable[[], Answer]) -> Answer:
-        """Return the result of the read ``call``; repeat it after failures, and raise only errors of this package.
+        """Return the result of ``call``, which reads. Repeat a call that fails, and raise only errors of this package.
 
-        ``name`` says in logs and errors which read it is.
+        Logs and errors call this read by its ``name``.
         """
 
         def attempt() -> Answer:

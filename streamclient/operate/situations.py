@@ -79,7 +79,7 @@ NO_ROW = Situation(
 PARENT_HAS_NO_ROW = Situation("parent-has-no-row", "See why the parent has no row. Rows are created parents first.")
 PARENT_CIRCLE = Situation(
     "parent-circle",
-    "Report it to the service, which lists these shards as each other's parents: nothing here mends that. Other shards "
+    "Report to the service that it lists these shards as each other's parents: no command can mend that. Other shards "
     "are read.",
 )
 WAITS_FOR_PARENT = Situation("waits-for-parent", "Deal with the shard that the first line names.")
@@ -129,23 +129,25 @@ PAUSED_BY_PROGRAM = Situation("paused-by-program", "The worker's own program has
 
 # --- reasons that the owner publishes -----------------------------------------------------------------------------
 
-PROCESSOR_FAILS = Situation("processor-fails", "Mend the processor or its destination; it starts again by itself.")
+PROCESSOR_FAILS = Situation(
+    "processor-fails", "Mend the processor or its destination; the processor starts again by itself."
+)
 USER_CODE_RUNS = Situation("user-code-runs", "See the worker's log for the stack of the call.")
-READING_FAILS = Situation("reading-fails", "See the service's error; reading goes on by itself once it succeeds.")
+READING_FAILS = Situation("reading-fails", "See the service's error; reading goes on by itself once a read succeeds.")
 POSITION_TRIMMED = Situation(
     "position-trimmed",
     "The records are lost. Accept the loss: `worker.accept_loss`, or `leases rewind SHARD --to oldest --pause`.",
 )
 END_NOT_SHOWN = Situation(
     "end-not-shown",
-    "Nothing at first: the shard goes on once the list of shards shows a child. If you know that it is closed and "
-    "has no child, accept its end: `leases accept-end SHARD`, or `worker.accept_end`.",
+    "Nothing at first: the shard goes on once the list of shards shows a child. If you know that the shard is closed "
+    "and has no child, accept its end: `leases accept-end SHARD`, or `worker.accept_end`.",
 )
 NO_PROGRESS = Situation(
     "no-progress",
-    "Report the text to the service: the service, or a gateway before it, repeats a page or sends pages of another "
-    "shard. The worker reads from the last record again until that is over, then goes on by itself; nothing is "
-    "delivered twice.",
+    "Report the text of `explain SHARD` to the service: the service, or a gateway before it, repeats a page or sends "
+    "pages of another shard. The worker reads from the last record again until that is over, then goes on by itself; "
+    "nothing is delivered twice.",
 )
 RECORD_FAILS = Situation(
     "record-fails",
@@ -157,7 +159,7 @@ PARKED_TOO_MANY = Situation(
     "Find out why the records fail, mend the cause, replay the parked records, then restart the shard.",
 )
 PARKING_FAILS = Situation(
-    "parking-fails", "See the error of the parking store; the shard goes on by itself once it works."
+    "parking-fails", "See the error of the parking store; the shard goes on by itself once the store works."
 )
 END_NOT_STORED = Situation(
     "end-not-stored", "Call `checkpointer.checkpoint()` in `shutdown` when the reason is TERMINATE."
@@ -168,8 +170,8 @@ OLD_PROCESSOR_RUNS = Situation(
 )
 WAITS_FOR_THREAD = Situation(
     "waits-for-thread",
-    "Give the worker an executor with more threads; if it is the fetch pool, other reads hang: see their stacks in the "
-    "log.",
+    "Give the worker an executor with more threads; if the fetch pool has no free thread, other reads hang: see their "
+    "stacks in the log.",
 )
 WAITS_FOR_TABLE = Situation("waits-for-table", "Nothing at first. If the situation lasts, see the worker's health.")
 OWNER_SAYS = Situation("owner-says", "See the cause that the worker names; its log has more.")

@@ -75,7 +75,7 @@ def load_snapshot(path: Path) -> Document:
 
 
 def differences(before: Document, after: Document) -> list[SnapshotDifference]:
-    """Return the differences between two snapshots in stream, leases and workers. Heartbeats are not compared."""
+    """Return the differences between the streams, leases and workers of two snapshots. Heartbeats are not compared."""
     changes = list(_stream_differences(before, after))
     changes += _shard_differences(_by(before["leases"], "shard"), _by(after["leases"], "shard"))
     changes += _worker_differences(_by(before["workers"], "worker"), _by(after["workers"], "worker"))

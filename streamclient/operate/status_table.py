@@ -57,7 +57,7 @@ class StatusTableReader:
         return {worker.name: worker for worker in parsed if worker is not None}
 
     def stream_ids(self) -> list[str]:
-        """Return the ids of the streams that have rows of any kind in the table. Makes one request for each stream."""
+        """Return the ids of the streams that have rows of any kind in the table, by one request for each stream."""
         ids: list[str] = []
         start: Any = [(STREAM_ID, INF_MIN), (STATUS_TYPE, INF_MIN), (STATUS_VALUE, INF_MIN)]
         end = [(STREAM_ID, INF_MAX), (STATUS_TYPE, INF_MAX), (STATUS_VALUE, INF_MAX)]

@@ -106,7 +106,7 @@ class StoryBook:
         next_records: Mapping[str, int] | None = None,
         unknown: Collection[str] = (),
     ) -> None:
-        """Add a reading of the list of shards and of their lease rows. It must not be older than the reading before.
+        """Add a reading of the list of shards and of their lease rows. It must not be older than the last reading.
 
         Args:
             listing: the shards that the stream lists.

@@ -69,7 +69,7 @@ class Trouble(TypedDict):
     first_line: str
     advice: str
     command: str
-    """A command line that ends the trouble; empty if there is no such command. The advice says when it is right."""
+    """A command line that ends the trouble; empty if there is no such command. The advice says when to use it."""
     since_micros: int | None
     """The time at which the trouble began. For most shards it is the time of the last checkpoint or, if later, of the
     next unread record. In some situations it is the time of the pause, of the last change of owner, or of the last
@@ -124,7 +124,8 @@ URGENCIES: dict[Situation, Urgency] = {
     situations.NO_ROW: Urgency.TOLD,
     situations.OWNER_DEAD: Urgency.TOLD,
 }
-"""The urgency of situations in which a shard makes no progress. The urgency of other such situations is ``STUCK``."""
+"""The urgency of situations in which a shard makes no progress. Such a situation that is missing here has the urgency
+``STUCK``."""
 
 _BY_PAUSE = frozenset({situations.PAUSED, situations.PAUSE_PENDING, situations.PAUSE_IGNORED})
 _BY_BEAT = frozenset(
@@ -215,7 +216,10 @@ def _last(before: FleetVerdict) -> Trouble | None:
 
 
 def _seen(trouble: Trouble, before: FleetVerdict, now_micros: int) -> Trouble:
-    """Return the trouble with the time of the first reading that showed it, unless the tables show when it began."""
+    """Let the trouble begin at the first reading that showed it, and return the trouble.
+
+    If the tables show when the trouble began, return the trouble unchanged.
+    """
     if trouble["since_micros"] is not None:
         return trouble
     name = (trouble["situation"], trouble["shard"], trouble["worker"])
@@ -272,8 +276,8 @@ class _Troubled:
         """The value that all shards of one trouble have in common: situation, urgency, and words of the cause."""
         found = self.explanation
         words = common_words(self.cause.replace(found.shard_id, "#"))
-        # A cause that names a worker is a trouble of this worker only. ``words`` lack the numbers by which names
-        # differ.
+        # A cause that names a worker is a trouble of this worker only. Names of workers may differ only in numbers, and
+        # ``words`` lack numbers. So the name is a part of the value.
         owner = self.owner if self.owner and self.owner in self.cause else ""
         return f"{found.situation.name} {owner}", self.urgency, words
 
@@ -295,7 +299,7 @@ def _of_shards(facts: FleetFacts, explanations: Sequence[Explanation]) -> list[T
 
 def _roots(facts: FleetFacts, explanations: Sequence[Explanation]) -> Iterator[_Troubled]:
     """Yield the shards in trouble, without the shards that wait for another shard in trouble."""
-    # Lease rows may name shards as each other's parents. Such shards wait for each other, and each is a trouble.
+    # Lease rows may name shards as each other's parents. Such shards wait for each other, and each is in trouble.
     last = {each.shard_id for each in explanations if not each.situation.moves and each.root == each.shard_id}
     for each in explanations:
         if each.root != each.shard_id and each.root in last:

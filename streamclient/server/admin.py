@@ -1,7 +1,7 @@
 """The admin surface: the methods of ``Control`` as JSON over HTTP, on the server's port, below ``/_admin/``.
 
-Every call must carry ``Authorization: Bearer <access key secret>``, because a web page in a browser on the same machine
-can reach the port, but must not control the server.
+Every call must carry ``Authorization: Bearer <access key secret>``. Otherwise, a web page in a browser on the same
+machine could control the server, because the page can reach the port.
 """
 
 from __future__ import annotations

@@ -44,8 +44,8 @@ class AnyHttp:
         self._server = web.Server(self._handle)
 
     def protocol(self) -> web.RequestHandler:
-        """Return the aiohttp protocol for one connection, from its next request on."""
-        # aiohttp must not decompress bodies: ``envelope`` does it, up to a maximum size.
+        """Return a new aiohttp protocol, which takes over one connection."""
+        # aiohttp must not decompress bodies: ``envelope`` decompresses them, up to a maximum size.
         return RefusingHandler(self._server, self._refuse, auto_decompress=False)
 
     def _refuse(self, status: int, message: str | None) -> web.Response:
@@ -56,7 +56,10 @@ class AnyHttp:
         return _response(self._service.refuse("", {}, error))
 
     async def stop(self, timeout: float) -> None:
-        """Close idle connections immediately, and the others after their request or after ``timeout`` seconds."""
+        """Close idle connections immediately, and every other connection after its request.
+
+        After ``timeout`` seconds, close all connections.
+        """
         for connection in self._server.connections:
             connection.close()
         await self._server.shutdown(timeout)
@@ -185,7 +188,7 @@ class RefusingHandler(web.RequestHandler):
 def _invite_body(request: web.BaseRequest, transport: asyncio.Transport) -> None:
     """Send ``100 Continue`` if the client waits for these words before it sends the body.
 
-    Without them, curl and SDKs built on curl would wait for a second.
+    Without these words, curl and SDKs built on curl would wait for a second.
     """
     expectation = request.headers.get("Expect", "").strip().lower()
     if expectation == "100-continue" and request.version >= HttpVersion11:
@@ -202,7 +205,7 @@ def _response(answer: Answer) -> web.Response:
 
 
 def _cut(request: web.BaseRequest) -> web.Response:
-    """Break the connection. aiohttp then drops the returned response, because its transport is closed."""
+    """Break the connection. aiohttp then drops the returned response, because the connection's transport is closed."""
     if request.transport is not None:
         request.transport.abort()
     return web.Response()

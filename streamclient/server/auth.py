@@ -18,8 +18,8 @@ DEFAULT_INSTANCE = "local"
 DEFAULT_ACCESS_KEY_ID = "local-access-key-id"
 DEFAULT_ACCESS_KEY_SECRET = "local-access-key-secret"
 """The default secret of a server. It is fixed, so that a newcomer can copy a client configuration from the
-documentation. It protects nothing, so a server with this secret listens on the loopback interface only, unless the user
-explicitly allows other interfaces."""
+documentation. It protects nothing. So a server with this secret listens on the loopback interface only; the user can
+explicitly allow other interfaces."""
 
 _HOST = re.compile(r"(\[[0-9A-Za-z:.%]+\]|[0-9A-Za-z_.-]+)(?::[0-9]{1,5})?", re.ASCII)
 """The form of a ``Host`` header: a name or an address, with or without a port, without any other part of a URL."""
@@ -36,8 +36,8 @@ host_names = checks.Check(
 )
 
 _HOSTS_REMEMBERED = 64
-"""The largest number of ``Host`` headers for which ``Doors`` caches whether it accepts them. Clients use one or two
-hosts, but a hostile caller may send any number."""
+"""The largest number of ``Host`` headers whose check ``Doors`` caches. Clients use one or two hosts, but a hostile
+caller may send any number of hosts."""
 
 _DERIVED_KEYS_CACHED = 64
 """The largest number of derived V4 signing keys that the server caches. Each pair of sign date and region has its own
@@ -161,7 +161,7 @@ class Signer:
 
     access_key_id: str
     key: str = field(repr=False)
-    """The access key secret for a V2 signature, or the signing key that is derived from it for a V4 signature."""
+    """For a V2 signature, the access key secret; for a V4 signature, the signing key derived from the secret."""
 
     def authorization(self, path: str, headers: Mapping[str, str]) -> str:
         """Return the ``Authorization`` header that signs the answer's ``headers`` and the request's ``path``."""

@@ -24,9 +24,9 @@ class Condition:
 
 
 def check_condition(condition: Condition, names: KeyNames, row: StoredRow | None) -> None:
-    """Raise ``OTSConditionCheckFail`` unless ``row``, or its absence (``None``), meets the conditions of a write.
+    """Raise ``OTSConditionCheckFail`` if ``row`` does not meet the conditions of a write.
 
-    In an absent row all columns count as missing, including the key columns.
+    ``row`` is ``None`` if the row is absent. In an absent row all columns count as missing, including the key columns.
     """
     if condition.expectation is RowExistenceExpectation.EXPECT_EXIST and row is None:
         raise refusals.CONDITION_FAILED()

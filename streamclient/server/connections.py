@@ -2,8 +2,9 @@
 
 The server closes a connection if the headers of a request do not end in time, if no request arrives, or if the client
 does not read the answer. If the process holds as many connections as it can, the server closes a waiting connection for
-each new connection. It chooses a connection that never sent complete headers, otherwise the connection that has waited
-longest. So a thousand half-sent requests do not shut out any client.
+each new connection. The server prefers a connection that never sent complete headers. If every waiting connection has
+sent complete headers, the server closes the connection that has waited longest. So a thousand half-sent requests do not
+shut out any client.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ BODY_TIMEOUT_SECONDS = 30.0
 
 MAX_COMING_BYTES = 256 * 1024 * 1024
 """The largest number of bytes of all unfinished request bodies together: enough for fifty bodies of the largest size.
-The limit holds for every caller, because the server authenticates a caller only when the body is complete."""
+The bodies may come from unknown callers, because the server can authenticate a caller only when the body is
+complete."""
 
 MAX_LEAVING_BYTES = 256 * 1024 * 1024
 """The largest number of bytes of all answers that clients have not yet read: enough for sixteen of the largest answers.
@@ -120,7 +122,7 @@ class Connections:
         now = time.monotonic()
         if now - self._logged >= LOG_PAUSE_SECONDS:
             self._logged = now
-            _log.warning("%s: those that have waited longest are closed", reason)
+            _log.warning("%s: closing the connections that have waited longest", reason)
         silent = next((idle for idle in self._idle if not idle.has_asked and idle is not besides), None)
         victim = silent or next(iter(self._idle), None)
         if victim is not None:
@@ -195,8 +197,8 @@ class Connections:
 class Guard(asyncio.Protocol):
     """One connection, with the timers for its headers, its bodies, its answers and its idle time.
 
-    This class answers plain requests (see ``plain_http``). At the first other request, aiohttp's protocol takes over
-    the connection for good, because two protocols must not wait for the same request.
+    This class answers plain requests (see ``plain_http``). At the first request that is not plain, aiohttp's protocol
+    takes over the connection for good, because two protocols must not wait for the same request.
     """
 
     def __init__(self, connections: Connections, make: Callable[[], web.RequestHandler], plain: PlainHttp) -> None:
@@ -206,8 +208,9 @@ class Guard(asyncio.Protocol):
         self._handler: web.RequestHandler | None = None
         """aiohttp's protocol; ``None`` until aiohttp takes over the connection."""
         self._due: int | None = 0
-        """The number of missing bytes of the last request. ``None`` if it is unknown, because bytes of the next request
-        may have arrived. Used only after aiohttp has taken over the connection."""
+        """The number of bytes of the last request that have not arrived. ``None`` if the server does not know this
+        number; then bytes of the next request may have arrived. Used only after aiohttp has taken over the
+        connection."""
         self._head: RequestHead | None = None
         """The head of a plain request whose body is incomplete."""
         self._received = bytearray()
@@ -223,7 +226,7 @@ class Guard(asyncio.Protocol):
 
     @property
     def is_plain(self) -> bool:
-        """Whether aiohttp has not taken over the connection, because only plain requests have arrived."""
+        """Whether only plain requests have arrived, so that aiohttp has not taken over the connection."""
         return self._handler is None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -287,8 +290,8 @@ class Guard(asyncio.Protocol):
     def ended(self) -> None:
         """Record that the server has answered a request, and close the connection later if it stays idle.
 
-        One timer for the idle time serves all requests. If a part of the next request may have arrived already, start
-        the timer for its headers, too.
+        One timer for the idle time serves all requests. If a part of the next request may have arrived already, also
+        start the timer for the headers of the next request.
         """
         self._in_work -= 1
         if self._due is None and not self._in_work and self._timer is None:
@@ -299,10 +302,11 @@ class Guard(asyncio.Protocol):
             self._keeping = loop.call_later(KEEP_ALIVE_SECONDS, self._end_if_idle)
 
     def _due_after(self, data: bytes) -> int | None:
-        """Return the number of bytes that the request lacks after ``data``; ``None`` if the number is unknown.
+        """Return how many bytes of the request are missing after ``data``; ``None`` if this number is unknown.
 
-        ``data`` begins a new request if the last request is complete, or if the number was unknown and no request is in
-        progress. The number of a new request is known if ``data`` begins with the whole head of a plain request.
+        ``data`` begins a new request in two cases: no byte of the last request was missing, or the number of missing
+        bytes was unknown and no request is in progress. For a new request, the number is known only if ``data`` begins
+        with the complete head of a plain request. If ``data`` is longer than the request, the number is unknown.
         """
         if self._due == 0 or (self._due is None and not self._in_work):
             head = self._plain.head_of(data)
@@ -411,7 +415,10 @@ class Guard(asyncio.Protocol):
         return 0 if self._transport is None else self._transport.get_write_buffer_size()
 
     def _watch(self, left: int) -> None:
-        """Break the connection later, unless the client by then has read a part of the ``left`` bytes of its answer."""
+        """Break the connection after ``ANSWER_TIMEOUT_SECONDS`` if the client reads nothing of its answer until then.
+
+        ``left`` is the present number of unread bytes of the answer.
+        """
         self._taking = asyncio.get_running_loop().call_later(ANSWER_TIMEOUT_SECONDS, self._look, left)
 
     def _look(self, left_before: int) -> None:

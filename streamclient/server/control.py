@@ -61,8 +61,8 @@ class Control:
     def changes(self, table: str, after: Mapping[str, int] | None = None, most: int = 100) -> ChangesView:
         """Return the newest records of a table's stream, at most ``most``, oldest first.
 
-        With ``after``, the ``positions`` of an earlier result, return only records after these positions. The call does
-        not count as a request, and no fault rule applies to it.
+        ``after`` is the value ``positions`` of an earlier result: the call then returns only records after these
+        positions. The call does not count as a request, and no fault rule applies to it.
         """
         return self._engine.changes(table, after, most)
 
@@ -94,7 +94,7 @@ class Control:
         before_micros: int | None = None,
         keep_last: int | None = None,
     ) -> int:
-        """Delete records of one shard or of all shards, as if their retention were over; return their number.
+        """Delete records of one shard or of all shards, as if their retention were over; return the number of records.
 
         By default, delete all records. With ``before_micros``, delete only records before that time. With
         ``keep_last``, keep the newest ``keep_last`` records of each shard.
@@ -126,11 +126,11 @@ class Control:
         return self._service.faults.add(rule)
 
     def remove_fault(self, fault_id: int) -> bool:
-        """Remove a fault rule; return whether it existed."""
+        """Remove a fault rule; return whether the rule existed."""
         return self._service.faults.remove(fault_id)
 
     def clear_faults(self) -> int:
-        """Remove all fault rules; return their number."""
+        """Remove all fault rules; return the number of removed rules."""
         return self._service.faults.clear()
 
     def faults(self) -> Sequence[FaultStatus]:

@@ -38,8 +38,8 @@ class RequestCount:
     rows_read: int
     """The number of rows or stream records that the answers contained."""
     rows_written: int
-    """The number of rows that accepted requests asked to write. Single rows that the server refused in an accepted
-    batch count, too."""
+    """The number of rows in the write requests that the server accepted. This number includes rows that the server
+    refused singly within an accepted batch."""
     read_units: int
     """The capacity units for reads that the answers state."""
     write_units: int

@@ -5,7 +5,7 @@ Laws:
 - Requests take effect one after another, under one lock. So a stream's records have the order of the requests.
 - The engine validates a request before it reads or changes any state. A refused request changes nothing.
 - The engine commits the changes of a request to the storage before it answers the request. If the commit fails, memory
-  and storage may differ. From then on the engine refuses every request, and each refusal states this reason.
+  and storage may differ. From then on the engine refuses every request, and each refusal names the error of the commit.
 """
 
 from __future__ import annotations
@@ -80,8 +80,8 @@ class Engine:
         self._lock = threading.RLock()
         self._storage = storage
         self._stopped: Callable[[], ServiceError] | None = None
-        """The function that makes the error of every request after the engine was closed or a commit failed. ``None``
-        while the engine serves requests."""
+        """The function that makes the error with which the engine refuses every request, after the engine was closed
+        or a commit failed. ``None`` while the engine serves requests."""
         self._state = ServerState(
             clock=clock,
             storage=storage,
@@ -143,9 +143,9 @@ class Engine:
 
     @contextmanager
     def _transaction(self) -> Iterator[ServerState]:
-        """Yield the state under the lock, and commit its changes at the end of the block.
+        """Yield the state under the lock, and commit the changes of the state at the end of the block.
 
-        Commit the changes of a failed block, too, because the state in memory already has them.
+        If the block fails, commit nevertheless, because the state in memory already has the changes.
         """
         with self._lock:
             self._require_service()
@@ -185,7 +185,7 @@ class Engine:
     def changes(self, table: str, after: Mapping[str, int] | None, most: int) -> ChangesView:
         """Return the newest records of a table's stream after the positions ``after``, at most ``most``.
 
-        ``after`` maps shard ids to positions. Decode the records outside the lock.
+        ``after`` maps shard ids to positions. The method decodes the records outside the lock.
         """
         with self._transaction() as state:
             found = table_views.find_changes(state, table, after, most)
@@ -219,7 +219,7 @@ class Engine:
             return shard_ancestry.split_shard(state, table, shard_id, at)
 
     def merge_shards(self, table: str, shard_a: str, shard_b: str) -> str:
-        """Close two open shards with adjoining ranges and open one child in their place; return its id."""
+        """Close two open shards with adjoining ranges and open one child in their place; return the child's id."""
         with self._transaction() as state:
             return shard_ancestry.merge_shards(state, table, shard_a, shard_b)
 
@@ -231,7 +231,7 @@ class Engine:
         before_micros: int | None = None,
         keep_last: int | None = None,
     ) -> int:
-        """Delete records of one shard or of all shards, as if their retention were over; return their number.
+        """Delete records of one shard or of all shards, as if their retention were over; return the number of records.
 
         By default, delete all records. With ``before_micros``, delete only records before that time. With
         ``keep_last``, keep the newest ``keep_last`` records of each shard.

@@ -51,13 +51,13 @@ _REGION = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 """The form of a region's name in a V4 signature."""
 
 _OPERATION = re.compile(r"[A-Za-z][A-Za-z0-9]*(?:/[A-Za-z][A-Za-z0-9]*)*")
-"""The form of an operation's name. The engine, not this module, refuses a name of this form if the operation does not
-exist."""
+"""The form of an operation's name. This module accepts every name of this form. The engine refuses the name if the
+operation does not exist."""
 
 
 _SINGLE = ("authorization", "content-encoding", "content-length", "content-type", "host", "origin", "transfer-encoding")
-"""Headers that must not occur twice, because it would be unclear which value counts. The same holds for all ``x-ots-``
-headers."""
+"""Headers that must not occur twice, because it would be unclear which value counts. An ``x-ots-`` header must not
+occur twice either."""
 
 _ERROR_TEXT_CHARACTERS = 2_000
 """The largest number of characters of a refusal's text. Without this limit, a refusal that repeats a value of the
@@ -109,7 +109,7 @@ def open_request(
 
 
 def single_headers(headers: Mapping[str, str]) -> dict[str, str]:
-    """Return the headers by lower-case name, because Go sends names with capitals.
+    """Return the headers with their names in lower case, because Go sends names with capitals.
 
     Raises:
         ServiceError: a header that the server uses occurs twice.

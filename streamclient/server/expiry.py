@@ -27,8 +27,8 @@ FEW_ENTRIES = 1_000
 class _Awaited:
     """The rows of one table that may expire.
 
-    ``heap`` has the timestamp of the oldest version and the key of each row. It may also have outdated entries.
-    ``millis`` has the valid timestamp for each key.
+    Each entry of ``heap`` has the key of a row, and the timestamp of the row's oldest version. An entry may be
+    outdated. ``millis`` maps each key to the timestamp of its valid entry.
     """
 
     heap: list[tuple[int, bytes]] = field(factory=list)
@@ -86,7 +86,7 @@ class RowExpiry:
                 yield key, left
 
     def _begin(self, table: Table) -> _Awaited:
-        """Add all rows of a table. Before its time to live was switched on, no row was added."""
+        """Add all rows of a table. While the table kept its data for ever, no row was added."""
         awaited = self._tables[table.definition.number] = _Awaited()
         for key, row in table.rows.ascending(b"", HIGHEST_KEY):
             _push(awaited, key, row)
@@ -101,7 +101,7 @@ def _compact(awaited: _Awaited) -> None:
 
 
 def _push(awaited: _Awaited, key: bytes, row: StoredRow) -> None:
-    """Add a row to the heap, unless the heap has an earlier entry of the row.
+    """Add a row to the heap. Do nothing if the heap has a valid entry of the row that is as early or earlier.
 
     An entry may be too early: if ``due`` finds no expired version, it adds the row again.
     """

@@ -5,8 +5,8 @@ This module only decides which requests meet faults. Other modules carry the fau
 Laws:
 
 1. The server consults rules in the order in which they were added. A rule takes effect at a request if it is due by
-   law 2. All latencies that take effect add up. After the first other action that takes effect, the server consults
-   no more rules, so later rules do not count the request.
+   law 2. All latencies that take effect add up. After the first rule that takes effect with another action, the server
+   consults no more rules, so later rules do not count the request.
 2. A rule counts the requests that match it. It is due at request ``after + 1``, and after that at each ``every``-th
    request, at most ``times`` times. With ``probability``, a generator with the rule's own seed decides whether a due
    request meets the fault. So equal requests in equal order meet equal faults.
@@ -103,7 +103,7 @@ class FailRows:
     """A fault action: fail some rows of a batch request, and execute the other rows.
 
     ``rows`` are the positions of failing rows, counted from 0 over all tables of the request. ``every=3`` fails each
-    third row: rows 2, 5, 8, …. Give ``rows``, ``every`` or both. The rule matches only batch operations.
+    third row: rows 2, 5, 8, …. Give ``rows``, ``every`` or both. A rule with this action matches only batch operations.
     """
 
     rows: tuple[int, ...] = field(default=(), converter=_positions)
@@ -223,7 +223,7 @@ class FaultBook:
             return self._last_id
 
     def remove(self, fault_id: int) -> bool:
-        """Remove a rule; return whether it existed."""
+        """Remove a rule; return whether the rule existed."""
         with self._lock:
             kept = [entry for entry in self._entries if entry.fault_id != fault_id]
             removed = len(kept) < len(self._entries)
@@ -231,7 +231,7 @@ class FaultBook:
             return removed
 
     def clear(self) -> int:
-        """Remove all rules; return their number. Requests that already wait because of a fault go on waiting."""
+        """Remove all rules; return the number of removed rules. Requests that wait because of a fault go on waiting."""
         with self._lock:
             count = len(self._entries)
             self._entries = []

@@ -106,8 +106,8 @@ class ColumnPagination:
 
 
 Judge = Callable[[tuple[KeyValue, ...] | None, Columns], bool]
-"""A function that returns whether a row passes a filter. Its arguments are the row's key, ``None`` if the row is
-absent, and the row's visible columns."""
+"""A function that returns whether a row passes a filter. Its arguments are the row's key and the row's visible columns.
+The key is ``None`` if the row is absent."""
 
 
 def judge_of(row_filter: RowFilter, names: KeyNames) -> Judge:

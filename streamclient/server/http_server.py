@@ -116,7 +116,7 @@ class HttpServer:
     def _any_http(self) -> AnyHttp:
         """Return the aiohttp server for requests that are not plain; make the server at the first call."""
         if self._other is None:
-            from streamclient.server.any_http import AnyHttp  # noqa: PLC0415 -- see there
+            from streamclient.server.any_http import AnyHttp  # noqa: PLC0415 -- slow to import
 
             assert self._connections is not None
             assert self._stopping is not None

@@ -177,7 +177,7 @@ class Service:
         self.counters.add(admitted.opened.operation, admitted.tables, failed=True)
 
     def refuse(self, path: str, headers: Mapping[str, str], error: ServiceError) -> Answer:
-        """Return the unsigned answer to a request whose caller is not authenticated."""
+        """Refuse a request whose caller is not authenticated: return ``error`` as an unsigned answer."""
         return _error_answer(path, error, None, json=speaks_json(headers))
 
     def _answer(self, admitted: Admitted) -> EngineAnswer:

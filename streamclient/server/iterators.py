@@ -4,7 +4,7 @@ The service's iterators have the same form except for the position. An iterator 
 and a CRC-8 over them. Each string comes after one length byte. The strings are the stream id, the shard id and the
 position. The position has this server's own form: the generation of the stream, and the position of a record in the
 shard, eight bytes each. If the table's name has more than 238 characters, the stream id is too long for one length
-byte. Reads refuse the iterator of such a stream. The service refuses it, too.
+byte. Reads refuse the iterators of such a stream. The service refuses them, too.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class ShardIterator:
     stream_id: str
     shard_id: str
     generation: int
-    """The number of calls of ``expire_iterators`` for the stream when the iterator was made. After a later call, the
+    """The number of calls of ``expire_iterators`` for the stream before the iterator was made. After the next call, the
     server refuses the iterator as trimmed."""
     position: int
 

@@ -41,8 +41,8 @@ if TYPE_CHECKING:
 _Part = TypeVar("_Part")
 
 SDK_LOGGER_NAME = "streamclient.server.client"
-"""The name of the logger of clients that ``LocalTablestore.client`` makes. The method sets its level to WARNING. At the
-default level, the SDK would format every request as text, even if no handler uses the text."""
+"""The name of the logger of clients that ``LocalTablestore.client`` makes. The method sets the logger's level to
+WARNING. At the default level, the SDK would format every request as text, even if no handler uses the text."""
 
 
 @checks.explains_names
@@ -50,8 +50,8 @@ class LocalTablestore:
     """A local Tablestore server: real HTTP, the real protocol, one instance, one key pair.
 
     Use it as a context manager, or call ``start`` and ``stop``. Several servers may exist in one process. By default,
-    the server keeps its data in memory. With ``data_dir``, it keeps them in that directory, where they survive even
-    ``kill -9``. All methods are thread-safe. Most methods need a running server.
+    the server keeps its data in memory. With ``data_dir``, the server keeps its data in that directory, where the data
+    survive even ``kill -9``. All methods are thread-safe. Most methods need a running server.
     """
 
     def __init__(
@@ -83,7 +83,8 @@ class LocalTablestore:
         The first ``tunnel_init_calls`` calls about a new tunnel find the tunnel in the stage
         ``InitBaseDataAndStreamShard``, without channels. Calls to the service can find a tunnel in this stage, too. By
         default, a new tunnel has its channels immediately. By default, a tunnel that lags beyond the retention expires.
-        With ``tunnels_skip_lost_log``, it goes on with the records that still exist, as tunnels of the service may do.
+        With ``tunnels_skip_lost_log``, such a tunnel goes on with the records that still exist, as tunnels of the
+        service may do.
         """
         self._new_tables = new_tables(tables)
         self._host = checks.text.require("host", host)

@@ -42,7 +42,7 @@ BAD_REQUEST = 400
 
 
 def new_tables(tables: Mapping[str, KeyTypes] | None) -> dict[str, Any]:
-    """Return a CreateTable request for each table of ``tables``, by name. Each table has a stream.
+    """Return a CreateTable request, with a stream, for each table of ``tables``. The keys are the names of the tables.
 
     Raises:
         ConfigurationError: the server would refuse a name or a key.
@@ -97,8 +97,8 @@ class LocalTables:
                 present, wanted = self._key_of(name), request.table_meta.primary_key
                 if _described(present) != _described(wanted):
                     raise ConfigurationError(
-                        f"table {name!r} exists with the key {_described(present)}, not {_described(wanted)}; give its "
-                        "own key, or another data_dir"
+                        f"table {name!r} exists with the key {_described(present)}, not {_described(wanted)}; give the "
+                        "existing key, or another data_dir"
                     ) from error
 
     def put(self, table: str, values: Mapping[str, ColumnValue]) -> None:
@@ -114,7 +114,9 @@ class LocalTables:
         key, columns = self._split(table, values)
         checks.names.require("remove", remove)
         if wrong := (columns.keys() | dict(key).keys()) & set(remove):
-            raise ConfigurationError(f"column {min(wrong)!r} cannot be removed: it is set too, or in the key")
+            raise ConfigurationError(
+                f"column {min(wrong)!r} cannot be removed: it is set in the same update, or it is in the key"
+            )
         if not columns and not remove:
             raise ConfigurationError(f"an update of table {table!r} must set a column, or remove=[name]")
         removed = [Cell(name, None, CellOperation.DELETE_ALL_VERSIONS) for name in remove]
@@ -156,7 +158,7 @@ class LocalTables:
             listed = schema.parse(schema.ListTableResponse, self._engine.execute("ListTable", b""))
             names = ", ".join(listed.table_names) or "none"
             raise ConfigurationError(
-                f"table {table!r} does not exist; the server has these tables: {names}. Name it in "
+                f"table {table!r} does not exist; the server has these tables: {names}. Name the table in "
                 "LocalTablestore(tables=...), or create it with a client"
             ) from error
         return list(schema.parse(schema.DescribeTableResponse, answer.body).table_meta.primary_key)

@@ -2,8 +2,9 @@
 
 Laws:
 
-- A transaction holds its partition key from its start to its end. Meanwhile only this transaction writes rows with that
-  key. Reads outside the transaction see the committed rows. Reads inside the transaction see its own writes, too.
+- A transaction holds its partition key from its start to its end. During this time, only the transaction can write rows
+  with that key. Reads outside the transaction see the committed rows. Reads inside the transaction also see the writes
+  of the transaction.
 - A transaction ends when it is committed or aborted, when its time is over, when its table is deleted, or when the
   server stops. Only a commit has an effect.
 """

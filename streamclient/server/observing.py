@@ -12,7 +12,7 @@ from attrs import frozen
 from streamclient.wire import schema
 
 MOST_HEADS = 500
-"""The largest number of requests that a ``Ring`` keeps. They need a few screens and about 100 kB of memory."""
+"""The largest number of requests that a ``Ring`` keeps. A full ring fills a few screens and about 100 kB of memory."""
 
 MOST_NAME_CHARACTERS = 255
 """The largest number of characters that a ``Ring`` keeps of the name of a caller or a table: as many as a table name

@@ -74,10 +74,11 @@ class ServedOperation:
     rows_written: Callable[[Any], int] = no_rows
     """The function that returns the number of rows that a request message asks to write."""
     rows_read: Callable[[Any], int] = no_rows
-    """The function that counts the rows in a response message. It is called if ``act`` returns no ``Counted``."""
+    """The function that counts the rows in a response message. The engine calls this function only if ``act`` does not
+    return a ``Counted``."""
     units: Callable[[Any], Units] = no_units
-    """The function that returns the capacity units of a response message. It is called if ``act`` returns no
-    ``Counted``."""
+    """The function that returns the capacity units of a response message. The engine calls this function only if
+    ``act`` does not return a ``Counted``."""
 
     @property
     def name(self) -> str:

@@ -13,13 +13,13 @@ from streamclient.server.server_limits import MESSAGE_FIELDS
 from streamclient.wire import bounded, schema
 
 _ROW_FIELDS = {"BatchWriteRow": ("rows",), "BatchGetRow": ("primary_key", "token")}
-"""The fields that have one element for each row, in a table's part of a batch request, by operation. The optional field
-``token`` may have fewer elements."""
+"""The fields of a table in a batch request that have one element for each row. The keys are the names of the
+operations. The optional field ``token`` may have fewer elements."""
 
 
 @frozen
 class _Table:
-    """One table of a batch request. ``fails`` says for each row whether it is to fail."""
+    """One table of a batch request. ``fails`` says for each row whether the row is to fail."""
 
     message: Any
     fails: tuple[bool, ...]

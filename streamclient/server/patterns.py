@@ -2,10 +2,10 @@
 
 The time of a match is proportional to the length of the text times the size of the compiled expression. An expression
 of 256 characters can have a very large compiled size. So each request pays this product in units of work for a match.
-It also pays for compiling an expression (see ``streamclient.server.work``).
+The request also pays for compiling an expression (see ``streamclient.server.work``).
 
-The service documents Perl's syntax. RE2 supports it except for back references and look-around, which cannot be matched
-in linear time. The server refuses expressions that use them.
+The service documents Perl's syntax. RE2 supports this syntax except for back references and look-around, which cannot
+be matched in linear time. The server refuses expressions with back references or look-around.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ _MAKING_WORK = 20_000
 """The cost of compiling the shortest expression, in units of work: about half a millisecond."""
 
 _MAKING_WORK_PER_INSTRUCTION = 200
-"""The additional cost of each compiled instruction, in units of work: about 5 µs. It matters for nested repetitions,
-which RE2 unrolls."""
+"""The additional cost of each compiled instruction, in units of work: about 5 µs. This cost matters for nested
+repetitions, which RE2 unrolls."""
 
 
 @frozen
@@ -67,7 +67,8 @@ def compile_pattern(text: str) -> Pattern:
     """Compile the regular expression of a filter.
 
     Raises:
-        ServiceError: the expression is empty, too long, too large when compiled, or invalid, or has too many groups.
+        ServiceError: the expression is empty, too long, invalid, or too large after compiling, or it has too many
+            groups.
     """
     size = len(text.encode())
     if not 1 <= size <= PATTERN_BYTES:

@@ -29,14 +29,14 @@ _HEAD = re.compile(
 )
 _HEADER = re.compile(r"\r\n([^:]+): ?([^\r]+)")
 _MOST_HEAD_BYTES = 4_096
-"""The largest size, in bytes, of the request line and headers together. aiohttp gets a request above this limit, and
-refuses it if it exceeds aiohttp's own limits."""
+"""The largest size, in bytes, of the request line and headers of a plain request together. A request with a larger head
+goes to aiohttp, which has limits of its own."""
 
 _LENGTH = re.compile(r"[0-9]{1,8}")
 
 _ELSEWHERE = frozenset({"connection", "expect", "te", "trailer", "transfer-encoding", "upgrade"})
-"""Headers that change how the connection is used. A request with one of them is not plain, except for
-``Connection: keep-alive``."""
+"""Headers that change how the connection is used. A request with one of these headers is not plain. Only
+``Connection: keep-alive`` is allowed in a plain request."""
 
 
 @frozen

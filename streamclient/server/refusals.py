@@ -44,9 +44,9 @@ def _missing(words: str, source: RefusalSource) -> ServiceRefusal:
 
 
 def _busy(words: str) -> ServiceRefusal:
-    """Return a refusal with 503 ``OTSServerBusy``, for a request that can succeed after other requests free resources.
+    """Return a refusal with 503 ``OTSServerBusy``, for a request whose resources are in use at present.
 
-    Clients repeat such a request.
+    Clients repeat such a request, because it can succeed later.
     """
     return ServiceRefusal(503, "OTSServerBusy", f"Server is busy: {words}.", CODE)
 
@@ -307,7 +307,7 @@ TRANSACTION_SIZE: Final = ServiceRefusal(
 ROW_CONFLICT: Final = ServiceRefusal(
     409, "OTSRowOperationConflict", "Data is being modified by the other request.", SUITE
 )
-TRANSACTIONS_FULL: Final = _busy("{limit} local transactions are open; those that are abandoned end by their time")
+TRANSACTIONS_FULL: Final = _busy("{limit} local transactions are open; abandoned ones end when their time is over")
 TRANSACTIONS_LARGE: Final = _busy("the open local transactions hold {size} bytes; they end by commit, abort or time")
 
 # --- streams -------------------------------------------------------------------------------------------------------
@@ -335,8 +335,8 @@ ITERATOR: Final = _invalid("Invalid shard iterator: {reason}.", OWN)
 TRIMMED: Final = ServiceRefusal(
     404, "OTSTrimmedDataAccess", "Requested stream data is already trimmed or does not exist.", DOCUMENTED
 )
-"""The refusal of an iterator whose position is trimmed. The client can go on with a new iterator of the oldest
-position."""
+"""The refusal of an iterator whose position is trimmed. The client can go on with a new iterator at the oldest retained
+record."""
 
 # --- tunnels -------------------------------------------------------------------------------------------------------
 
@@ -369,19 +369,19 @@ SESSION_GONE: Final = ServiceRefusal(410, "OTSResourceGone", "The client '{clien
 CHANNEL_MISSING: Final = _invalid("The channel '{channel}' does not exist.", CODE)
 CHANNEL_OVER: Final = _invalid("The channel {channel} is terminated.", OWN)
 CHANNEL_STATUS: Final = _invalid("Invalid channel status: {given}.", CODE)
-COUNT: Final = _invalid("Invalid {name}: {given}, expected one from 0 to {limit}.", CODE)
+COUNT: Final = _invalid("Invalid {name}: {given}, expected a number from 0 to {limit}.", CODE)
 SEQUENCE_NUMBER: Final = ServiceRefusal(
     400, "OTSSequenceNumberNotMatch", "The sequence number {given} does not match {expected}.", CODE
 )
 TOKEN: Final = _invalid("Invalid token: {error}.", CODE)
-TOKEN_CHANNEL: Final = _invalid("Invalid token: it names no place of channel {channel}.", CODE)
+TOKEN_CHANNEL: Final = _invalid("Invalid token: it has no position in channel {channel}.", CODE)
 TOKEN_TIME: Final = _invalid("Invalid token: its time {given} is not from 0 to {latest} microseconds.", CODE)
 TOKEN_COUNT: Final = _invalid("Invalid token: {given} records do not lie before position {position}.", CODE)
-TOKEN_TRIMMED: Final = _invalid("Invalid token: what follows it in channel {channel} is past retention.", CODE)
-TOKEN_OF_STREAM: Final = _invalid("Invalid token: it is one of a stream channel, but {channel} holds full data.", CODE)
-TOKEN_NUMBERS: Final = _invalid("Invalid token: time {time} and {count} rows are not those of full data.", CODE)
+TOKEN_TRIMMED: Final = _invalid("Invalid token: the next records of channel {channel} are past retention.", CODE)
+TOKEN_OF_STREAM: Final = _invalid("Invalid token: it is for a stream channel, but {channel} holds full data.", CODE)
+TOKEN_NUMBERS: Final = _invalid("Invalid token: a token of full data cannot have time {time} and {count} rows.", CODE)
 TOKEN_KEY: Final = _invalid("Invalid token: it holds no key of table '{table}': {error}.", CODE)
-TOKEN_RANGE: Final = _invalid("Invalid token: its key is not one of channel {channel}.", CODE)
+TOKEN_RANGE: Final = _invalid("Invalid token: its key is not in the range of channel {channel}.", CODE)
 
 # --- control, which the service does not have ----------------------------------------------------------------------
 

@@ -51,7 +51,7 @@ class Selection:
 
     @property
     def takes_all(self) -> bool:
-        """Whether a read returns every row with one version of each column unchanged."""
+        """Whether the selection takes a whole row, unchanged, if the row has only one version of each column."""
         return self.row_filter is None and not self.is_partial
 
     @property
@@ -125,15 +125,18 @@ class RowReader:
 
 
 def find_row(table: Table, rows: Rows, key: Key, now_micros: int) -> StoredRow | None:
-    """Return the row with a whole key, without expired versions; ``None`` if it is absent or has expired completely."""
+    """Return the row with the whole key ``key``, without expired versions.
+
+    Return ``None`` if the row is absent or has expired completely.
+    """
     encoded = encode_key(cast(KeyValue, value) for _, value in key)
     return alive(rows.get(encoded), table.key_names, table.expired_before_millis(now_micros))
 
 
 def read_found(table: Table, row: StoredRow | None, selection: Selection) -> tuple[bytes, int]:
-    """Return the selected part of a row as a PlainBuffer row, and the read units that it costs.
+    """Return the selected part of a row as a PlainBuffer row, and the read units that the read costs.
 
-    The PlainBuffer row has no bytes if the row does not exist or the selection omits it.
+    The PlainBuffer row has no bytes if ``row`` is ``None`` or the selection omits the row.
     """
     if row is None:
         return b"", 1

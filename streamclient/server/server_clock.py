@@ -37,7 +37,7 @@ to live and the usual retention, so such a step deletes no fresh data. A virtual
 smaller step."""
 
 _CHECK_MICROS = MICROS_PER_HOUR
-"""The change of the machine's time, in microseconds, after which the clock compares it with the steady clock."""
+"""The change of the machine's time, in microseconds, after which the clock compares this time with the steady clock."""
 
 _CATCH_UP_DIVISOR = 2
 """The factor by which the server's time runs slower while the machine's time catches up."""
@@ -60,8 +60,8 @@ class Clock:
     ) -> None:
         """Read the machine's time and steady clock from the given functions, by default from the operating system.
 
-        With ``wall_micros`` and without ``steady_micros``, the clock follows every forward step. After a step back, it
-        stands still until ``wall_micros`` has caught up.
+        With ``wall_micros`` and without ``steady_micros``, the clock follows every forward step. After a step back, the
+        clock stands still until ``wall_micros`` has caught up.
         """
         if wall_micros is None:
             wall_micros, steady_micros = now_micros, steady_micros or _steady_micros
@@ -73,7 +73,7 @@ class Clock:
         self._latest_micros = 0
         self._ahead_since: tuple[int, int] | None = None
         """The server's time and the steady clock's time when ``now_micros`` noticed a step back of the machine's time.
-        ``None`` unless the machine's time is catching up."""
+        ``None`` if the machine's time need not catch up."""
         self._checked_at = (wall_micros(), self._steady_micros()) if self._is_checked else (0, 0)
         """The machine's time and the steady clock's time at their last comparison."""
         self._not_followed_micros = 0
@@ -127,7 +127,7 @@ class Clock:
     def advance(self, seconds: float) -> None:
         """Move the clock forward, so that retention and time to live take effect without waiting.
 
-        The clock cannot move back, because stored versions and stream records would have times in the future.
+        The clock cannot move back, because then stored versions and stream records would have times in the future.
 
         Raises:
             ValueError: ``seconds`` is negative, or moves the clock past the year 2261.

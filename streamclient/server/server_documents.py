@@ -50,16 +50,16 @@ _REMOVED: Mapping[str, Any] = {"type": "removed", "text": "", "cut_bytes": 0}
 
 
 def tables_document(control: Control) -> Document:
-    """Return the JSON object that describes all tables, each with its key columns, in the order of their names."""
+    """Return the JSON object that describes all tables with their key columns, ordered by table name."""
     keys = {view: [{"name": name, "type": kind} for name, kind in view.key] for view in control.tables()}
     return {"tables": [{"id": view.name, **attrs.asdict(view), "key": key} for view, key in keys.items()]}
 
 
 def fleets_document(control: Control) -> list[Document]:
-    """Return the fleets on this server. A fleet is a table, and a status table with rows about the table's stream.
+    """Return a document for each fleet on this server, with the names of the fleet's table and status table.
 
     A status table is a table with the key columns ``STATUS_KEY``. The first key column of a lease's row is the id of a
-    stream. This id consists of the table's name and a number.
+    stream. The id consists of the name of the stream's table and a number, so it shows the fleet's table.
     """
     views = control.tables()
     names = {view.name for view in views}
@@ -117,7 +117,10 @@ def tunnels_document(control: Control) -> Document:
 
 
 def faults_document(control: Control) -> Document:
-    """Return all fault rules as a JSON object, each with the numbers of requests that matched it and met its fault."""
+    """Return all fault rules as a JSON object.
+
+    Each rule has the number of requests that matched the rule, and the number of requests that met the rule's fault.
+    """
     return {
         "faults": [
             {"id": status.fault_id, "seen": status.seen, "struck": status.struck, "rule": rule_to_json(status.rule)}
@@ -133,7 +136,10 @@ def requests_document(control: Control, ring: Ring) -> Document:
 
 
 class FaultVerdict:
-    """The verdict on a local server: all is well unless a fault is active. It remembers the last fault that ended."""
+    """The verdict on a local server: all is well while no fault is active.
+
+    The object remembers the last fault that ended.
+    """
 
     def __init__(self) -> None:
         self._since: dict[int, int] = {}

@@ -76,8 +76,8 @@ class Limits:
     tunnel_base_channel_bytes: int = 16 * MEGABYTE
     """The approximate size of the rows in one channel of a tunnel's full data. The service's size is not documented."""
     tunnel_page_records: int = 1000
-    """The largest number of records of incremental data in one answer to a tunnel's client. It is above 500, because
-    from 500 records on, clients read the next page without a pause."""
+    """The largest number of records of incremental data in one answer to a tunnel's client. The number is above 500,
+    because clients may pause after a page of fewer than 500 records."""
     tunnels: int = 1_000
     """The largest number of tunnels of the instance. The service's limit is not documented. This limit only bounds the
     server's memory."""
@@ -85,8 +85,8 @@ class Limits:
     """The largest number of clients that one tunnel has at the same time. This limit only bounds the server's
     memory."""
     splits_per_request: int = 10_000
-    """The largest number of split points in one answer of ComputeSplitPointsBySize. It bounds the answer if the split
-    size is tiny."""
+    """The largest number of split points in one answer of ComputeSplitPointsBySize. This limit bounds the answer if the
+    split size is tiny."""
     put: PutLimits = field(init=False)
     """The limits for the row of a put, as the tuple that the compiled reader takes."""
 
@@ -108,5 +108,5 @@ TIME_TO_LIVE_MIN_SECONDS = SECONDS_PER_DAY
 """The shortest time to live other than "for ever": one day."""
 
 DEVIATION_MAX_SECONDS = INT64_MAX // MICROS_PER_SECOND
-"""The largest deviation of a cell's timestamp from the clock, in seconds. The service keeps it as microseconds in 64
-bits."""
+"""The largest deviation of a cell's timestamp from the clock, in seconds. The service keeps the deviation as
+microseconds in 64 bits."""

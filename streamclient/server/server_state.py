@@ -51,8 +51,9 @@ The setting is written only while that time is ahead of the clock, for example a
 later times, so that they are the newest."""
 
 RECORD_COUNT = "record_count"
-"""The name of the stored setting with the number of retained stream records. At the next start, a wrong number shows
-that the last records of a shard are missing. A missing record in the middle of a shard shows in the positions."""
+"""The name of the stored setting with the number of retained stream records. If the storage has fewer records at the
+next start, the last records of a shard are missing. The positions of the records show whether a record in the middle of
+a shard is missing."""
 
 
 class ServerState:
@@ -181,7 +182,7 @@ class ServerState:
         return self.last_number
 
     def creation_micros(self) -> int:
-        """Return the present time in microseconds, or 1 more than the last result if that is later.
+        """Return the present time in microseconds, or the last result plus 1, whichever is later.
 
         Ids contain the result, so the method never returns the same time twice.
         """
@@ -299,7 +300,7 @@ class ServerState:
             self._note(DropStream(stream.definition.number))
 
     def append(self, stream: Stream, shard: ShardLog, timestamp_micros: int, size_bytes: int, element: bytes) -> None:
-        """Append a record to an open shard. The caller has deleted the stream's expired records.
+        """Append a record to an open shard. The caller must have deleted the stream's expired records already.
 
         ``element`` is the record, serialized as in answers; ``size_bytes`` is the row's size for capacity units.
         """
@@ -309,7 +310,7 @@ class ServerState:
             self._note(AppendRecord(shard.definition.number, position, timestamp_micros, size_bytes, element))
 
     def forget_expired(self, stream: Stream) -> None:
-        """Delete the records past retention, and the closed shards that readers no longer need."""
+        """Delete the records past retention, and the closed shards that clients no longer need."""
         cutoff = stream.cutoff_micros(self.clock.now_micros())
         while (shard := stream.next_due(cutoff)) is not None:
             self._forget(stream, shard, shard.position_at(cutoff))
@@ -343,7 +344,7 @@ class ServerState:
         return self._tunnels_by_stream.get(stream.stream_id, [])
 
     def trim(self, stream: Stream, shard: ShardLog, before_position: int) -> int:
-        """Delete the records of a shard before a position; return their number."""
+        """Delete the records of a shard before a position; return the number of deleted records."""
         return self._forget(stream, shard, before_position)
 
     def expire_iterators(self, stream: Stream) -> None:
@@ -401,7 +402,7 @@ class ServerState:
             tunnel.journal.note(*tunnel.part)
 
     def adopt_tunnel(self, tunnel: Tunnel) -> None:
-        """Register a tunnel that was created or restored. From now on, the state notes all its changes."""
+        """Register a tunnel that was created or restored. From now on, the state notes all changes of the tunnel."""
         definition = tunnel.definition
         tunnel.keep_journal(ChangedParts(definition.tunnel_id, self._changed_tunnels))
         self.tunnels[definition.tunnel_id] = tunnel

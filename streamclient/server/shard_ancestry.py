@@ -133,7 +133,7 @@ def _median(table: Table, shard: ShardLog) -> bytes:
     """Return an encoded key that divides the rows of a shard into halves.
 
     If possible, the key is only the partition key of the median row, so that all rows of one partition key stay in one
-    shard. Otherwise, it is the whole key of the median row.
+    shard. Otherwise, the key is the whole key of the median row.
     """
     count = _row_count(table, shard)
     if count < 2:
@@ -160,7 +160,10 @@ def merge_shards(state: ServerState, table_name: str, shard_a: str, shard_b: str
 def trim(
     state: ServerState, table_name: str, shard_id: str | None, before_micros: int | None, keep_last: int | None
 ) -> int:
-    """Delete records of one shard or of all shards; return their number. See ``Control.trim`` for the parameters."""
+    """Delete records of one shard or of all shards; return the number of deleted records.
+
+    See ``Control.trim`` for the parameters.
+    """
     stream = stream_of(state, table_name)
     if keep_last is not None and keep_last < 0:
         raise refusals.CONTROL_KEEP(given=keep_last)

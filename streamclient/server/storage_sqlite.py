@@ -71,7 +71,10 @@ _VACUUM_AFTER = 1_000
 
 @frozen
 class _Kind:
-    """One SQLite table, whose rows hold changes of one type. Its columns are the fields of the type, and a checksum."""
+    """One SQLite table, whose rows hold changes of one type.
+
+    The table's columns are the fields of the type, and a checksum.
+    """
 
     name: str
     change: type[Any]
@@ -90,8 +93,8 @@ class _Kind:
 
     @property
     def put(self) -> str:
-        """The SQL statement that stores a row. The row replaces a row with the same key, except for records."""
-        # A position that is used twice is a defect. It must not overwrite a record.
+        """The SQL statement that stores a row and replaces a row with the same key. Records are never replaced."""
+        # If a defect uses a position twice, the second record must not overwrite the first record.
         verb = "INSERT" if self.change is AppendRecord else "INSERT OR REPLACE"
         return f"{verb} INTO {self.name} VALUES ({', '.join('?' * (len(fields(self.change)) + 1))})"
 
@@ -153,7 +156,8 @@ _DELETE: Mapping[type[Change], tuple[str, ...]] = MappingProxyType(
         DropTunnel: ("DELETE FROM tunnel_parts WHERE tunnel_id = ?",),
     }
 )
-"""The SQL statements for each type of change that deletes data. The change's fields are their parameters."""
+"""The SQL statements for each type of change that deletes data. The parameters of a statement are the change's
+fields."""
 
 
 def checksum(kind: str, values: Sequence[Any]) -> int:
@@ -332,7 +336,7 @@ def _key_text(key: Any) -> str:
 
 
 def _require_whole(file: Path) -> None:
-    """Create the database if none of its files exists.
+    """Require that the database file has content; create the database if none of its files exists.
 
     Raises:
         DataDirectoryError: the file is empty, or only the journal exists, so the content was lost.
@@ -354,7 +358,7 @@ def _require_whole(file: Path) -> None:
 
 
 def _create(file: Path) -> None:
-    """Create a database without content. If this process ends at any moment, the file is either complete or absent."""
+    """Create a database without content. Even if this process ends meanwhile, the file is either complete or absent."""
     new = file.with_name(f"{file.name}{_NEW_SUFFIX}")
     try:
         new.unlink(missing_ok=True)

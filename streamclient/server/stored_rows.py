@@ -4,7 +4,7 @@ The server keeps the row of a put as the put's bytes. If a stream record contain
 row only as a part of that record. So a million rows and their records need little more memory than the records alone.
 
 A stored row never changes: a write makes a new row, which replaces the old row. Parts of a stored row may be past the
-table's time to live. So readers always call ``alive``, which omits these parts.
+table's time to live. So every read calls ``alive``, which omits these parts.
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ def changed_row(
 ) -> StoredRow:
     """Return the row after an update of ``before``, whose columns change from ``old`` to ``columns``.
 
-    To compute the size, the function reads only the columns ``changed``.
+    ``changed`` are the names of the changed columns. To compute the size, the function reads only these columns.
     """
     size, count = before.size_bytes, before.version_count
     for name in changed:
@@ -192,7 +192,10 @@ def _sized(key: tuple[KeyValue, ...], columns: Columns, written_millis: int, siz
 
 
 def decode_body(body: bytes, written_millis: int) -> StoredRow:
-    """Return the row with this stored ``body``. Decode the whole body, to notice damage at the start of the server."""
+    """Return the row with this stored ``body``.
+
+    Decode the whole body, so that the server already notices damage when it starts.
+    """
     row = decode_row(HEADER + body)
     key, columns = parts_of(row)
     whole = make_row(tuple(name for name, _ in row.primary_key), key, columns, written_millis)
@@ -210,7 +213,7 @@ class Versions:
     def __init__(self, versions: tuple[Version, ...] = (), max_versions: int | None = None) -> None:
         self._max_versions = max_versions
         self._listed: tuple[Version, ...] | None = versions
-        """All versions, newest first; ``None`` as soon as heaps contain them."""
+        """All versions, newest first; ``None`` after the versions have moved into the heaps."""
         self._is_changed = False
         self._values: dict[int, ColumnValue] = {}
         self._oldest: list[int] = []
@@ -291,7 +294,7 @@ def alive(row: StoredRow | None, names: KeyNames, expired_before_millis: int | N
 
 
 class Rows(Protocol):
-    """The rows of one table by encoded key, as readers use them."""
+    """The interface for reading the rows of one table by encoded key."""
 
     def get(self, key: bytes) -> StoredRow | None:
         """Return the row with this key, even if it has expired; ``None`` if no such row is stored."""

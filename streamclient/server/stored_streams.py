@@ -8,8 +8,8 @@ Laws:
   timestamp.
 - A closed shard never grows. Its children have a greater epoch and later timestamps.
 - Records are deleted only by retention, by an explicit trim, or with the stream itself.
-- The cost of a request does not grow with old data. ``wake_micros`` gives the time of a shard's next check, and the
-  server checks only shards whose time has come.
+- The cost of a request does not grow with old data. ``wake_micros`` determines the time of a shard's next check, and
+  the server checks only shards whose time has come.
 """
 
 from __future__ import annotations
@@ -108,8 +108,8 @@ _FORGOTTEN = b""
 def shard_id_for(stream: StreamDefinition, number: int) -> str:
     """Return a shard id in the service's form: a UUID and the stream's creation time.
 
-    The UUID is random except for its end, which contains the shard's number. So the server need not remember deleted
-    shards. By the id alone, it knows whether a shard ever existed, and its order among the other shards.
+    The UUID ends with the shard's number and a checksum; its other bytes are random. So the server need not remember
+    deleted shards: the id alone shows whether the shard ever existed, and its number in the order of creation.
     """
     head = uuid.UUID(bytes=os.urandom(16), version=4).bytes[: -_NUMBER_BYTES - _CHECK_BYTES]
     head += number.to_bytes(_NUMBER_BYTES, "big")
@@ -197,7 +197,7 @@ class ShardLog:
     def position_at(self, timestamp_micros: int) -> int:
         """Return the position of the first retained record at or after a time.
 
-        Without such a record, return the next position.
+        If there is no such record, return the position of the next record to be appended.
         """
         place = bisect_left(self._timestamps, timestamp_micros, lo=self._forgotten)
         return self.first_position + place - self._forgotten
@@ -216,7 +216,7 @@ class ShardLog:
         return RecordRun(elements, self._timestamps[start:end], sum(self._sizes[start:end]))
 
     def forget_before(self, position: int) -> int:
-        """Delete the records before ``position``; return their number.
+        """Delete the records before ``position``; return the number of deleted records.
 
         The lists of records shrink only when half of their entries are deleted. So it is cheap to delete one of many
         records.
@@ -235,19 +235,21 @@ class ShardLog:
         return count
 
     def is_listed(self, cutoff_micros: int) -> bool:
-        """Return whether DescribeStream lists the shard. A closed shard disappears with its last record.
+        """Return whether DescribeStream lists the shard. An open shard is always listed.
 
-        A closed shard that never had a record is listed until its closing is past retention.
+        A closed shard is listed until its last record is deleted. A closed shard that never had a record is listed
+        until the time of its closing is before ``cutoff_micros``, the time before which data are past retention.
         """
         if self.closed_micros is None or self.record_count:
             return True
         return self.next_position == 0 and self.closed_micros >= cutoff_micros
 
     def wake_micros(self, retention_micros: int) -> int | None:
-        """Return the time that starts the wait for the shard's next check: the check is due one retention later.
+        """Return a time for the schedule of checks: the shard's next check is due one retention after this time.
 
         Return ``None`` while nothing of the shard can expire. A closed shard first leaves the list of shards. The
-        server forgets the shard one retention later. Until then, a reader at its end can still learn that it ended.
+        server forgets the shard one retention later. Until then, a client with an iterator at the end of the shard can
+        still learn that the shard has ended.
         """
         if self.record_count:
             return self._timestamps[self._forgotten]
@@ -335,7 +337,7 @@ class Stream:
         self.await_expiry(shard)
 
     def forget(self, shard: ShardLog) -> None:
-        """Forget a closed shard that readers no longer need."""
+        """Forget a closed shard that clients no longer need."""
         del self.shards[shard.shard_id]
 
     def unlist(self, shard: ShardLog, cutoff_micros: int) -> None:
@@ -355,7 +357,7 @@ class Stream:
             heappush(self._awaited, (wake_micros, shard.definition.number, shard))
 
     def next_due(self, cutoff_micros: int) -> ShardLog | None:
-        """Remove a shard whose check is due from the schedule, and return it; ``None`` if no check is due."""
+        """Return a shard whose check is due, and remove the shard from the schedule; ``None`` if no check is due."""
         if not self._awaited or self._awaited[0][0] >= cutoff_micros:
             return None
         shard = heappop(self._awaited)[2]
@@ -365,7 +367,7 @@ class Stream:
     def next_timestamp(self, now_micros: int) -> int:
         """Return the sequence timestamp of the next request.
 
-        The timestamp is the clock's time, or one microsecond after the last timestamp if that is later.
+        The timestamp is the clock's time or one microsecond after the last timestamp, whichever is later.
         """
         return max(now_micros, self.last_timestamp_micros + 1)
 
@@ -380,7 +382,7 @@ class Stream:
     def listed(self) -> list[ShardLog]:
         """Return the shards that DescribeStream lists, parents before children.
 
-        The caller has deleted the stream's expired records.
+        The caller must have deleted the stream's expired records already.
         """
         return self.created_since(0)
 

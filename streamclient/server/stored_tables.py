@@ -206,7 +206,7 @@ def value_type_name(value: KeyValue | KeyBound) -> str:
 
 
 def _check_type(column: KeyColumn, value: KeyValue | KeyBound) -> None:
-    """Raise ``OTSInvalidPK`` unless the value has the column's type.
+    """Raise ``OTSInvalidPK`` if the value does not have the column's type.
 
     Accept bounds of ranges, too. The caller must refuse a bound where a row needs a value.
     """
@@ -220,7 +220,7 @@ def _check_type(column: KeyColumn, value: KeyValue | KeyBound) -> None:
 
 
 def check_key(definition: ServedTable, key: Key) -> None:
-    """Raise ``OTSInvalidPK`` unless the key has the table's key columns.
+    """Raise ``OTSInvalidPK`` if the columns of ``key`` are not exactly the table's key columns.
 
     The checks come in this order: the number of columns, the names, the types.
     """
@@ -230,7 +230,7 @@ def check_key(definition: ServedTable, key: Key) -> None:
 
 
 def check_leading_key(definition: ServedTable, key: Key) -> None:
-    """Raise ``OTSInvalidPK`` unless the columns of ``key`` have the names and types of the table's leading columns."""
+    """Raise ``OTSInvalidPK`` if the columns of ``key`` differ in name or type from the table's leading key columns."""
     for column, (name, _) in zip(definition.key, key, strict=False):
         if name != column.name:
             raise refusals.KEY_NAME(given=name, expected=column.name)

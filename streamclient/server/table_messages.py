@@ -1,4 +1,4 @@
-"""The parts of answers that describe a table. They set every number, because the Go and Node SDKs read them all."""
+"""The parts of answers that describe a table. All known numbers are set, because the Go and Node SDKs read them."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def throughput_details(definition: ServedTable) -> Any:
 def stream_details(stream: Stream | None) -> Any:
     """Return the message with the details of the stream.
 
-    If the table has no stream, return a message that says this, because the Go SDK fails without the message.
+    If the table has no stream, return a message with ``enable_stream=False``. The Go SDK fails without a message.
     """
     if stream is None:
         return schema.StreamDetails(enable_stream=False)

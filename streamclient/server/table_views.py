@@ -61,16 +61,17 @@ class ChangesView:
 
     records: tuple[ChangeView, ...]
     positions: Mapping[str, int]
-    """The position of the next record of each shard, for the parameter ``after`` of the next call."""
+    """The position of the next record of each shard, by shard id, for the parameter ``after`` of the next call."""
     skipped: int
     """The number of records that the call left out, because they are older than the newest ``most`` records."""
 
 
 @frozen
 class FoundChanges:
-    """Records of a table's stream that are not yet decoded: shard, position, time in microseconds, and bytes."""
+    """Records of a table's stream that are not yet decoded."""
 
     elements: tuple[tuple[str, int, int, bytes], ...]
+    """The records, oldest first, each as its shard id, its position, its time in microseconds, and its bytes."""
     positions: Mapping[str, int]
     skipped: int
 
@@ -122,7 +123,7 @@ class ChannelView:
 
 @frozen
 class TunnelView:
-    """A tunnel for an operator, in its state after the last request about it. Finished channels are only counted."""
+    """A tunnel, for an operator, in the state after the last request about the tunnel."""
 
     tunnel_id: str
     name: str
@@ -134,6 +135,7 @@ class TunnelView:
     """The number of records that clients have consumed through all channels."""
     finished_channel_count: int
     channels: tuple[ChannelView, ...]
+    """The channels that are not finished."""
 
 
 def view_tables(state: ServerState) -> list[TableView]:
@@ -178,7 +180,8 @@ def view_rows(state: ServerState, table_name: str, after: bytes | None, most: in
 def find_changes(state: ServerState, table_name: str, after: Mapping[str, int] | None, most: int) -> FoundChanges:
     """Return the newest records of a stream after the positions ``after``, at most ``most``, oldest first.
 
-    ``after`` has the position of the next record for each known shard. Include all records of other shards.
+    ``after`` maps the id of each known shard to the position of its next record. In all other shards, begin at the
+    oldest record.
 
     Raises:
         ServiceError: the table does not exist, or has no stream.
@@ -239,7 +242,9 @@ def _opened_micros(stream: Stream, parents: tuple[str, ...]) -> int | None:
 
 
 def ranges_of(spans: Iterable[ShardSpan]) -> dict[str, tuple[float, float]]:
-    """Return the interval of each shard, for a picture in which the key space reaches from 0 to 1.
+    """Return the interval of each shard in a picture in which the key space reaches from 0 to 1.
+
+    The keys of the result are shard ids.
 
     Keys have no measurable distance. So shards without a known parent share the space evenly, and the children of a
     split share their parent's interval evenly. A split does not move other shards in the picture.

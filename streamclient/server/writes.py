@@ -86,8 +86,9 @@ class RowWrite:
 class PlainPut:
     """A validated put in its usual form, with the attributes of a ``RowWrite``.
 
-    It has at most one value for each column and returns no row. Nearly all writes have this form. The server does not
-    decode such a put. The compiled reader has checked its bytes, and makes the row and the stream record from them.
+    Such a put has at most one value for each column and returns no row. Nearly all writes have this form. The server
+    does not decode the put. The compiled reader has checked the put's bytes, and makes the row and the stream record
+    from these bytes.
     """
 
     __slots__ = ("condition", "encoded_key", "put", "request_bytes", "size_bytes")
@@ -201,7 +202,7 @@ def _check_timestamps(options: TableOptions, cells: tuple[Cell, ...], now_millis
 
 
 def check_write(definition: ServedTable, write: AnyWrite, now_micros: int) -> None:
-    """Raise ``ServiceError`` unless the write fits the table's definition. This check ignores stored rows."""
+    """Raise ``ServiceError`` if the write does not fit the table's definition. This check ignores stored rows."""
     if not isinstance(write, PlainPut) or not write.put.has_form(definition.key_form):
         check_key(definition, write.key)
     if definition.generates_keys:
@@ -258,7 +259,7 @@ def _after(
     now_millis: int,
     ahead_millis: int,
 ) -> tuple[StoredRow | None, tuple[Cell, ...]]:
-    """Return the row after the write (``None`` if it does not exist), and the cells for the stream record."""
+    """Return the row after the write, and the cells for the stream record. The row is ``None`` if it does not exist."""
     if write.kind is OperationType.DELETE:
         return None, ()
     names, max_versions = table.key_names, table.definition.options.max_versions
@@ -304,10 +305,10 @@ def _update(
         if versions is None:
             versions = changing[cell.name] = Versions(columns.get(cell.name, ()), max_versions)
         if cell.operation is CellOperation.INCREMENT:
-            cell = _incremented(cell, versions, now_millis)  # noqa: PLW2901 - from here on it is the put it amounts to
+            cell = _incremented(cell, versions, now_millis)  # noqa: PLW2901 - now the put of the result
         elif cell.operation is CellOperation.PUT and cell.timestamp_millis is None:
             dated = now_millis if ahead_millis <= now_millis else _newest_date(versions, now_millis, ahead_millis)
-            cell = Cell(cell.name, cell.value, timestamp_millis=dated)  # noqa: PLW2901 - the service dates it
+            cell = Cell(cell.name, cell.value, timestamp_millis=dated)  # noqa: PLW2901 - as the service does
         if cell.operation is CellOperation.DELETE_ALL_VERSIONS:
             changing[cell.name] = Versions((), max_versions)
         elif cell.operation is CellOperation.DELETE_ONE_VERSION:

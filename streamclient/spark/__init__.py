@@ -1,7 +1,8 @@
 """Change streams with Spark: a record processor for workers, and a data source for Spark's own queries.
 
-``SparkRecordProcessorFactory`` makes the record processors. A processor stores each batch of changes, and then its
-checkpoint. ``TablestoreDataSource`` is for ``readStream``, ``read`` and ``write`` with ``format("tablestore")``.
+``SparkRecordProcessorFactory`` makes the record processors. A processor stores each batch of changes, and then the
+shard's checkpoint. ``TablestoreDataSource`` is for ``readStream``, ``read`` and ``write`` with
+``format("tablestore")``.
 
 The extra ``spark`` installs pyspark and pyarrow. Importing this package does not import them.
 """

@@ -33,7 +33,7 @@ machine that is short of memory."""
 _OPTIONAL_MODULE = "jdk.incubator.vector"
 
 _WRAPPER = """#!/bin/sh
-# Starts {java} without the one module that it lacks and Spark can do without.
+# Starts {java} without the request for a module that this Java lacks and Spark does not need.
 for argument do
   shift
   [ "$argument" = "--add-modules={module}" ] || set -- "$@" "$argument"

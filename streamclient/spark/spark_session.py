@@ -53,7 +53,7 @@ def _settings() -> dict[str, str]:
 def local_session(app_name: str = "streamclient", *, cores: int = 2, **conf: str) -> SparkSession:
     """Start Spark in this process, or return the session that already runs.
 
-    The caller must stop the session. No ``SparkRecordProcessorFactory`` stops it any more, even if one has started it.
+    The caller must stop the session. No ``SparkRecordProcessorFactory`` stops it, not even one that has started it.
 
     The function searches this machine for a Java. A session that it starts listens on loopback only, prints little on
     the console, and has the time zone UTC and case-sensitive names. The session's worker processes run the Python
@@ -75,7 +75,7 @@ def local_session(app_name: str = "streamclient", *, cores: int = 2, **conf: str
     for name, value in conf.items():
         if not name.startswith("spark."):
             raise ConfigurationError(
-                f"local_session has no setting {name}, and Spark's begin with 'spark.', Hadoop's with 'spark.hadoop.'"
+                f"local_session has no setting {name}; settings begin with 'spark.', for Hadoop with 'spark.hadoop.'"
                 + checks.did_you_mean(name, ("app_name", "cores"))
             )
         checks.any_text.require(name, value)
@@ -152,7 +152,7 @@ def _check_java(gateway: Any) -> None:
 
 
 class SharedSession:
-    """The Spark session of all processor factories in this process that have no session of their own. Thread-safe.
+    """The Spark session that processor factories without a session of their own share in this process. Thread-safe.
 
     The first of these factories starts the session, and the last one stops it. A session that already ran, or that
     ``give_away`` has returned, belongs to the user. ``SharedSession`` never stops such a session.

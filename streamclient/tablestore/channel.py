@@ -30,7 +30,7 @@ READ_BYTES = 16_384
 headers and all of a small body, or for one TLS record."""
 
 HEAD_BYTES = 2_048
-"""The number of bytes at the beginning of a long response among which the channel looks for the end of the headers.
+"""The number of bytes, from the beginning of a long response, in which the channel looks for the end of the headers.
 The service's headers have about 400 bytes."""
 
 RESTED_SECONDS = 1.0
@@ -47,8 +47,8 @@ BODYLESS = frozenset({204, 304})
 """HTTP statuses of responses without a body. They end with the headers, even if the headers announce a length."""
 
 PIECE_BYTES = 8 * MEBIBYTE
-"""The largest number of bytes that one ``recv`` requests. Python allocates this memory before the bytes arrive. A
-largest page of records has half of these bytes."""
+"""The largest number of bytes that one ``recv`` requests. Python allocates this memory before the bytes arrive. The
+largest page of records has half of this size."""
 
 SILENCE_SECONDS = 3.0
 """The seconds within which the response to a repeatable request must begin, on a connection that was idle. Otherwise
@@ -72,7 +72,7 @@ class HttpAnswer:
     body: bytes
     has_end: bool
     """Whether the response announced the end of its body, by a length or by chunks. Otherwise the body ended with the
-    connection, and it may have been cut."""
+    connection, and the body may have been cut."""
 
 
 class SilentError(TimeoutError):
@@ -88,7 +88,7 @@ class HttpChannel:
     def __init__(self, channel: socket.socket, wait_seconds: float, attempt_seconds: float) -> None:
         """Wrap the connected socket ``channel``, and bound each wait for it by ``wait_seconds``.
 
-        The error of an exchange that takes too long names ``attempt_seconds`` as its longest duration.
+        If an exchange takes too long, its error names ``attempt_seconds`` as the longest duration.
         """
         self._channel = channel
         self._usual_wait, self._attempt_seconds = wait_seconds, attempt_seconds
@@ -98,7 +98,7 @@ class HttpChannel:
         self._wait_seconds = wait_seconds
         self._deadline = inf
         self._heads_left = 0
-        """The number of bytes that are left for headers, and for lines around chunks, in this response."""
+        """The number of bytes that this response may still use for headers and for lines around chunks."""
         self._is_much_expected = False
         self._has_input_within = _input_waiter(channel)
         self.is_new: bool = True
@@ -288,7 +288,7 @@ class HttpChannel:
 
 
 def _input_waiter(channel: socket.socket) -> Callable[[float], bool]:
-    """Return a function that waits at most a number of seconds for input, and returns whether input came."""
+    """Return a function that waits for input, at most for the given seconds, and returns whether input came."""
     if not hasattr(select, "poll"):  # Windows has no poll, but its select accepts every socket
         return lambda seconds: channel.fileno() < 0 or bool(select.select([channel], [], [], seconds)[0])
     poll = select.poll()

@@ -25,8 +25,8 @@ and the trailer. The service's headers have about 400 bytes."""
 
 CHUNK_HEADS_BYTES_MAX = MEBIBYTE
 """The largest number of bytes around the data of a chunked body: the lengths of the chunks, and the line ends. So the
-number of chunks is limited, too. Gateways make chunks of at least 4 KB, and the longest body in such chunks needs half
-of these bytes."""
+number of chunks is limited, too. Gateways make chunks of at least 4 KB. In such chunks, even the longest body needs
+only half of this limit."""
 
 INTERIM_ANSWERS_MAX = 10
 """The largest number of interim responses (status 100 to 199) before the final response. A gateway sends one or two."""
@@ -66,7 +66,7 @@ class ConnectionLimits:
 def with_limits(
     client: OTSClient, *, rest_seconds: float | None = None, attempt_seconds: float | None = None
 ) -> OTSClient:
-    """Return a copy of ``client``, for workers, tunnels and streams, with these limits of its connections.
+    """Return a copy of ``client`` with these limits of its connections, for workers, tunnels and streams.
 
     Each limit has the meaning of the field of the same name in ``ConnectionLimits``. A limit that is left out keeps its
     value. ``client`` itself is not changed. The limits apply only to connections that this package makes: they do not

@@ -1,7 +1,7 @@
 """A reader that follows a stream without leases: every change of every shard, parents before children.
 
-The reader stores no position, and other readers do not know it. After a stop, a new reader cannot continue where this
-reader stopped. Use workers for lasting work.
+The reader stores no position, so after a stop, a new reader cannot continue where this reader stopped. Readers do not
+share the shards of a stream. Use workers for lasting work.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class FollowedRecord:
 
 @frozen
 class _Doubt:
-    """The number of a shard's consecutive doubtful pages, and the time of its next read.
+    """The number of a shard's consecutive doubtful pages, and the time of the shard's next read.
 
     A page is doubtful if it contradicts the shard's records or the list of shards.
     """
@@ -69,7 +69,7 @@ class _Doubt:
 
 @frozen
 class LostRecords:
-    """The report that records left the stream before they were read. Reading continues at the oldest record left."""
+    """The report that records left the stream before they were read. Reading continues at the oldest kept record."""
 
     shard_id: str
 
@@ -121,8 +121,8 @@ class StreamFollower:
         self._candidates: deque[str] = deque()
         """The ids of shards that may be ready to be read. ``_open_shards`` checks and removes each of them."""
         self._trails: dict[str, ReadTrail] = {}
-        """The last yielded record of each shard that is read, and the position at which it was read, by shard. With
-        them the follower finds its way back after a doubtful page."""
+        """For each shard that is read, the last yielded record and the position at which this record was read. By
+        this pair, the follower finds its way back after a doubtful page. The keys are shard ids."""
         self._doubts: dict[str, _Doubt] = {}
         self._table_pace = WorkerPace(ClientConfig(worker_idle_time_millis=SHORTEST_MILLIS)).table()
         self._paces: dict[str, ShardPace] = {}
@@ -168,7 +168,7 @@ class StreamFollower:
         return max(0.0, min(self._listed_at + LIST_SECONDS, *doubts, *quiet) - self._monotonic())
 
     def _round(self) -> Iterator[Followed]:
-        """Read one page of each shard whose next read is due, and yield its changes.
+        """Read one page of each shard whose next read is due, and yield the changes in these pages.
 
         After these pages, list the shards if the last listing is older than ``LIST_SECONDS``.
         """
@@ -255,7 +255,7 @@ class StreamFollower:
             self._in_doubt(shard_id, judged.why, trail)
             return
         if following.is_shard_end and not self._ends.confirms(shard_id, began, self._list):
-            if not self._ends.has_child(shard_id):  # not if a child has appeared after the page was read
+            if not self._ends.has_child(shard_id):  # a child that appeared after the read removes the doubt
                 self._in_doubt(shard_id, NOT_SHOWN)
             return
         if judged.taken == len(records) > 0 and not following.is_shard_end:
@@ -299,7 +299,7 @@ class StreamFollower:
     def _in_doubt(self, shard_id: str, why: str, trail: ReadTrail | None = None) -> None:
         """Count a doubtful page, which is not used, and set the time of the next read.
 
-        Without ``trail`` the shard is read at the same position; otherwise ``trail`` chooses the position.
+        With ``trail``, the trail chooses the position of this read. Without ``trail``, the position stays the same.
         """
         if trail is not None:
             self._positions[shard_id] = trail.turn(self._positions[shard_id])

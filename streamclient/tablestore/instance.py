@@ -92,7 +92,7 @@ class Connection:
         Raises:
             ConfigurationError: the SDK cannot work with these values, for example because the endpoint is not a URL.
         """
-        # The import is here because the SDK takes a third of a second to load, which --help should not cost.
+        # The import is here because the SDK takes a third of a second to load, and --help should not wait for it.
         from tablestore import OTSClient  # noqa: PLC0415
 
         given = {"sts_token": self.sts_token or None, "region": self.region or None, **options}
@@ -104,7 +104,7 @@ class Connection:
         return made
 
     def quiet_client(self, **options: Any) -> OTSClient:
-        """Make a client for this package's own calls: it logs nothing, and in an outage each call is one attempt.
+        """Make a client for this package's own calls. It logs nothing, and in an outage each call is one attempt.
 
         Raises:
             ConfigurationError: the SDK cannot work with these values.

@@ -30,19 +30,19 @@ class Integrity(Enum):
     """The MD5 digest that the service sends with a page: it must fit all bytes of the page. This is the default."""
 
     TLS = "tls"
-    """TLS alone, which refuses bytes that were changed on their way. A digest is computed only if the page cannot be
-    read. The endpoint must begin with ``https://``. If a proxy ends the TLS connection, changes by the proxy are not
-    noticed."""
+    """TLS alone, which refuses bytes that were changed on their way. A digest is computed only for a page that cannot
+    be read or has no next iterator. The endpoint must begin with ``https://``. If a proxy ends the TLS connection,
+    changes by the proxy are not noticed."""
 
     CHECKSUMS = "checksums"
-    """The rows' checksums alone, without digest or TLS. This is the Java SDK's default over plain HTTP. Choose it only
-    for a network that you trust as much as your machine's memory."""
+    """The rows' checksums alone, without TLS. A digest is computed for the same pages as with ``TLS``. This is the Java
+    SDK's default over plain HTTP. Choose it only for a network that you trust as much as your machine's memory."""
 
 
 def with_integrity(client: OTSClient, integrity: Integrity | str) -> OTSClient:
     """Return a copy of ``client`` for workers and tunnels, with ``integrity`` as the check of its pages of records.
 
-    ``integrity`` may also be its name, for example ``tls``. The copy shares the connections of ``client``, which is not
+    ``integrity`` may also be a string, for example ``tls``. The copy shares the connections of ``client``, which is not
     changed. Digests of requests, and of all responses other than pages of records, are always computed. Such responses
     are small and have no other checksum, and the response to a write of the status table decides which worker owns a
     lease.
@@ -75,7 +75,7 @@ def checked_client(client: Any) -> OTSClient:
     Raises:
         ConfigurationError: ``client`` is not a ``tablestore.OTSClient``, or its endpoint is not a valid URL.
     """
-    # The import is here because the SDK takes a third of a second to load, which importing this module should not cost.
+    # The import is here because the SDK takes a third of a second to load, and imports of this module should not wait.
     from tablestore import AsyncOTSClient, OTSClient  # noqa: PLC0415
 
     if isinstance(client, AsyncOTSClient):

@@ -2,7 +2,7 @@
 
 A worker of a thousand idle shards receives two hundred empty responses a second, so the cost of a single exchange
 counts. urllib3, which the SDK uses, and ``http.client`` spend most of an exchange on header objects that no caller
-reads. This module understands the responses that the service, or a gateway before it, gives to a POST. Such a response
+reads. This module understands the responses that the service, or a gateway to it, gives to a POST. Such a response
 may have a length, chunks, or no announced end, and interim responses may precede it. The module refuses any other
 response. The size and the duration of a response are bounded. A response beyond a bound is a network error that names
 the bound.
@@ -41,14 +41,14 @@ class _ForkedHolder(Protocol):
     """An object with connections. After a fork, the child must not use the parent's connections."""
 
     def leave_to_parent(self) -> None:
-        """Stop using the parent's connections, in the child, and send nothing over them."""
+        """In the child, stop using the parent's connections, and send nothing over them."""
 
 
 _holders: weakref.WeakSet[_ForkedHolder] = weakref.WeakSet()
 
 
 def tell_of_forks(holder: _ForkedHolder) -> None:
-    """Let every later fork call ``holder.leave_to_parent`` in its child process."""
+    """After every later fork, let the child process call ``holder.leave_to_parent``."""
     _holders.add(holder)
 
 
@@ -161,10 +161,10 @@ class KeptConnections:
         return answer
 
     def _kept(self, now: float, is_repeatable: bool) -> HttpChannel | None:
-        """Return the most recently used of the idle connections that can be used, or ``None``.
+        """Return the idle connection that was used last and is still usable; ``None`` without such a connection.
 
-        So connections that are not needed stay idle, until they are closed. For a request that must not be repeated,
-        each connection is checked first, because the service may have closed it.
+        So superfluous connections stay idle until they are closed. For a request that must not be repeated, each
+        connection is checked first, because the service may have closed it.
         """
         while True:
             try:
@@ -191,7 +191,7 @@ class KeptConnections:
         return connection
 
     def _reached(self, deadline: float) -> socket.socket:
-        """Try the host's addresses in order; return a socket that is connected to the first that accepts."""
+        """Try the host's addresses in order; return a socket that is connected to the first address that accepts."""
         try:
             addresses = socket.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM)
         except (socket.gaierror, UnicodeError) as error:

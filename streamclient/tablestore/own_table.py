@@ -34,13 +34,13 @@ UNKNOWN_SECONDS = 60.0
 service's documentation says that a new table may take a minute."""
 
 SILENT_SECONDS = 5.0
-"""The seconds of waiting for a table after which the log names the table. A new table may take a minute, so usually the
-log names it."""
+"""The seconds of waiting for a table after which the log names the table. A new table may take a minute, so the log
+usually names a new table."""
 
 
 @frozen
 class TablePurpose:
-    """The purpose of a table: its key, and the words for it in messages."""
+    """The purpose of a table: the key of the table, and the words for the table in messages."""
 
     noun: str
     """The name of this kind of table, for example 'status table'."""
@@ -161,7 +161,7 @@ class OwnTable:
         return True
 
     def wait_until_ready(self, probe: Sequence[tuple[str, object]]) -> StreamClientError | None:
-        """Wait until the table answers reads of the row with the key ``probe``, which never exists.
+        """Wait until the table answers reads. The reads ask for the row with the key ``probe``, which never exists.
 
         Return ``None``, or the last error after ``ready_millis``. After ``SILENT_SECONDS`` the log names the table.
         """

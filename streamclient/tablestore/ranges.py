@@ -149,7 +149,7 @@ def scan(
 ) -> Iterator[Any]:
     """Read at most ``limit`` rows from ``start`` on and before ``end``; yield them as objects of the SDK.
 
-    ``call`` makes the request for each page, and its errors are raised unchanged.
+    ``call`` makes the request for each page. An error that ``call`` raises is passed on unchanged.
 
     Raises:
         DependencyException: a page does not advance. The caller may repeat the scan.
@@ -181,8 +181,8 @@ def require_progress(
 ) -> None:
     """Refuse a page whose rows begin before ``start``, or whose next key ``following`` is not after its rows.
 
-    Without this check, a reader would read and copy forever if the service repeated a page. The check costs at most
-    two comparisons per page.
+    Otherwise a page that the service repeats would make the caller read and copy forever. The check costs at most two
+    comparisons per page.
 
     Raises:
         DependencyException: the page does not advance. No part of it may be used. The call may be repeated.

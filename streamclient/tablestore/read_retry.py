@@ -1,4 +1,4 @@
-"""The repetition of failed reads. Its number and its duration are bounded, and an event can end it."""
+"""The repetition of failed reads: a bounded number of times, within a bounded time, and until an event is set."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ class ReadRetry:
     shortest_pause_millis: int = field(default=50, validator=checks.not_negative)
     longest_pause_millis: int = field(default=1_000, validator=checks.not_negative)
     total_millis: int = field(default=30_000, validator=checks.not_negative)
-    """The milliseconds after the start of the first attempt in which the last attempt must begin. By default an attempt
-    takes at most twice the client's ``socket_timeout``."""
+    """The longest time, in milliseconds, from the start of the first attempt to the start of the last attempt. By
+    default an attempt takes at most twice the client's ``socket_timeout``."""
 
     def pause_seconds(self, failures: int, kind: ErrorKind, dice: random.Random) -> float:
         """Return the pause after ``failures`` consecutive failures; ``kind`` is the kind of the last failure."""
@@ -69,7 +69,10 @@ class Repeater:
         self._dice = random.Random() if dice is None else dice
 
     def call(self, name: str, read: Callable[[], _T]) -> _T:
-        """Call ``read``, which raises only errors of this package, and return its result. The log uses ``name``."""
+        """Call ``read``, repeat the call after failures, and return its result. The log shows ``name`` for the call.
+
+        ``read`` must raise only errors of this package.
+        """
         latest = self._monotonic() + self._retry.total_millis / 1_000
         for failures in range(1, self._retry.retries + 2):
             try:

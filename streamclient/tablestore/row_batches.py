@@ -61,7 +61,7 @@ def batches(
 
     A row larger than ``most_bytes`` has a batch of its own.
 
-    Worked example: rows of the keys a b a c with room for ten rows give [a b] and [a c].
+    Worked example: with room for ten rows, rows with the keys a, b, a and c give the batches [a b] and [a c].
     """
     batch: list[_Row] = []
     keys: set[Hashable] = set()
@@ -146,7 +146,7 @@ KEY_REFUSALS = frozenset({AUTH_FAILED, "OTSSTSTokenExpired", "OTSInvalidSTSToken
 
 @frozen
 class Attempt(Generic[_Row]):
-    """The result of one attempt to write rows; ``sent`` is the number of rows in it."""
+    """The result of one attempt to write rows; ``sent`` is the number of rows in the attempt."""
 
     sent: int
     refused: Sequence[tuple[_Row, StreamClientError]]
@@ -176,7 +176,7 @@ def attempts(
 
 
 def is_passing(error: StreamClientError) -> bool:
-    """Return whether the row may be sent again after ``error``.
+    """Return whether ``error`` may pass, so that the row may be sent again.
 
     A row whose response was lost may be sent again, too. These writes have no condition, so a second write of the row
     does no harm. A refused access key says nothing of the row: the key may be valid again later, or be replaced.
@@ -185,7 +185,7 @@ def is_passing(error: StreamClientError) -> bool:
 
 
 def send_encoded(calls: SignedCalls, table: str, rows: Sequence[EncodedRow]) -> list[StreamClientError | None]:
-    """Send ``rows`` in one request; if the service refuses it permanently, send each half in a request of its own.
+    """Send ``rows`` in one request; if the service refuses the request permanently, send each half alone.
 
     Return one result for each row, in the order of ``rows``: ``None`` if the service wrote the row, otherwise the
     error.

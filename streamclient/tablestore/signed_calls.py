@@ -128,7 +128,7 @@ class SignedCalls:
         Two kinds of pages are compared with their digest, whatever ``Integrity`` was chosen. The first is a page that
         ``decode`` cannot read, because the call may be repeated only if the page was damaged on its way. The second is
         a page for which ``is_last`` is true. Such a page ends its shard for good, but a page that was cut between two
-        records looks the same. So the end of its body must also have been announced, by a length or by chunks.
+        records looks the same. So the response must also have announced the end of its body, by a length or by chunks.
 
         Raises:
             DisorderError: the records are out of order, although the page arrived undamaged.
@@ -388,8 +388,8 @@ def is_damaged(answer: HttpAnswer) -> bool:
 def _require_success(answer: HttpAnswer) -> None:
     if answer.status != SUCCESS:
         raise OTSClientError(
-            f"An answer with HTTP status {answer.status} is not the service's, whose successes have {SUCCESS}: it was "
-            "made on the way, probably by a gateway.",
+            f"The answer with HTTP status {answer.status} is not from the service, whose successes have {SUCCESS}: it "
+            "was made on the way, probably by a gateway.",
             answer.status,
         )
 
@@ -415,7 +415,7 @@ def _require_whole(answer: HttpAnswer) -> None:
     if is_damaged(answer):
         raise OTSClientError(
             f"The page has no next iterator, and would end its shard; but it was probably cut: {_beginning_of(answer)} "
-            "came, whose MD5 is not the one that the service has sent with it. A gateway on the way is the likely "
+            "came, and its MD5 differs from the MD5 that the service has sent. A gateway on the way is the likely "
             "cause.",
             answer.status,
         )

@@ -87,5 +87,5 @@ def _with_stream(encode: Callable[..., Any], request: Any) -> Callable[..., Nati
 
 
 def _keep_raw(body: bytes, request_id: str) -> tuple[bytes, None]:
-    """Return the response body undecoded, as the first element, which the SDK passes to the caller of the operation."""
+    """Return the undecoded body as the first element of a pair. The SDK returns this element to its caller."""
     return body, None

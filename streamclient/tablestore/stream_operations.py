@@ -41,7 +41,7 @@ MOST_SHARD_PAGES = 10_000
 above any real stream, so a list with more pages will never end."""
 
 MOST_CONTINUATIONS = 1_000
-"""The largest number of requests in one search for an iterator, because a response may ask for another one. Java's
+"""The largest number of requests in one search for an iterator. Each response may ask for a further request. Java's
 client and DataX have no such bound, and may never return."""
 
 _STATUSES = {
@@ -57,10 +57,10 @@ _page_size = checks.optional(checks.positive)
 class TablestoreStreamApi:
     """``StreamApi`` over HTTP, and operations on tables with streams. Thread-safe; the given client is not changed.
 
-    Failed reads are repeated by ``retry``, never by the SDK's own policy. In one attempt, each wait to connect or for
-    bytes takes at most the client's ``socket_timeout``, by default 50 s. The whole attempt takes at most twice as long,
-    or as long as ``streamclient.tablestore.with_limits`` allows. Changes of tables are repeated only by the client's
-    own ``retry_policy``.
+    Failed reads are repeated by ``retry``, never by the SDK's own policy. In one attempt, each wait for the connection
+    or for bytes takes at most the client's ``socket_timeout``, by default 50 s. The whole attempt takes at most twice
+    as long, or as long as ``streamclient.tablestore.with_limits`` allows. Changes of tables are repeated only by the
+    client's own ``retry_policy``.
     """
 
     def __init__(
@@ -114,11 +114,11 @@ class TablestoreStreamApi:
                 return _description(response, tuple(shards.values()))
             if response.next_shard_id == request.inclusive_start_shard_id:
                 raise _endless(
-                    f"shards of {stream_id}",
-                    f"after the page from shard {response.next_shard_id} on, the next page begins with it, too",
+                    f"list of shards of {stream_id}",
+                    f"the next page begins with the same shard as this page, {response.next_shard_id}",
                 )
             request.inclusive_start_shard_id = response.next_shard_id
-        raise _endless(f"shards of {stream_id}", f"{MOST_SHARD_PAGES} pages")
+        raise _endless(f"list of shards of {stream_id}", f"{MOST_SHARD_PAGES} pages")
 
     def get_shard_iterator(self, stream_id: str, shard_id: str, timestamp_micros: int | None = None) -> str:
         """Return the iterator of the shard's oldest record, or of records written at or after ``timestamp_micros``.
@@ -135,7 +135,7 @@ class TablestoreStreamApi:
             if not response.next_token:
                 return self._without_time(stream_id, shard_id, timestamp_micros)
             request.token = response.next_token
-        raise _endless(f"the search in shard {shard_id}", f"{MOST_CONTINUATIONS} continuations")
+        raise _endless(f"search in shard {shard_id}", f"{MOST_CONTINUATIONS} continuations")
 
     def get_stream_record(self, shard_iterator: str, limit: int | None = None) -> RecordPage:
         """Return one page of at most ``limit`` records from ``shard_iterator`` on, oldest first.
@@ -275,4 +275,4 @@ def _description(page: Any, shards: tuple[Shard, ...]) -> StreamDescription:
 
 
 def _endless(listing: str, sign: str) -> DependencyException:
-    return DependencyException(f"the listing of {listing} does not end: {sign}", kind=ErrorKind.PERMANENT)
+    return DependencyException(f"the {listing} does not end: {sign}", kind=ErrorKind.PERMANENT)

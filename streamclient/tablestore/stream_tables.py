@@ -1,4 +1,4 @@
-"""The description of a table with its stream settings, and its translation to and from the service's messages."""
+"""The description of a table with its stream settings, and the translation to and from the service's messages."""
 
 from __future__ import annotations
 

@@ -72,8 +72,8 @@ def update(
         values: the new values by column.
 
     Raises:
-        ConfigurationError: Tablestore does not support the key or a value, a column is also a key column, or the update
-            changes nothing, or sets and removes the same column.
+        ConfigurationError: Tablestore does not support the key or a value, a column is also a key column, a column is
+            both set and removed, or the update changes nothing.
     """
     checks.names.require("remove", remove)
     if both := values.keys() & set(remove):

@@ -2,7 +2,7 @@
 
 A processor wrapped in ``DeliveryRecorder`` writes one line per batch to a file, before the wrapped processor sees the
 batch, so that the line survives a ``kill -9`` of the process. ``judge`` compares the lines of all workers with the
-stream itself. It turns the lines into facts of a ``History``, and applies the laws that simulations apply, too.
+stream itself. ``judge`` turns the lines into facts of a ``History``, and applies laws that simulations also apply.
 """
 
 from __future__ import annotations
@@ -196,7 +196,7 @@ class Verdict:
 
     @property
     def out_of_order(self) -> Sequence[str]:
-        """Descriptions of the changes that came before an earlier change of their key, or twice to one processor."""
+        """Descriptions of the changes that a processor got twice, or before an older change of the same key."""
         return self.broken.get(ORDER, ())
 
     @property

@@ -47,7 +47,7 @@ class FakeStream:
         self.reads = 0
         """The number of page requests so far, except requests for which ``before_read`` raised."""
         self.before_read: Callable[[str], None] | None = None
-        """A function that the reading thread calls with the shard id before each page. It may wait or raise."""
+        """A function that the reading thread calls with the shard id before each page. This call may wait or raise."""
         self._failures: dict[str, deque[Exception]] = {}
         self._lock = threading.Lock()
         self._shards: dict[str, _FakeShard] = {name: _FakeShard(Shard(name)) for name in shard_ids}
@@ -65,9 +65,9 @@ class FakeStream:
     def close(self, shard_id: str, child: str | None = None) -> None:
         """Close a shard, so that its last page has no next iterator.
 
-        By default an empty child shard ``<shard id>-next`` opens; ``child`` is another name for the child. The child in
-        the list of shards tells readers that the parent has ended. With ``child=""`` no child opens. The list of shards
-        does not show the end in this case, as when the service truncates the list.
+        By default an empty child shard with the id ``<shard id>-next`` opens; ``child`` sets a different id. The child
+        in the list of shards tells readers that the parent has ended. With ``child=""`` no child opens. The list of
+        shards does not show the end in this case, as when the service truncates the list.
         """
         after = f"{shard_id}-next" if child is None else child
         with self._lock:
@@ -106,7 +106,7 @@ class FakeStream:
     # --- StreamApi -----------------------------------------------------------------------------------------------
 
     def list_stream(self, table_name: str | None = None) -> Sequence[StreamSummary]:
-        """Return the stream's summary in a list, or an empty list if ``table_name`` names another table."""
+        """Return a sequence with the stream's summary, or an empty sequence if ``table_name`` names another table."""
         summary = StreamSummary(self.stream_id, self.table_name, 1_500_000_000_000_000)
         return (summary,) if table_name in (None, self.table_name) else ()
 

@@ -1,8 +1,8 @@
 """Facts about the delivery of a stream's changes, and the laws that judge these facts.
 
 A law looks at one fact after another, and yields the violations. A simulation passes each fact to the laws immediately,
-and stops at the fact that breaks a law. The facts about a fleet of real processes come from files that its processors
-wrote, and are judged after the run.
+and stops at the fact that breaks a law. The facts about a fleet of real processes come from files that the processors
+wrote. The laws judge these facts after the run.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ class KeysInOrder:
                     yield from self._gap(fact, key, range(last + 1, number))
                 furthest[key], shards[key] = number, shard
             elif (later := shards.get(key, shard)) != shard and fact.is_judged and self._is_fenced(shard, later):
-                text = f"{fact.reader} had change {number} of key {key} again after {later} had gone on with it"
+                text = f"{fact.reader} had change {number} of key {key} again after {later} had gone on with the key"
                 yield LawBroken(ORDER, shard, text)
 
     def _gap(self, fact: Delivered, key: Hashable, missing: range) -> Iterator[LawBroken]:
@@ -160,7 +160,7 @@ class ReadersGoForward:
         self._furthest: dict[tuple[object, Hashable], int] = {}
 
     def see(self, fact: Fact) -> Iterator[LawBroken]:
-        """Yield the changes of a delivery that are not after the last change that the reader got of the key."""
+        """Yield the delivered changes that are not newer than the last change of the same key that the reader got."""
         if not isinstance(fact, Delivered):
             return
         for key, number in zip(fact.keys, fact.numbers, strict=True):
@@ -204,7 +204,7 @@ class CallsOneByOne:
                 if reader in self._calling:
                     yield LawBroken(CALLS, shard, f"{reader} is called ({call}) while {self._calling[reader]} runs")
                 if (call == INITIALIZE) is (reader in self._open):
-                    text = f"{reader} is called ({call}), and its processor is not in the state for it"
+                    text = f"{reader} is called ({call}), and its processor is not in the state for this call"
                     yield LawBroken(CALLS, shard, text)
                 self._calling[reader] = call
                 if call == INITIALIZE:
@@ -237,7 +237,7 @@ class OneReliesOnIt:
         """
         self._relies, self._in_one_process, self._begins_late = relies, in_one_process, begins_late
         self.readers: dict[str, dict[object, object]] = {}
-        """The process of each reader that has not ended, by shard and by reader."""
+        """The process of each reader that has not ended, by shard id and then by reader."""
 
     def see(self, fact: Fact) -> Iterator[LawBroken]:
         """Yield the forbidden other readers of a shard when a reader begins or calls user code."""

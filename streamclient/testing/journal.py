@@ -40,7 +40,7 @@ _SINGLE_WRITES = {
     "UpdateRow": (OperationType.UPDATE, "row_change"),
     "DeleteRow": (OperationType.DELETE, "primary_key"),
 }
-"""The kind of write of each operation on one row, and the field of the request that holds the encoded row."""
+"""For each operation on one row, by its name: the kind of write, and the request's field with the encoded row."""
 
 
 @frozen
@@ -175,7 +175,7 @@ def judge_leases(
     Marks are always allowed. Two laws decide which other writes are allowed:
 
     * Between two changes of ownership, only the owner's process writes the row.
-    * Each write increments the row's counter by exactly one, so that its writer knew the present row.
+    * Each write increments the row's counter by exactly one, which shows that the writer knew the present row.
 
     Any worker that keeps the second law may take a lease, or hand a lease over to another worker.
 

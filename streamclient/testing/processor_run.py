@@ -71,8 +71,8 @@ class ProcessorRun:
 
     checkpoints: tuple[int, ...]
     """The number of records before each stored checkpoint, parked records included, in order. The end of the shard is
-    also a checkpoint. A replay has no checkpoints: each entry is the number of records that are no longer parked after
-    one removal."""
+    also a checkpoint. A replay stores no checkpoints. It has one entry for each removal of parked records instead: the
+    total number of records removed so far."""
     given: tuple[tuple[StreamRecord, ...], ...]
     """The records of each call of ``process_records``, in order. A record that was delivered twice occurs twice."""
     failures: tuple[Exception, ...]
@@ -85,7 +85,7 @@ class ProcessorRun:
 
 
 class RunFailed(StreamClientException):
-    """A run that would never end, because one processor after another starts and stores no new checkpoint.
+    """The failure of a run that would never end: one processor after another starts, and none stores a new checkpoint.
 
     ``__cause__`` is the processor's last exception, if it raised one. The attribute ``run`` has the result
     up to the failure.
@@ -119,7 +119,8 @@ def run(
 
     When all records are dealt with, the processor gets ``shutdown(STOLEN)``, as when its worker stops. The run ends
     earlier if ``policy`` stops the shard, or if the processor marks itself as done. A
-    processor with its own threads may have unprocessed records at that shutdown; ``ends`` lets the run wait for them.
+    processor with its own threads may have unprocessed records at that shutdown. ``ends`` lets the run wait for these
+    records.
 
     Args:
         processor: a class or function that makes processors, as for ``Worker``.
@@ -145,7 +146,7 @@ def run(
     checks.flag.require("ends", ends)
     if checks.flag.require("is_replay", is_replay) and (ends or policy is not None):
         raise ConfigurationError(
-            "is_replay goes with neither policy nor ends: no policy treats a replay, no shard ends"
+            "is_replay cannot be combined with policy or ends: a replay has no failure policy, and its shard never ends"
         )
     placed = in_places(_records.require("records", records))
     if is_replay:
@@ -213,7 +214,7 @@ class _RecordedProcessor(IRecordProcessor):
 
     def initialize(self, initialization_input: InitializationInput) -> None:
         with self._calls.recorded():
-            answer = self._processor.initialize(initialization_input)  # type: ignore[func-returns-value]  # it may
+            answer = self._processor.initialize(initialization_input)  # type: ignore[func-returns-value]  # user code may
             checks.done("initialize", answer)
 
     def process_records(self, process_records_input: ProcessRecordsInput) -> None:
@@ -346,7 +347,7 @@ class _OneShard:
         ticket.answer(AnswerCheckpoint(0, CheckpointOutcome.STORED))
 
     def _wait(self, event: threading.Event, seconds: float) -> bool:
-        """Run turns of the owner loop until ``event`` is set or the loop has no messages; return whether it is set.
+        """Run turns of the owner loop until ``event`` is set or no messages are left; return whether ``event`` is set.
 
         These turns store the checkpoint for which the calling thread waits. ``seconds`` is not used.
         """

@@ -18,7 +18,10 @@ class HistoryHooks:
 
     @pytest.hookspec(firstresult=True)
     def pytest_streamclient_history(self, config: pytest.Config, test: str, history: HistoryDocument) -> str | None:
-        """Keep the history of the failed ``test``. Return a line for the report that says where, or ``None``."""
+        """Keep the history of the failed ``test``, and return a line for the report that says where the history is.
+
+        Return ``None`` if this plugin does not keep the history.
+        """
 
 
 def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:

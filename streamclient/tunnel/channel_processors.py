@@ -167,9 +167,10 @@ class ChannelRecordProcessor(IRecordProcessor):
             self._stored_at = now
 
     def shutdown(self, shutdown_input: ShutdownInput) -> None:
-        """Store progress once more, unless the channel is lost, and call the channel processor's ``shutdown``.
+        """Store progress once more, and call the channel processor's ``shutdown``.
 
-        If all channels share the channel processor and a call failed, the processor goes on without a shutdown.
+        Progress of a lost channel is not stored. If all channels share the channel processor and a call failed, the
+        processor goes on without a shutdown.
         """
         reason = shutdown_input.shutdown_reason
         try:

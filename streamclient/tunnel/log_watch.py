@@ -5,8 +5,8 @@ with the records that are left. So a reader itself compares times with the reten
 a channel is opened, and the times of each page's first record and of the position before that page.
 
 The search finds suspicions, not proofs: perhaps no record was written between the two times. Rows of full data have no
-times, so they raise no suspicion. ``LogWatch`` is for one thread at a time. The two functions wait for the service, and
-any thread may call them.
+times, so they raise no suspicion. ``LogWatch`` is for one thread at a time. Any thread may call ``facts_of_log`` and
+``facts_of_description``, which wait for the service.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ class LogFacts:
     retention_micros: int | None = None
     """The time for which the table's stream keeps records, in microseconds; ``None`` if it is not known."""
     consumed_micros: Mapping[str, int] = field(factory=dict)
-    """The time up to which each channel of changes was consumed, in microseconds since 1970, by channel id. Channels
-    without a known time are left out."""
+    """The time up to which each channel of changes was consumed, in microseconds since 1970. The keys are channel ids.
+    Channels without a known time are left out."""
 
 
 def facts_of_log(client: TunnelClient, tunnel_id: str) -> LogFacts:
-    """Ask the service for the facts about a tunnel's log. If it does not answer, return empty facts."""
+    """Ask the service for the facts about a tunnel's log. If the service does not answer, return empty facts."""
     try:
         info = next((info for info in client.list_tunnel() if info.tunnel_id == tunnel_id), None)
         if info is None:
@@ -63,7 +63,10 @@ def facts_of_log(client: TunnelClient, tunnel_id: str) -> LogFacts:
 
 
 def facts_of_description(client: TunnelClient, described: TunnelDescription) -> LogFacts:
-    """Ask the service for the retention of a described tunnel's table. If it does not answer, return empty facts."""
+    """Ask the service for the retention of the tunnel's table, and return it with the channels' times in ``described``.
+
+    If the service does not answer, return empty facts.
+    """
     info = described.info
     try:
         retention_micros = client.retention_micros(info.table_name)
@@ -107,7 +110,7 @@ class LogWatch:
             self._judge_position(channel_id)
 
     def page_came(self, channel_id: str, position_micros: int | None, first_micros: int) -> None:
-        """Check for a gap before a page, by the times of its first record and of the position before the page.
+        """Check for a gap before a page, by the times of the page's first record and of the position before the page.
 
         ``position_micros`` is ``None`` if the time of the position is unknown. ``first_micros`` is 0 for a page without
         times.

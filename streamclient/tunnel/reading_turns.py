@@ -42,7 +42,7 @@ class ReaderTurns:
 
 
 class ChannelTurn:
-    """The turns of one channel's reader. The reader's consumer reads and processes only while it has a turn.
+    """The turns of one channel's reader. The reader's consumer reads and processes only during a turn.
 
     While the consumer waits for a turn, it holds no page, except after a failed call. A stop ends the wait immediately,
     and the wait never counts as a slow read.

@@ -205,7 +205,7 @@ class TunnelCalls:
         return Stored.UNKNOWN, problem
 
     def _refused(self, error: Exception) -> Stored | None:
-        """Return the outcome of a checkpoint that the service refused; ``None`` if it is perhaps stored."""
+        """Return the outcome if the service refused the checkpoint; ``None`` if the checkpoint is perhaps stored."""
         verdict = self._verdict("checkpoint", error)
         if verdict is CallVerdict.PASSING:
             is_refused = isinstance(error, DependencyException) and not error.retriable

@@ -44,8 +44,9 @@ tunnel_name_check = checks.Check(
 """The check of the name of a new tunnel. The service has the same rule for names."""
 
 LARGEST_NUMBER = 2**62
-"""The smallest version or checkpoint number that counts as an error. These numbers count changes of one channel, so no
-real number is that large. A client that received the largest number of 64 bits could not send the next number."""
+"""The upper limit of versions and checkpoint numbers. This number, and any larger number, counts as an error. Versions
+and checkpoint numbers count changes of one channel, so no correct one is that large. A client that received the largest
+number of 64 bits could not send the next number."""
 
 MANAGEMENT_RETRY = ReadRetry(retries=20, shortest_pause_millis=100, longest_pause_millis=2_000, total_millis=35_000)
 """The retries of all calls except ReadRecords, as in the Go client: pauses from 100 ms to 2 s, 35 s in all."""
@@ -63,7 +64,8 @@ class TunnelClient:
     repeated only after an answer that says that nothing was done.
 
     If the service refuses a call, every method raises the subclass of ``TunnelError`` for the service's code. Without a
-    usable answer it raises ``DependencyException``, or ``TunnelAnswerError`` if the answer is damaged or unreadable.
+    usable answer, a method raises ``DependencyException``, or ``TunnelAnswerError`` if the answer is damaged or
+    unreadable.
     """
 
     def __init__(
@@ -74,7 +76,7 @@ class TunnelClient:
         data_retry: ReadRetry = DATA_RETRY,
         stop: Event | None = None,
     ) -> None:
-        """Make a client. Setting ``stop`` ends a pause between attempts, and the last attempt's error is raised.
+        """Make a client. When ``stop`` is set, a call that pauses between attempts raises the last attempt's error.
 
         Raises:
             ConfigurationError: the client is not a ``tablestore.OTSClient``.
@@ -178,11 +180,11 @@ class TunnelClient:
     ) -> Sequence[Channel]:
         """Report the held channels, and return the channels to hold from now on. The request is sent only once.
 
-        If a channel has an unknown status or version, ``strange`` gets a text about them under the channel's id.
-        Without ``strange``, such a channel raises ``TunnelAnswerError``.
+        If a channel has an unknown status or version, ``strange`` gets a text with both values, under the channel's id.
 
         Raises:
             TunnelSessionGoneError: the session ended; connect again.
+            TunnelAnswerError: a channel has an unknown status or version, and ``strange`` is ``None``.
         """
         request = schema.HeartbeatRequest(tunnel_id=tunnel_id, client_id=client_id)
         for channel in channels:
@@ -270,7 +272,7 @@ class TunnelClient:
         return _repeated(self._calls, verb, attempt, raises_at_once=raises_at_once)
 
     def _change(self, verb: str, request: Any, response_class: Any) -> Any:
-        """Repeat a call only while the service answers that it did nothing. After a lost answer, raise the error."""
+        """Send a change. Repeat it only after an answer that nothing was done. Raise an error of unknown outcome."""
 
         def attempt() -> Any:
             try:

@@ -1,8 +1,8 @@
 """The owner of a tunnel worker's state.
 
-The owner passes events to ``TunnelSession``, and carries out the commands that it returns. The consumers are the same
-as in lease workers: they treat a channel like a shard. ``Turns`` decides which consumers may read and process at the
-same time.
+The owner passes events to ``TunnelSession``, and carries out the commands that the session returns. The consumers are
+the same as in lease workers: they treat a channel like a shard. ``Turns`` decides which consumers may read and process
+at the same time.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ DECLINED_SECONDS = 30.0
 service keeps offering such a channel."""
 
 MOST_NAMED = 3
-"""The largest number of troubled channels that the text of the worker's health names. The statuses name all
-channels."""
+"""The largest number of channels in trouble that the text of ``TunnelCoordinator.health`` names. To see all channels,
+call ``channel_statuses``."""
 
 DECLINED_REMEMBERED_SECONDS = 3_600.0
 """The seconds for which the worker remembers a declined channel after the service last offered it. A channel that is
@@ -130,7 +130,7 @@ class TunnelCoordinator:
         """Send a checkpoint to the owner, and return whether the owner received it. Usable from any thread.
 
         Raises:
-            ConfigurationError: the request is the first of two phases, which the Tunnel Service cannot store.
+            ConfigurationError: ``ticket`` only prepares a checkpoint, which the Tunnel Service cannot store.
         """
         if ticket.pending is not None:
             raise ConfigurationError(
@@ -141,10 +141,10 @@ class TunnelCoordinator:
         return self._loop.post(request, timeout_seconds)
 
     def channel_statuses(self, reply: Callable[[Mapping[str, ShardStatus]], None]) -> None:
-        """Let ``reply`` be called with the status of every channel by id. Usable from any thread.
+        """Let the owner thread call ``reply`` with the status of every channel, by id. Usable from any thread.
 
-        The owner thread calls ``reply`` later. After the worker's end, this method itself calls ``reply``, with the
-        statuses at the end. If the owner thread calls this method before the end, ``reply`` gets no statuses.
+        This method does not wait for the owner thread. After the worker's end, this method itself calls ``reply`` with
+        the last statuses. If the owner thread calls this method before the worker's end, ``reply`` gets no statuses.
         """
 
         def ended() -> None:
@@ -280,7 +280,7 @@ class TunnelCoordinator:
             self._look_at_log()
 
     def _look_at_log(self) -> None:
-        """Ask the service for the log's retention and consume points, unless asked in the last ``LOOK_SECONDS``."""
+        """Ask the service for the log's retention and consume points, at most once in ``LOOK_SECONDS``."""
         now = self._loop.now()
         if self._looked_at is None or now - self._looked_at >= LOOK_SECONDS:
             self._looked_at = now

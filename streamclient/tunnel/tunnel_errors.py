@@ -18,7 +18,7 @@ LOST_LOG = "OTSTrimmedDataAccess"
 """The table service's code for records that are older than the retention. The Tunnel Service passes it on."""
 
 FIRST_SERVER_ERROR = 500
-"""The smallest HTTP status that means an outage, whatever the text of the answer is."""
+"""The smallest HTTP status that means an outage of the service, whatever the text of the answer is."""
 
 _INNER_ERROR = re.compile(r"(OTS[A-Za-z]+)\b[\s:]*(.*?)(?:\s+[0-9a-fA-F-]{36})?\s*", re.DOTALL)
 """The pattern of a text that contains an error of the table service: its code, its text, and the id of its request."""
@@ -94,8 +94,8 @@ FINAL_ERRORS = (TunnelParameterInvalidError, TunnelExpiredError, TunnelPermissio
 def unwrapped(status: int, code: str, text: str) -> tuple[str, str]:
     """Return the code and the text of the error that caused an answer.
 
-    The text of a Tunnel Service's error may contain an error of the table service. Return the inner error, unless
-    ``status`` says that the Tunnel Service itself is out of order.
+    The text of a Tunnel Service's error may contain an error of the table service. If so, return the inner error. If
+    ``status`` says that the Tunnel Service itself is out of order, return ``code`` and ``text`` unchanged.
     """
     inner = _INNER_ERROR.fullmatch(text) if code == UNAVAILABLE and status < FIRST_SERVER_ERROR else None
     return (code, text) if inner is None else (inner[1], inner[2] or text)

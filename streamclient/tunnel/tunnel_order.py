@@ -85,7 +85,7 @@ class ChannelOrder:
         """Compare the page at ``token`` with the page before it, and remember the page's last record.
 
         Raises:
-            TunnelOrderError: the page breaks a law of this module. Its last record is not remembered.
+            TunnelOrderError: the page breaks a law of this module. The page's last record is not remembered.
         """
         with self._lock:
             known = self._before.get(channel_id)

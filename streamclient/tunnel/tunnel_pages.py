@@ -17,7 +17,7 @@ from streamclient.wire.page_parts import FINISHED, TunnelPage
 
 @frozen(kw_only=True)
 class ChannelPages:
-    """Reads one channel through the methods of ``StreamApi`` that a consumer needs. Thread-safe."""
+    """Reads one channel. The class has the methods of ``StreamApi`` that a consumer needs. Thread-safe."""
 
     client: TunnelClient
     tunnel_id: str
@@ -53,7 +53,7 @@ class ChannelPages:
         return RecordPage(records, position_of(token), page.may_more_record, size)
 
     def _read(self, token: str, order: ChannelOrder) -> TunnelPage:
-        """Read one page. Raise an error immediately for a damaged page: the consumer reports it and reads again."""
+        """Read one page. Raise an error at once for a damaged page: the consumer reports the error and reads again."""
         names = (self.tunnel_id, self.client_id, self.channel_id)
         try:
             page = self.client.read_records(*names, token, order=order, raises_at_once=True)

@@ -1,11 +1,11 @@
-"""The progress of a tunnel, by the service's description of the tunnel, and the documents that commands print. Pure.
+"""The progress of a tunnel, by the service's description of the tunnel, and the documents that commands print.
 
 The *consume point* of a channel of changes is the time of its checkpoint in the stream. Channels of full data have no
 consume point. The service counts the records before each checkpoint, but not the records that are left. So a lag is the
 age of a consume point, and the backlog is unknown.
 
 Later versions only add members to the documents. Times are microseconds since 1970, durations are seconds; an unknown
-value is ``None``.
+value is ``None``. The functions are pure.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def tunnel_lag_seconds(described: TunnelDescription, now_micros: int) -> float |
 
 
 def channel_lag_seconds(channel: ChannelInfo, now_micros: int) -> float | None:
-    """Return the age of the channel's consume point; ``None`` if it has none, or if it was read to its end."""
+    """Return the age of the channel's consume point; ``None`` without one, or if the channel was read to its end."""
     is_open = channel.channel_type is ChannelType.STREAM and channel.status is not ChannelStatus.TERMINATED
     return _age_seconds(channel.consume_point_micros, now_micros) if is_open else None
 

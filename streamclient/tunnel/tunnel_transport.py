@@ -21,7 +21,7 @@ from streamclient.wire.service_errors import AnswerError, classify, unreadable
 
 SUCCESS = 200
 """The only HTTP status of a success. The Java client reads a body from every success, so the service uses no other
-status for it."""
+status for a success."""
 
 _DIGEST = "x-ots-contentmd5"
 
@@ -109,7 +109,7 @@ def _require_whole(answer: HttpAnswer) -> None:
     if answer.status != SUCCESS:
         what = f"it has HTTP status {answer.status}, and the service answers with {SUCCESS}"
     elif not answer.has_end and _DIGEST not in answer.headers:
-        what = "it ends with its connection; a length, chunks or a digest would show that nothing is missing"
+        what = "it ends where its connection ends; a length, chunks or a digest would show that nothing is missing"
     else:
         return
     raise TunnelAnswerError(f"the answer cannot be believed: {what}", kind=ErrorKind.AMBIGUOUS)

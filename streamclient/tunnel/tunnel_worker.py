@@ -64,8 +64,8 @@ class TunnelWorker(Running):
     Java worker's method of that name. Used as a context manager, the worker runs in a thread until the block ends, and
     ``wait()`` blocks until the worker has ended. A worker runs once.
 
-    The worker always replaces a lost session by a new session. Its work ends early, with the error in ``exception``, if
-    the service says that it cannot go on: the tunnel does not exist or is expired, or consuming is not permitted.
+    The worker always replaces a lost session by a new session. It ends early, with the error in ``exception``, if the
+    service says that consuming cannot go on: the tunnel does not exist or is expired, or consuming is not permitted.
 
     Args:
         tunnel_id: the id that ``TunnelClient.create_tunnel`` returned.
@@ -108,7 +108,8 @@ class TunnelWorker(Running):
         self._lock = threading.Lock()
         self._is_begun = False
         self.is_refused: bool = False
-        """Whether the worker ended because the service says that consuming cannot go on, and not by a fault."""
+        """Whether the worker was refused: it ended because the service said that consuming cannot go on. After a fault,
+        the value is false."""
         self._thread: threading.Thread | None = None
         self._parts: _TunnelParts | None = None
         self._exception: BaseException | None = None
@@ -118,7 +119,7 @@ class TunnelWorker(Running):
 
         A ``KeyboardInterrupt`` in this thread shuts the worker down like ``shutdown``, and is raised again after that.
         A second interrupt ends the worker immediately. In a program's main thread, SIGTERM also shuts the worker down,
-        raises ``SystemExit(143)``, and is ignored if it is repeated. SIGTERM has no such effect if
+        and raises ``SystemExit(143)``. A second SIGTERM is ignored. SIGTERM has no such effect if
         ``ClientConfig.end_on_sigterm`` is off, or if the program handles the signal itself.
 
         Raises:
@@ -194,7 +195,7 @@ class TunnelWorker(Running):
             self._ended.set()
 
     def _fail(self, error: BaseException) -> None:
-        """Remember and log the first error now, because the worker's shutdown may take long."""
+        """If ``error`` is the first error, remember and log it now, because the worker's shutdown may take long."""
         if self._exception is None:
             self._exception = error
             _log.error("%s", self._sentence, exc_info=None if is_foreseen(error) else error, extra={logs.ENDS: True})

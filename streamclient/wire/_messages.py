@@ -1,8 +1,8 @@
 """The protobuf messages of the table, row and stream operations, as text.
 
 The messages here have the fields of three SDKs, whose schemas have different ages: Java 5.17, Go 4.0 and Python 6.4.
-Each line is one message: ``Name: field=number type, ...``. The mark ``!`` after a number makes the field required, and
-the mark ``*`` makes it repeated. Names of messages and packages never appear on the wire.
+Each line is one message: ``Name: field=number type, ...``. A ``!`` after a number makes the field required, and a ``*``
+makes the field repeated. Names of messages and packages never appear on the wire.
 
 Fields with enumerations are declared ``int32``, which has the same encoding. In a proto2 enumeration, protobuf would
 drop an unknown value, and the field would read as the *first* value. So an unknown action of a record would become

@@ -129,7 +129,7 @@ def read_value(data: bytes, offset: int) -> tuple[ColumnValue | KeyBound, int]:
 
 
 def _read_any_cell(data: bytes, offset: int) -> tuple[str, ColumnValue | KeyBound | None, int, int | None, int, int]:
-    """Decode the cell of any form at ``offset``, from its tag 03 on. If the cell is faulty, raise an error.
+    """Decode the cell whose tag 03 is at ``offset``. It may have any form. If the cell is faulty, raise an error.
 
     Return the name, value, operation, timestamp, checksum, and the offset after the cell. On the wire, the operation
     comes before the timestamp. In the checksum, the timestamp comes first.

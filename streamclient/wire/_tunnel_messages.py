@@ -1,9 +1,9 @@
 """The protobuf messages of the Tunnel Service, as text, in the notation of ``_messages``.
 
 The messages have the fields of the Java SDK 5.17 and of the Go SDK's tunnel package. This package's client reads errors
-as ``TunnelError``. The local server sends errors as ``Error``, without a tunnel id. The Java SDK reads every error with
-the schema of the table operations, in which field 3 is a message. If field 3 were a tunnel id, the Java SDK would lose
-the error's code.
+as ``TunnelError``, in which field 3 is a tunnel id. The local server sends errors as ``Error`` of ``_messages``, which
+has no tunnel id. The reason is the Java SDK, which reads every error as ``Error``. In ``Error``, field 3 is a protobuf
+message. If a response had a tunnel id in field 3, the Java SDK would lose the error's code.
 """
 
 MESSAGES = """

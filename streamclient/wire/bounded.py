@@ -29,7 +29,7 @@ _WIRE_FIXED = {1: 8, 5: 4}
 def read(message_class: Any, data: bytes, most: int) -> Any:
     """Parse one untrusted message, without the checks that ``schema.complete`` makes.
 
-    In all repeated fields of the message and of messages inside it, there may be at most ``most`` elements together. A
+    All repeated fields of the message, and of messages inside it, may have at most ``most`` elements together. A
     message above ``LARGE_BYTES`` may have at most ``most`` fields of any kind.
 
     Raises:
@@ -131,7 +131,7 @@ def require_few_fields(message_class: Any, data: bytes, most: int) -> None:
 
 @cache
 def _message_fields(descriptor: Any) -> dict[int, Any]:
-    """Return the type of the messages in each field that contains messages, by the field's number."""
+    """Return the message types of the fields that contain messages. The keys are the numbers of the fields."""
     return {field.number: field.message_type for field in descriptor.fields if field.message_type is not None}
 
 

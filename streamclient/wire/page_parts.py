@@ -24,10 +24,10 @@ class PageContent(Protocol):
 
     @property
     def disorder(self) -> int:
-        """The index of the first record that does not come after the record before it; 0 if the page is in order."""
+        """The index of the first record whose position is not after its predecessor's; 0 if the page is in order."""
 
     def record(self, row: int, /) -> StreamRecord:
-        """Return the record at ``row``. If a caller still uses an object of this record, return the same object."""
+        """Return the record at ``row``. If a caller still uses an object of this record, return that object."""
 
     def records(self, rows: Rows, /) -> Iterator[StreamRecord]:
         """Return the records at ``rows``, in the order of ``rows``."""
@@ -105,14 +105,14 @@ class PageRecords(Sequence[StreamRecord]):
 
     @property
     def size_bytes(self) -> int:
-        """The number of bytes that the records have in the response, with the cells that their rows had before."""
+        """The number of bytes of the records in the response. It includes the cells that rows had before the change."""
         return self._content.size(self._rows)
 
     def require_order(self) -> None:
-        """Check that each record of the page comes after the record before it, as it must in a shard.
+        """Check that positions rise from each record of the page to the next record, as they must in a shard.
 
         Raises:
-            DisorderError: a record does not come after the record before it.
+            DisorderError: the position of a record is not after the position of its predecessor.
         """
         row = self._content.disorder
         if row:
@@ -205,7 +205,7 @@ class DecodedPage(_Page):
     may_more_record: bool | None
     """The service's hint whether the shard has further records now; ``None`` if the response has no hint."""
     read_units: int = 0
-    """The number of capacity units that the read has cost; 0 if the response does not state it."""
+    """The number of capacity units that the read has cost; 0 if the response does not state the cost."""
 
 
 @frozen

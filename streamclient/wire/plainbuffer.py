@@ -49,7 +49,7 @@ OPERATIONS = {
     ColumnOperation.DELETE_ONE_VERSION: CellOperation.DELETE_ONE_VERSION,
     ColumnOperation.DELETE_ALL_VERSION: CellOperation.DELETE_ALL_VERSIONS,
 }
-"""The operations of cells on the wire, by the operation that a record has for the column."""
+"""The operations of cells on the wire. The keys are the operations that records have for their columns."""
 
 _OPERATIONS = {int(operation): operation for operation in CellOperation}
 

@@ -112,7 +112,7 @@ class _NativePage:
 
     def arrow(self, schema: Mapping[str, ColumnType] | None, rows: Rows) -> Any:
         columns = self._page.columns(None if schema is None else _numbered(schema), rows)
-        if columns is None:  # this call raises an error that names the fault
+        if columns is None:  # ``record_batch`` raises an error that names the fault
             return record_batch(tuple(self.records(rows)), schema)
         return columns
 
@@ -184,7 +184,7 @@ class PurePythonCodec:
 
 
 def _read_entries(entries: Any, *, needs_sequence: bool, before: int = 0) -> PageRecords:
-    """Decode the records ``entries`` of a page. ``before`` is the number of the page's records before them."""
+    """Decode ``entries``, records of a page. ``before`` is the number of the page's records before ``entries``."""
     records: list[StreamRecord] = []
     sizes: list[int] = []
     try:

@@ -102,8 +102,8 @@ _ADVICE = (
     ("gateway", ""),  # a message about a gateway needs no advice
     ("", f"The service does not answer so: a gateway or proxy has probably made or changed it. {_IF_IT_LASTS}"),
 )
-"""Pairs of words in the SDK's message about a refused response, and the advice for the user. The first pair whose words
-occur in the message counts."""
+"""Pairs: a text, and the advice for the user. The first pair whose text occurs in the SDK's message about a refused
+response counts."""
 
 _CHECK_NETWORK = "If it lasts, check the endpoint, the network and the state of the service"
 

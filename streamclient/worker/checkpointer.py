@@ -112,8 +112,8 @@ class RecordProcessorCheckpointer(IRecordProcessorCheckpointer):
         self._positions = positions
         self._stored: str | None = None
         self._batches = self._stored_batches = 0
-        """The number of batches that were given to the processor, and the number of them that a stored checkpoint
-        covers."""
+        """The number of batches that were given to the processor, and the number of these batches that a stored
+        checkpoint covers."""
         self._latest = 0
         """The number of batches that ``take_back`` would subtract: 1 after a batch with records, otherwise 0."""
         self._closed_because = ""
@@ -208,8 +208,8 @@ class RecordProcessorCheckpointer(IRecordProcessorCheckpointer):
     def has_set_aside(self) -> bool:
         """Whether all records after the last requested checkpoint were parked or skipped.
 
-        ``False`` if no record came after that checkpoint. User code does not get parked or skipped records, so it
-        requests no checkpoint until it gets a later record.
+        ``False`` if no record came after that checkpoint. User code has accepted no batch with the parked or skipped
+        records, so it requests no checkpoint until it gets a later record.
         """
         with self._lock:
             is_after = self._positions.progress.records > self._positions.requested_records
@@ -303,7 +303,10 @@ class RecordProcessorCheckpointer(IRecordProcessorCheckpointer):
             self._positions.offer(position, progress, last)
 
     def withdraw(self, position: str) -> None:
-        """Undo ``offer``, unless user code has requested this or a later position. Only for the owner thread."""
+        """Undo ``offer``. Only for the owner thread.
+
+        If user code has already requested ``position`` or a later position, change nothing.
+        """
         with self._lock:
             self._positions.withdraw(position)
 
@@ -313,6 +316,9 @@ class RecordProcessorCheckpointer(IRecordProcessorCheckpointer):
             self._positions.retract()
 
     def close(self, because: str) -> None:
-        """Refuse all further checkpoints, with the reason ``because`` of the first call. Only for the owner thread."""
+        """Refuse all further checkpoints, for the reason ``because``. Only for the owner thread.
+
+        A second call keeps the reason of the first call.
+        """
         with self._lock:
             self._closed_because = self._closed_because or because

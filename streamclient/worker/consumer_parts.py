@@ -72,7 +72,7 @@ class ConsumerParts:
     instruments: Instruments
     page_came: Callable[[str, int | None, int], None] = lambda shard_id, position_micros, first_micros: None
     """A function that is called for each page with records, before the shard's position moves. Its arguments are the
-    shard's id, the time of the position (``None`` if unknown), and the time of the page's first record."""
+    shard's id, the time of the shard's position (``None`` if unknown), and the time of the page's first record."""
     store_of: Callable[[RecordOrder], IParkingStore] = field(factory=lambda: partial(ordered_store, None))
     """A function that returns the parking store that an operator's order names. It is called in the threads of user
     code."""
@@ -84,7 +84,7 @@ class ConsumerParts:
     """The largest number of records that a read returns; ``None`` if the service decides, as in a tunnel."""
 
     def machine(self, start: StartConsumer) -> ConsumerMachine:
-        """Return the machine that decides for a new consumer."""
+        """Return the machine that makes the decisions of the new consumer that ``start`` describes."""
         return ConsumerMachine(
             start,
             self.config,
@@ -106,7 +106,10 @@ class ReadingTurn(Protocol):
         """
 
     def end(self) -> None:
-        """End the turn, or the wait for it, because the consumer has no page to process. Repeating is harmless."""
+        """End the turn, or the wait for the turn, because the consumer has no page to process.
+
+        A second call is harmless.
+        """
 
     def hold_up(self) -> Reason | None:
         """Return why the consumer waits for its turn; ``None`` if it does not wait."""

@@ -1,8 +1,9 @@
-"""The owner of a worker's state for one stream: it passes events to ``Holdings``, and has the commands carried out.
+"""The owner of a worker's state for one stream. It passes events to ``Holdings``, and carries out the commands.
 
-All methods run in the owner thread of the stream, except where a method says otherwise. That thread never waits for the
-service or for a processor, so a slow call never delays a heartbeat. It calls only user code that must return
-immediately: metrics, and the executor's ``submit``.
+``Holdings`` returns the commands that follow from an event. All methods run in the owner thread of the stream, except
+where a method says otherwise. That thread never waits for the service or for a processor, so a slow call never delays a
+heartbeat. The thread calls no user code except code that must return immediately: metrics, and the executor's
+``submit``.
 """
 
 from __future__ import annotations
@@ -38,9 +39,10 @@ SHORTEST_TICK_SECONDS = 0.01
 
 
 class Coordinator:
-    """The owner of a worker's state for one stream.
+    """The coordinator of one stream, which owns the worker's state for that stream.
 
-    After a request to stop, it runs until it has handed over all leases, at most for ``shutdown_timeout_millis``.
+    After a request to stop, the coordinator runs until it has handed over all leases, at most for
+    ``shutdown_timeout_millis``.
     """
 
     def __init__(
@@ -86,7 +88,8 @@ class Coordinator:
         loop.call_every(config.sync_shard_interval_millis / 1_000, partial(self.emit, events.SyncDue()))
         self._next_slow_check = self._look_at = loop.now()
         self._has_handled = True
-        """Whether an event that may have changed the next deadline was handled since the last regular checks."""
+        """Whether an event was handled since the last regular checks. Such an event may have changed the next
+        deadline."""
         self._slow_check_seconds = min(config.limits.slow_processor_warning_millis / 4_000, limit_millis / 10_000)
         if instruments.is_on:
             self._sample()
@@ -131,7 +134,7 @@ class Coordinator:
     def accept_end(self, shard_id: str, reply: Callable[[bool], None]) -> None:
         """Accept that a shard has ended, although the list of shards does not show its end.
 
-        ``reply`` is called with ``True`` if the shard waited for this, otherwise with ``False``.
+        ``reply`` is called with ``True`` if the shard waited for its end to be accepted, otherwise with ``False``.
 
         Usable from any thread.
         """
@@ -180,7 +183,7 @@ class Coordinator:
         return due if timer is None else min(timer, due)
 
     def emit(self, event: Event) -> None:
-        """Handle ``event``, and afterwards, in order, all events that its handling has caused."""
+        """Handle ``event`` first, and then all events that result from ``event``, in order of arrival."""
         self._events.append(event)
         if self._is_handling:
             return
@@ -366,7 +369,7 @@ class Coordinator:
         now = self._loop.now()
         if not self._has_handled and now < self._look_at:
             return
-        expiry = self._expiry(now)  # both lines use one ``now``, because the result is never before its argument
+        expiry = self._expiry(now)  # never before ``now``, so the next line must compare with the same ``now``
         if expiry is not None and expiry <= now:
             self.emit(events.Tick())
             expiry = self._expiry(now)

@@ -58,4 +58,4 @@ _COUNTED: Final = {
     (STATUS_TABLE_UNITS.name, "read"): "status_table_read_units",
     (STATUS_TABLE_UNITS.name, "write"): "status_table_write_units",
 }
-"""The field of ``Cost`` to which a measurement is added, by the name of its metric and its label ``kind``."""
+"""The fields of ``Cost`` to which measurements are added. A key has the name of a metric, and its label ``kind``."""

@@ -1,4 +1,4 @@
-"""The reader of one shard. It reads pages in order, and reads pages ahead while a page is processed.
+"""The fetcher of one shard. It reads pages in order, and reads pages ahead while a page is processed.
 
 Other modules decide about retries and pauses.
 """
@@ -29,8 +29,8 @@ wakes the owner. The pages of one task share that cost. The number is small, so 
 thread."""
 
 LEAST_RECORD_BYTES = 64
-"""The smallest size, in bytes, that is counted for one record. A stream API of the user may leave out the size of its
-pages."""
+"""The smallest size, in bytes, that is counted for each record of a page. It is used if a stream API of the user does
+not state the sizes of its pages."""
 
 
 def _read(read: Callable[[], RecordPage]) -> RecordPage:
@@ -111,7 +111,7 @@ class _Asked:
 
 
 class DataFetcher:
-    """The reader of one shard's pages, which reads one page at a time. Owner thread only.
+    """The fetcher of one shard's data, which reads one page at a time. Owner thread only.
 
     ``fetch`` delivers the page at a position. A page that was read ahead is as good as a page read on demand, because
     both result from a read at that position.
@@ -142,7 +142,7 @@ class DataFetcher:
         self._last_had_records = True
         self._is_catching_up = False
         self.reading: Reading | None = None
-        """The task under way, or ``None``. The consumer of the shard checks how long its read takes."""
+        """The task under way, or ``None``. The consumer of the shard checks how long the task's read takes."""
         self.read_at = 0.0
         """The time at which the read of the latest delivered page began; 0.0 before the first page."""
 
@@ -230,7 +230,7 @@ class DataFetcher:
 
         The last page of the task and an awaited page wake the owner. The thread first posts a page, and then checks
         whether the page is awaited. If the owner begins to wait after that check, it looks into its inbox before it
-        sleeps.
+        sleeps, and finds the page there.
         """
         reading.thread_id = threading.get_ident()
         for number, size_bytes in enumerate(sizes or (0,), start=1):

@@ -43,7 +43,7 @@ class Receiver(ABC):
     def shutdown(self, given: ShutdownInput, call: HandedCall) -> None:
         """Begin the call of ``shutdown``, the last call of the shard. The receiver must not give this call back.
 
-        The owner makes this call unless it has taken back ``initialize``.
+        The owner leaves this call out only if it has taken back the call of ``initialize``.
         """
 
     @abstractmethod
@@ -57,8 +57,8 @@ class Receiver(ABC):
 class ReceiverFactory(IRecordProcessorFactory):
     """A factory that makes one receiver for each shard.
 
-    A caller without an owner thread, such as a replay, uses ``create_processor``. The processor does the same work in
-    the calling thread.
+    Callers without an owner thread, such as a replay, use ``create_processor``. It makes a processor that does the work
+    of a receiver in the calling thread.
     """
 
     @abstractmethod
@@ -98,7 +98,8 @@ class ProcessorSession:
     def initialize(self) -> None:
         """Make the processor and initialise it."""
         self._processor = checked_processor(self._make())
-        checks.done("initialize", self._processor.initialize(self._given))  # type: ignore[func-returns-value]  # it may
+        # A method of the user may return a value, although the interface says that it returns ``None``.
+        checks.done("initialize", self._processor.initialize(self._given))  # type: ignore[func-returns-value]
 
     def process(self, records: Sequence[StreamRecord], attempt: int) -> None:
         """Call the processor's ``process_records`` with one batch of ``records``."""
@@ -107,7 +108,7 @@ class ProcessorSession:
             checks.done("process_records", self._processor.process_records(given))
 
     def shutdown(self, reason: ShutdownReason) -> None:
-        """Call the processor's ``shutdown`` with ``reason``, by the function ``shut_down``."""
+        """Shut the processor down for ``reason``, with the function ``shut_down``."""
         if self._processor is not None:
             shut_down(self._processor, ShutdownInput(reason, self.checkpointer))
 
@@ -155,7 +156,8 @@ def shut_down(processor: IRecordProcessor, given: ShutdownInput) -> None:
     Code that wraps a processor of the user calls this function, not ``shutdown`` itself.
     """
     if getattr(type(processor), "shutdown", None) is not IRecordProcessor.shutdown:
-        checks.done("shutdown", processor.shutdown(given))  # type: ignore[func-returns-value]  # it may
+        # A method of the user may return a value, although the interface says that it returns ``None``.
+        checks.done("shutdown", processor.shutdown(given))  # type: ignore[func-returns-value]
     elif given.shutdown_reason is ShutdownReason.TERMINATE and getattr(given.checkpointer, "has_stored_all", False):
         given.checkpointer.checkpoint()
 

@@ -50,7 +50,7 @@ def logged_change(before: WorkerHealth, now: WorkerHealth, who: str) -> WorkerHe
 
 
 class CallWatchdog:
-    """The time since one kind of call last succeeded. One thread writes, any thread may read.
+    """A watchdog that measures the time since one kind of call last succeeded. One thread writes, any thread may read.
 
     With ``due_since``, the time counts from ``due_since`` or from the last success. Without ``due_since``, it counts
     only from a request or a failure until the next success.
@@ -68,7 +68,7 @@ class CallWatchdog:
         return self._without[1] is not None
 
     def asked(self, now: float) -> None:
-        """Record that an answer is due from now on, unless an answer is already due."""
+        """Record that an answer is due from now on. If an answer is already due, change nothing."""
         if self._without[0] is None:
             self._without = (now, None)
 
@@ -90,7 +90,7 @@ class CallWatchdog:
 
 
 class WatchedConsumer(Protocol):
-    """A consumer, as far as the health of its worker depends on it."""
+    """The part of a consumer on which the health of its worker depends."""
 
     @property
     def shard_id(self) -> str:
@@ -120,7 +120,7 @@ FAILING_KINDS = (ReasonKind.PROCESSOR, ReasonKind.PARKING, ReasonKind.DECISION)
 """The kinds of reasons that say why a processor fails."""
 
 NOT_BELIEVED = (Cause.END_NOT_SHOWN, Cause.NO_PROGRESS)
-"""The causes for which a shard stands still although its pages arrive, because their content is not plausible."""
+"""The causes for which a shard stands still although its pages arrive: the content of the pages is not plausible."""
 
 
 def watch_reads(reads: CallWatchdog, consumers: Iterable[WatchedConsumer], now: float) -> None:
@@ -206,16 +206,17 @@ class FailingShards:
 def with_failing_shards(health: WorkerHealth, shards: Mapping[str, FailingShard], more: int = 0) -> WorkerHealth:
     """Return ``health`` with the first ``MOST_FAULTS_TOLD`` of ``shards``.
 
-    The other shards are only counted, together with ``more`` further shards.
+    The other shards are only counted, and ``more`` is added to their number.
     """
     named = dict(itertools.islice(shards.items(), MOST_FAULTS_TOLD))
     return evolve(health, failing_shards=named, more_failing_shards=len(shards) - len(named) + more)
 
 
 def joined_health(streams: Mapping[str, WorkerHealth]) -> WorkerHealth:
-    """Return the health of a worker, from the health of its ``streams``, by name.
+    """Return the health of a worker, joined from the health of each of its ``streams``.
 
-    If the worker has several streams, each reason names its stream.
+    The keys of ``streams`` are the names of the streams. If the worker has several streams, each reason names its
+    stream.
     """
     if len(streams) == 1:
         return next(iter(streams.values()))
@@ -237,7 +238,7 @@ def _first_few(texts: Sequence[str]) -> str:
 
 
 class HealthWatch:
-    """The health of a running worker, from the time since its calls last succeeded.
+    """A watch that judges the health of a running worker by the time since its calls last succeeded.
 
     Each kind of call has its own watchdog, so that the success of one kind does not hide the failures of another. The
     consumers update ``reads``: one successful read, of any shard, shows that the stream can be read. Any thread may
@@ -320,7 +321,7 @@ class HealthWatch:
             self._creations.failed(answer.error, now)
 
     def _created(self, lease_keys: set[str], now: float) -> None:
-        """Record that the leases exist, or that their shards are gone, so that their creation is no longer due."""
+        """Record that the leases ``lease_keys`` need not be created any more: they exist, or their shards are gone."""
         if lease_keys & self._uncreated:
             self._uncreated -= lease_keys
             self._creations.succeeded(now)
@@ -328,7 +329,10 @@ class HealthWatch:
                 self._creations.asked(now)
 
     def watch(self, held: Iterable[HeldLease], now: float) -> None:
-        """Record whether leases wait for epochs. Forget the failed writes of a worker without leases after a while."""
+        """Record whether leases wait for epochs. Forget the failed writes of an idle worker.
+
+        A worker is idle if it holds no lease, and has sent no write within the limit.
+        """
         leases = list(held)
         if any(lease.reason is not None and lease.reason.cause is Cause.EPOCH for lease in leases):
             self._draws.asked(now)
@@ -440,7 +444,7 @@ class CallWatch:
         return f"{text_of(self._reason(call, name, elapsed))}, over the limit of {self._limit_seconds:.0f} s"
 
     def delay_reason(self, call: CallUnderway | None, name: str, now: float) -> Reason | None:
-        """Return a reason that names ``call`` if the shard has waited for it for long; otherwise ``None``."""
+        """Return a reason that names ``call`` if the shard has waited long for the call; otherwise ``None``."""
         if call is None:
             return None
         notable = NOTABLE_QUEUEING_SECONDS if call.started_at is None else self._warn_after_seconds

@@ -144,7 +144,7 @@ END_NOT_STORED = "end_not_stored"
 """The value of the label ``call`` for a processor that raised no error, but did not store the end of its shard."""
 
 MEANT_TO_WAIT = frozenset({ReasonKind.PARENTS, ReasonKind.PAUSED})
-"""The kinds of reasons for which a shard is not to be read yet. Such a wait does not count as a hand-over gap."""
+"""The kinds of reasons for which a shard is meant to wait. Such a wait does not count as a hand-over gap."""
 
 
 @frozen
@@ -184,8 +184,8 @@ class Instruments:
         self._scan_asked_at: float | None = None
         self._handed_at: dict[str, float] = {}
         self.parked_records: Counter[str] = Counter()
-        """The number of records that were parked since the worker began, by shard; counted even if there are no
-        metrics."""
+        """The number of records of each shard that were parked since the worker began. The keys are shard ids. Parked
+        records are counted even without metrics."""
         for counter in FROM_ZERO:
             metrics.increment(counter, 0)
 

@@ -21,8 +21,8 @@ from streamclient.errors import StreamClientException, is_refused_thread
 
 INBOX_SIZE = 100_000
 """The largest number of messages that wait for the owner. Each lease has at most a read, a call of user code, a write
-and a checkpoint under way, so this limit is reached only far beyond ten thousand leases. At the limit, threads that
-post wait for room."""
+and a checkpoint under way, so this limit is reached only far beyond ten thousand leases. At the limit, a thread that
+calls ``post`` waits for room."""
 
 MESSAGES_PER_TURN = 256
 """The largest number of messages that the owner handles in one turn. It is large, so that one request can carry the
@@ -43,7 +43,7 @@ part of any lease duration, and long enough to cost little."""
 
 
 class Timer:
-    """A function to run at a later time, unless the timer is cancelled."""
+    """A timer, which makes the loop run ``function`` at the time ``deadline``. ``cancel`` prevents this."""
 
     def __init__(self, deadline: float, function: Callable[[], None]) -> None:
         self.deadline = deadline
@@ -58,7 +58,7 @@ class Question:
     """A message whose sender waits for an answer.
 
     If the message was posted, exactly one of the two functions runs. ``answer`` runs in a turn of the owner. If the
-    loop is closed before that turn, ``refuse`` runs in the thread that closes it.
+    loop is closed before that turn, ``refuse`` runs in the thread that closes the loop.
     """
 
     def __init__(self, answer: Callable[[], None], refuse: Callable[[], None]) -> None:
@@ -89,8 +89,8 @@ class OwnerLoop:
         self._last: list[Callable[[], object]] = []
         self._inside: int | None = None
         self._unstarted: dict[Executor, deque[Callable[[], object]]] = {}
-        """The calls that wait for a thread, by pool, in order. A pool without waiting calls is included if it lacks
-        threads."""
+        """For each pool, the calls that wait for a thread, in order. A pool without waiting calls is included if it
+        lacks threads."""
         self._refusal: tuple[float, str] | None = None
         self._birthplace = Birthplace()
         self._turned_at = monotonic()
@@ -139,7 +139,8 @@ class OwnerLoop:
         """Call ``submit``, which hands a call over to ``pool``. Owner thread only.
 
         If the pool has no thread and the system refuses one, the owner repeats ``submit`` until the pool has a thread.
-        So a ``submit`` that raises must have no effect. Any other error of ``submit`` is raised.
+        So a ``submit`` that raises must have no effect. If ``submit`` raises another error, this method raises that
+        error.
         """
         waiting = self._unstarted.get(pool)
         if waiting:
@@ -159,9 +160,9 @@ class OwnerLoop:
 
     @property
     def thread_trouble(self) -> str:
-        """The error with which the system refuses threads, and the time since then; empty if threads are available.
+        """The error with which the system refuses threads, and the seconds since the first refusal.
 
-        Usable from any thread.
+        Empty if threads are available. Usable from any thread.
         """
         refusal = self._refusal
         return "" if refusal is None else f"{refusal[1]} (for {max(0.0, self.now() - refusal[0]):.0f} s)"

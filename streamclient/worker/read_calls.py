@@ -39,7 +39,8 @@ class ReadQueue:
         """The waiting reads by number, in the order of arrival."""
         self._by_loss: list[tuple[float, int]] = []
         self._patient: deque[tuple[float, int]] = deque()
-        """The deadlines of patient reads that wait for a thread at work. Some of these reads may already be done."""
+        """The deadlines and numbers of patient reads that wait for a thread at work. Some of these reads may already be
+        done."""
         self._coming = 0
         """The number of tasks in the pool that no thread has begun. Each task will do at least one waiting read."""
         self._at_work = 0
@@ -138,8 +139,8 @@ class ReadQueue:
 class OwnerReads:
     """The access of one stream's owner to the worker's ``ReadQueue``. Owner thread only.
 
-    While a patient read is under way, the owner checks the queue regularly. In the same turn, the owner processes pages
-    that have arrived without waking it.
+    While a patient read is under way, the owner checks the queue regularly. In the turn of such a check, the owner also
+    processes pages that have arrived without waking it.
     """
 
     def __init__(self, queue: ReadQueue, loop: OwnerLoop) -> None:
@@ -208,8 +209,8 @@ class PrefetchBudget:
     def claim(self, size_bytes: int, own_bytes: int, granted: Callable[[Claim], object]) -> Claim:
         """Request ``size_bytes`` for the next page of a shard that has reserved ``own_bytes`` already.
 
-        The returned claim says whether the bytes are granted immediately. If they are not, ``granted`` is called once,
-        in a thread that gives bytes back, unless the claim is released first.
+        The returned claim says whether the bytes are granted immediately. If they are not, a thread that
+        gives bytes back later calls ``granted``, once. If the claim is released first, ``granted`` is not called.
 
         The request with the smallest ``own_bytes`` comes first; among equal requests, the oldest. A page larger than
         the whole budget is granted when no other bytes are reserved.

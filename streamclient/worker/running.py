@@ -27,7 +27,7 @@ little."""
 
 AWAKE_SECONDS = 0.2
 """The longest single wait of the main thread. A signal that the system gives to another thread, or that comes just
-before a wait begins, does not interrupt that wait. So its handler runs only when the wait returns."""
+before a wait begins, does not interrupt the wait. The handler of such a signal runs only when the wait returns."""
 
 
 def wait_awake(event: threading.Event, timeout: float | None = None) -> bool:
@@ -84,7 +84,7 @@ class EndedBySigterm:
         """End the block without raising an error. Usable from any thread, and in a garbage collection.
 
         Only the main thread can restore a handler. If another thread has left the block, the main thread restores the
-        handler when it next enters or leaves a block, or gets the signal, which is then passed on.
+        handler when it next enters or leaves a block, or when it gets the signal. The signal is then passed on.
         """
         self._has_left = True
         if threading.current_thread() is threading.main_thread():
@@ -119,7 +119,7 @@ class EndedBySigterm:
     def _settle(cls) -> None:
         """Forget the blocks that were left.
 
-        Install the handler of the oldest remaining block, unless the program has its own handler.
+        If the program has no handler of its own, install the handler of the oldest remaining block.
         """
         left = [each for each in cls._inside if each._is_left]
         # A garbage collection at this point may leave another block, and call this method within this call.
@@ -250,7 +250,10 @@ class Running(Probed):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Shut the object down; raise the error that made it fail, as ``run`` does, unless the block itself raises."""
+        """Shut the object down. If the object has failed, raise its error as ``run`` does.
+
+        If the block itself raises an error, the error of the object is not raised.
+        """
         self._require_here()
         self._sigterm.defer()
         try:
@@ -270,7 +273,7 @@ class Running(Probed):
 
     @abstractmethod
     def _owner_loops(self) -> Mapping[str, OwnerLoop]:
-        """Return the loops of the present owner threads, by the names of their streams or tunnels."""
+        """Return the loops of the present owner threads. The keys are the names of their streams or tunnels."""
 
     @abstractmethod
     def _has_failed(self) -> bool:

@@ -45,8 +45,9 @@ class Runtime:
     """A function that returns seconds of a clock that is never set. The worker measures every age and deadline by this
     clock."""
     wall_micros: Callable[[], int] = now_micros
-    """A function that returns microseconds since 1970 by this machine's clock. The worker never compares this time with
-    the clock of another machine, except at the end of a pause, which an operator sets as a time."""
+    """A function that returns microseconds since 1970 by this machine's clock. The worker uses this clock only where it
+    needs a time since 1970, for example at the end of a pause, which an operator sets as a time. No lease expires by
+    this clock."""
     wait: Callable[[threading.Event, float], bool] = wait
     """A function that waits for an answer in a user thread. In a simulation, it lets the simulated time pass."""
     new_identifier: Callable[[], str] = new_identifier

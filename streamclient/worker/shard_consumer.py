@@ -48,7 +48,7 @@ LEAST_PATIENT_PAUSES = 5
 """The smallest pause, in multiples of ``PATIENT_SECONDS``, after which a read may wait for a busy thread."""
 
 _OF_PARKING = {Cause.CALL_QUEUED: Cause.PARKING_QUEUED, Cause.CALL_RUNS: Cause.PARKING_RUNS}
-"""The causes to show while a call of the parking store waits or runs, by the causes to show for other calls."""
+"""The causes to show while a call of the parking store waits or runs. The keys are the causes for other calls."""
 
 
 class ShardConsumer:
@@ -113,7 +113,7 @@ class ShardConsumer:
         self._handle(consumer_events.CheckpointAnswered(outcome, ticket.value, ticket.progress, ticket.pending))
 
     def was_read_up_to(self, micros: int) -> None:
-        """Record that all records before the time ``micros`` were read, unless a later time is already known."""
+        """Record that all records before the time ``micros`` were read. If a time is already known, that time stays."""
         self._backlog.was_read_up_to(micros, self._around.loop.now())
 
     def accept_loss(self) -> TrimmedRange | None:
@@ -194,7 +194,7 @@ class ShardConsumer:
     # --- events and commands -------------------------------------------------------------------------------------
 
     def _handle(self, event: ConsumerEvent) -> None:
-        """Handle ``event``, and afterwards, in order, all events that its handling has caused."""
+        """Handle ``event`` first, and then all events that result from ``event``, in order of arrival."""
         self._events.append(event)
         if self._is_handling:
             return

@@ -55,7 +55,10 @@ class StreamFacts:
         return self._clock.micros(self._wall_micros(), now)
 
     def clock_slow_seconds(self, now: float) -> float:
-        """Return the seconds by which this machine's clock is at least slow; 0.0 if no record shows a slow clock."""
+        """Return the least number of seconds by which this machine's clock is slow.
+
+        The result is 0.0 if no record shows a slow clock.
+        """
         wall_micros = self._wall_micros()
         return max(0, self._clock.micros(wall_micros, now) - wall_micros) / MICROS_PER_SECOND
 
@@ -94,7 +97,7 @@ def lease_status(held: HeldLease, facts: StreamFacts, now: float) -> ShardStatus
 
 
 def joined_status(held: HeldLease | None, of_consumer: ShardStatus) -> ShardStatus:
-    """Return the consumer's status with the reason of the lease, such as a hand-over, before all other reasons."""
+    """Return the consumer's status. The reason of the lease, such as a hand-over, comes before all other reasons."""
     if held is None or held.reason is None:
         return of_consumer
     return because(of_consumer, (held.reason, *of_consumer.reasons))
@@ -148,9 +151,10 @@ def because(status: ShardStatus, reasons: tuple[Reason, ...]) -> ShardStatus:
 
 
 def over_status(status: ShardStatus, over: Reason | None) -> ShardStatus:
-    """Return ``status`` with the reason ``over`` for which the worker has ended; without ``over``, return it unchanged.
+    """Return ``status`` as it is after the worker's end, for which ``over`` is the reason.
 
-    After the end of a worker, no shard makes progress on this worker.
+    If ``over`` is ``None``, the worker has not ended: return ``status`` unchanged. After the end of a worker, no shard
+    makes progress on this worker.
     """
     if over is None or status.state is ShardState.SHUTDOWN_COMPLETE:
         return status

@@ -241,7 +241,10 @@ class StreamRun:
         return True
 
     def show_health(self) -> None:
-        """Set the metric of the worker's health, unless a running owner sets it. Usable from any thread."""
+        """Set the metric of the worker's health. While an owner runs without an error, it sets the metric.
+
+        In that case, this method does nothing. Usable from any thread.
+        """
         with self._showing:  # so that an older value never replaces a newer one
             if self.coordinator is None or self.exception is not None:
                 self._metrics.set(UNHEALTHY, float(not self.health.is_healthy))
@@ -407,7 +410,10 @@ class StreamRun:
             coordinator.accept_loss(lease_key, reply)
 
     def accept_end(self, lease_key: str, reply: Callable[[bool], None]) -> None:
-        """Accept that a shard has ended although the list of shards does not show it; see ``Coordinator``."""
+        """Accept that a shard has ended although the list of shards does not show its end.
+
+        See ``Coordinator.accept_end``.
+        """
         coordinator = self.coordinator
         if coordinator is None:
             reply(False)
@@ -430,7 +436,7 @@ class StreamRun:
 
     @property
     def sentence(self) -> str:
-        """The sentence for the log that says why this run has ended."""
+        """The sentence that says in the log why this run has ended."""
         error = self.exception
         what = described(error) if error is not None and not is_foreseen(error) else error
         return f"worker {self._worker_identifier} ends reading {self.name}: {self._failed_call}{what}"

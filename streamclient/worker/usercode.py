@@ -1,4 +1,7 @@
-"""The calls of user code in the user's executor: of processors, of parking stores and of retry strategies."""
+"""The calls of user code: of processors, of parking stores and of retry strategies.
+
+A call runs in the user's executor, or a thread outside the executor takes it.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +62,9 @@ class UserCall:
 
 
 class HandedCall(UserCall):
-    """A call that waits in a line until user code takes it, in a thread outside the executor, and ends it later.
+    """A call that waits in a line until user code takes it. User code ends the call later.
+
+    User code takes and ends the call in threads outside the executor.
 
     A token decides who has the call: user code takes the token with ``claim``, the owner takes it with ``cancel``. So a
     call is given out or taken back, never both. ``claim``, ``finish`` and ``give_back`` may be called in any thread.
@@ -77,8 +82,8 @@ class HandedCall(UserCall):
         self._done = done
         self._given_back = given_back
         self.last_taken_at: Callable[[], float] = lambda: 0.0
-        """A function that returns the time at which a call was last taken out of the same line. The receiver sets this
-        function."""
+        """A function that returns the time at which any call was last taken out of the line of this call. The line or
+        the receiver sets this function."""
 
     @property
     def queued_at(self) -> float:
@@ -112,7 +117,7 @@ class HandedCall(UserCall):
         self._end(None, lambda raised: self._given_back())
 
     def _end(self, raised: Raised | None, done: Done) -> None:
-        # If its line is gone, a call ends without a claim. Claim it now, so that the owner cannot take it back.
+        # A call whose line is gone ends without a claim. Claim the call now, so that the owner cannot take it back.
         if self.started_at is None and not self.claim():
             return
         if not self._end_token.acquire(blocking=False):
@@ -133,14 +138,14 @@ class UserCode:
         self._loop = loop
         self._threads: set[int] = set()
         self._outside: Counter[int] = Counter()
-        """The number of calls that each thread outside the executor has claimed and not ended, by the id of the
-        thread."""
+        """For each thread outside the executor, the number of calls that it has claimed and not ended. The keys are
+        thread ids."""
         self._outside_lock = threading.Lock()
         self.now: Callable[[], float] = loop.now
         self._outages = OutageLog(_log)
 
     def run(self, name: str, shard_id: str, function: Callable[[], None], done: Done) -> UserCall:
-        """Run ``function`` in the executor, and then ``done`` in the owner thread, unless the call is cancelled."""
+        """Run ``function`` in the executor, and then ``done`` in the owner thread. A cancelled call runs neither."""
         call = UserCall(name, shard_id, self._loop.now())
         self._loop.at_end(partial(self._submit, call, function, done))
         return call
@@ -286,7 +291,7 @@ def log_with(logger: logging.Logger, level: int, text: str, raised: Raised | Non
     if raised is None or not logger.isEnabledFor(level):
         logger.log(level, "%s", text)
         return
-    # Logger.findCaller counts frames differently in Python 3.10.
+    # Look the caller up here, because Logger.findCaller counts frames differently in Python 3.10.
     caller, error = sys._getframe(1), raised.error
     path, line, function = caller.f_code.co_filename, caller.f_lineno, caller.f_code.co_name
     trace = (type(error), error, error.__traceback__)

@@ -38,8 +38,8 @@ _log = logs.logger(__name__)
 _T = TypeVar("_T")
 
 SHUTDOWN_GRACE_SECONDS = 5.0
-"""The time that ``shutdown`` allows beyond the configured time-out, for the end of threads, and for a call of the
-start-up that is still under way."""
+"""The time that ``shutdown`` allows beyond the configured time-out, for the end of threads, and for a start-up call
+that is still under way."""
 
 LOOK_SECONDS = 1.0
 """The interval at which the thread of ``run`` measures the health of streams that have not begun, and checks for a
@@ -267,15 +267,15 @@ class Worker(Running):
 
     @property
     def exceptions(self) -> Mapping[str, BaseException]:
-        """The errors of failed streams, by the name of the stream. Usable from any thread."""
+        """The errors of failed streams. The keys are the names of the streams. Usable from any thread."""
         return {name: stream.exception for name, stream in self._streams.items() if stream.exception is not None}
 
     @property
     def work_health(self) -> WorkerHealth:
         """The health of the work: whether every stream is read and each kind of call succeeds.
 
-        During a run ``health`` is the same. Usable from any thread. An unhealthy worker goes on trying; only a stream
-        that has failed is not read again.
+        During a run, ``health`` has the same value. Usable from any thread. An unhealthy worker goes on trying; only a
+        stream that has failed is not read again.
         """
         self._require_here()
         if self._failure is not None:

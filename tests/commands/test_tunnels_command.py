@@ -311,11 +311,11 @@ def test_a_deletion_with_consent_deletes_this_tunnel_alone(scene: Scene) -> None
         ),
         (
             ["create", TABLE, "n", "--kind", "full", "--from", "oldest"],
-            "--from is about changes, and a tunnel of --kind full delivers none; leave it out",
+            "leave --from out: it is about changes, and a tunnel of --kind full delivers none",
         ),
         (
             ["create", TABLE, "n", "--kind", "full", "--until", "2100-01-01T00:00:00Z"],
-            "--until is about changes, and a tunnel of --kind full delivers none; leave it out",
+            "leave --until out: it is about changes, and a tunnel of --kind full delivers none",
         ),
         (["create", TABLE, "n", "--kind", "both", "--from", "yesterday"], "a time is written like"),
         (["create", TABLE, "n", "--kind", "both", "--until", "yesterday"], "a time is written like"),

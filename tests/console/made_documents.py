@@ -58,7 +58,8 @@ def trouble(fleet: str, **members: Any) -> dict[str, Any]:
         "worker": "shop-a-2",
         "situation": "processor-fails",
         "first_line": f"Shard {STUCK} does not move on worker shop-a-2: {FAILURE}.",
-        "advice": "Mend the processor or its destination; it starts again by itself. See `streamclient explain`.",
+        "advice": "Mend the processor or its destination; the processor starts again by itself. "
+        "See `streamclient explain`.",
         "command": "",
         "since_micros": NOW - 384 * SECOND,
         "since_is_seen": False,

@@ -59,7 +59,7 @@ def test_the_first_page_tells_the_worst_trouble_in_full_and_the_others_in_a_line
     assert page.locator("h1").inner_text().replace("\n", " ").replace("  ", " ") == verdict["sentence"]
     text = text_of(page, '[data-id="verdict"]')
     assert re.search(r"Since \d\d:\d\d:\d\d UTC, that is 6 min \d\d s\.", text)
-    assert "Mend the processor or its destination; it starts again by itself." in text
+    assert "Mend the processor or its destination; the processor starts again by itself." in text
     figures = page.locator('[data-id="verdict"] dl.figures dd').all_inner_texts()
     assert figures == [DASH, "23 h 53 min", "1", "2"]
     assert "Worker shop-b-2 is silent" in text

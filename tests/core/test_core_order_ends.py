@@ -194,7 +194,7 @@ def told_withdrawn(driver: Driver, taken: int) -> list[events.Command]:
 
 
 SKIPPED_ONE = (
-    "withdrawn after this worker skipped 1 of 2 records; those after the stored checkpoint may still be delivered"
+    "withdrawn after this worker skipped 1 of 2 records; records after the stored checkpoint may still be delivered"
 )
 
 

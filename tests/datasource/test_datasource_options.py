@@ -154,5 +154,5 @@ def test_without_pyspark_the_extra_is_named() -> None:
 
     assert done.stderr.splitlines()[-1] == (
         "streamclient.errors.ConfigurationError: pyspark cannot be imported; the data source needs it: install the "
-        'extra spark from where streamclient was installed, in a checkout with  pip install ".[spark]"'
+        'extra spark from the same source as streamclient, in a checkout with  pip install ".[spark]"'
     )

@@ -611,5 +611,5 @@ def test_a_file_of_another_size_than_the_log_says_is_refused_whatever_it_is_call
     for file in row_files(DeltaTable(tmp_path / place)):
         with pytest.raises(StreamClientException, match="by the table's log"):
             list(file.tables())
-    with pytest.raises(StreamClientException, match="something else has replaced it"):
+    with pytest.raises(StreamClientException, match="another program has replaced it"):
         find_rows(DeltaTable(tmp_path / place), pa.table({"number": [3]}), ["number"])

@@ -140,7 +140,7 @@ def test_pages_of_two_tables_are_refused() -> None:
     one = StreamRecord(RecordType.PUT, (("id", 1),))
     two = StreamRecord(RecordType.PUT, (("number", 1),))
 
-    with pytest.raises(CodecError, match=r"number.*the first one.*id.*not of one table"):
+    with pytest.raises(CodecError, match=r"number.*the first page.*id.*not of one table"):
         columns_of_pages([record_batch([one], None), record_batch([two], None)])
 
 

@@ -28,7 +28,7 @@ from tests.patience import PATIENCE_SECONDS
 from tools.install_size import bytes_in, install, packages_in
 
 INSTALLS_IT = (
-    'install the extra server from where streamclient was installed, in a checkout with  pip install ".[server]"'
+    'install the extra server from the same source as streamclient, in a checkout with  pip install ".[server]"'
 )
 
 WITHOUT = "import sys; sys.modules['{}'] = None\n"

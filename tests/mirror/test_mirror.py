@@ -335,7 +335,7 @@ def test_a_history_that_lacks_what_the_mirror_has_is_refused(local: LocalTablest
     with running(Mirror(client, "orders", "status", MemoryDestination(place), client_config=QUICK, limits=LIMITS)):
         pass
     late = Mirror(client, "orders", "status", MemoryDestination(place), history=MemoryDestination())
-    with pytest.raises(ConfigurationError, match="history lacks what the mirror has of copy/0"):
+    with pytest.raises(ConfigurationError, match="history lacks commits of copy/0 that the mirror has"):
         late.run()
 
 

@@ -125,7 +125,7 @@ def test_a_shard_of_which_nothing_was_merged_and_whose_changes_are_gone_ends_the
     put(orders.client, 90, ("a", "lost"))
     orders.pass_hours(30)
 
-    assert orders.refused().startswith(f"changes of shard {orders.right} left the stream before any of it was merged")
+    assert orders.refused().startswith(f"changes of shard {orders.right} left the stream before any of them was merged")
 
 
 def test_the_shards_are_looked_at_while_the_mirror_runs(orders: Orders) -> None:

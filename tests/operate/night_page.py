@@ -94,7 +94,7 @@ def agrees(expected: str, actual: str) -> bool:
 
 
 def _lasting(text: str) -> str:
-    text = re.sub(r"^costs an hour: .*\n( .*\n)*", "", text, flags=re.MULTILINE)  # known after a minute
+    text = re.sub(r"^cost per hour: .*\n( .*\n)*", "", text, flags=re.MULTILINE)  # known after a minute
     text = re.sub(r"\bfailed once\b", "failed 2 times", text)
     text = re.sub(r"the\s+next\s+attempt\s+is\s+under\s+way", "next attempt in 1 s", text)
     return shape(re.sub(r"request ID: \S+|\(request\s+\S+\)", "(request)", text))

@@ -123,11 +123,11 @@ EXPLAINED: dict[str, tuple[FleetFacts, str]] = {
     "it was handed over a moment ago": (facts(HANDED_OVER, workers=[W2]), "changing-hands: *"),
     "it was handed over and is not picked up": (
         facts(OLD_HANDED_OVER, workers=[W2]),
-        "not-picked-up: was handed over to worker w2 30 s ago, which has not picked it up",
+        "not-picked-up: was handed over to worker w2 30 s ago, and the worker has not picked it up",
     ),
     "it was handed over to a dead worker": (
         facts(HANDED_OVER, workers=[worker("w2", beat=99)]),
-        "*: *has not picked it up: it is dead",
+        "*: *has not picked it up: the worker is dead",
     ),
     "it was asked for a moment ago": (facts(ASKED_FOR, workers=[BUSY]), "changing-hands: *"),
     "it was asked for and is not handed over": (
@@ -203,7 +203,7 @@ EXPLAINED: dict[str, tuple[FleetFacts, str]] = {
     "its checkpoint stands still, and its worker names no obstacle": (
         facts(STANDS, workers=[W1], heads={"s1": waiting(85)}),
         (
-            "no-checkpoint: moves without a checkpoint: worker w1 names no obstacle, but has stored none for "
+            "no-checkpoint: moves without a checkpoint: worker w1 names no obstacle, but has stored no checkpoint for "
             "1 min 30 s, although unread records wait, the oldest for 1 min 25 s"
         ),
     ),
@@ -230,7 +230,7 @@ EXPLAINED: dict[str, tuple[FleetFacts, str]] = {
         facts(STANDS, workers=[MUTE], heads={"s1": waiting(85)}),
         (
             "owner-says: does not move on worker w1, whose session row has no room to name all shards that stand "
-            "still: its log does"
+            "still: its log names them"
         ),
     ),
     "it moves on a worker that had no room for all names": (
@@ -343,11 +343,11 @@ def test_the_facts_tell_what_the_living_workers_cost_together_in_an_hour() -> No
         worker("w3"),
         worker("dead", beat=3_600.0, cost=minute),
     ]
-    told = "the fleet costs an hour: stream 14,406 requests and 120 read units, "
+    told = "the fleet's cost per hour: stream 14,406 requests and 120 read units, "
     told += "status table 45,600 requests, 5,700 read and 660 write units"
 
-    assert [line for line in evidence(facts(OWN, workers=fleet), "s1") if "costs" in line] == [told]
-    assert [line for line in evidence(facts(OWN, workers=fleet[2:]), "s1") if "costs" in line] == []
+    assert [line for line in evidence(facts(OWN, workers=fleet), "s1") if "cost per hour" in line] == [told]
+    assert [line for line in evidence(facts(OWN, workers=fleet[2:]), "s1") if "cost per hour" in line] == []
     assert session_document(facts(OWN, workers=fleet), fleet[0])["cost"]["stream_requests"] == 240
 
 

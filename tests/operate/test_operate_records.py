@@ -246,7 +246,7 @@ def test_a_paused_shard_obeys_once_it_is_resumed(quick: Scene) -> None:
         halts(quick)
         assert quick.run("leases", "pause", quick.shard, "--reason", "a look").code == 0
         ran = take_out(quick, "skip", "--record", ids(quick)[1], "--yes")
-        assert (ran.code, "it is paused by" in ran.out) == (0, True), ran
+        assert (ran.code, "the shard is paused by" in ran.out) == (0, True), ran
         assert quick.lease().orders
         assert quick.run("leases", "resume", quick.shard).code == 0
         goes_on(quick, seen, 0, 2, 3)
@@ -325,7 +325,7 @@ def test_a_free_shard_is_refused_if_no_living_worker_would_obey(scene: Scene) ->
 
     scene.put_worker("w2", info=WorkerInfo(obeys_orders=True))
     ran = take_out(scene, "skip", "--record", ids(scene)[1], "--yes")
-    assert (ran.code, "worker w1 does not obey the order, should the shard go there" in ran.out) == (0, True), ran
+    assert (ran.code, "worker w1 does not obey the order if it takes the shard" in ran.out) == (0, True), ran
 
 
 def test_a_shard_that_its_own_program_paused_is_refused(quick: Scene) -> None:

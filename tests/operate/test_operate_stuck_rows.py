@@ -235,7 +235,7 @@ def test_a_lease_that_is_not_picked_up(scene: Scene) -> None:
     scene.put_worker("w2")
     check(scene, "not-picked-up")
     scene.put_worker("w2", beat=60)
-    assert check(scene, "not-picked-up").endswith("it is dead.")
+    assert check(scene, "not-picked-up").endswith("the worker is dead.")
 
 
 def test_a_java_owner_that_renews_and_does_not_move(scene: Scene) -> None:

@@ -455,7 +455,7 @@ def test_records_that_were_parked(quick: Scene) -> None:
     assert trouble["advice"] in texts[0]
     assert told["is_well"]
     assert all("1 record was parked since its worker started (worker w1: 1)" in text for text in texts)
-    assert "parked: 1 since worker w1 started; `streamclient parked list` names those that wait" in of_shard
+    assert "parked: 1 since worker w1 started; `streamclient parked list` names the parked records" in of_shard
 
 
 def test_a_shard_whose_last_record_was_parked_has_nothing_left_to_read(quick: Scene) -> None:

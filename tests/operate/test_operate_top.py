@@ -105,7 +105,7 @@ def test_a_fleet_that_counts_its_requests_says_what_they_cost() -> None:
     _, now = fleet()
     cost = Cost(seconds=60, stream_requests=240, status_table_requests=10)
     counted = overview(evolve(now, workers={"w1": worker("w1", cost=cost)}))
-    told = "costs an hour: stream 14,400 requests and 0 read units, status table 600 requests, "
+    told = "cost per hour: stream 14,400 requests and 0 read units, status table 600 requests, "
 
     assert any(line.startswith(told) for line in plain_screen(counted).splitlines())
     assert overview_document(counted)["totals"]["cost_an_hour"]["stream_requests"] == 14_400

@@ -251,7 +251,7 @@ def test_explain_alone_begins_with_what_does_not_move_and_only_counts_what_is_fi
     assert ran.code == whole.code == 1
     lines, all_lines = (each.out.partition("\n\n")[2].splitlines() for each in (ran, whole))
     assert [line.split()[1] for line in lines[:2]] == [free, held]
-    assert lines[2:] == ["1 finished, which --all names"]
+    assert lines[2:] == ["1 finished, not shown without --all"]
     assert [line.split()[1] for line in all_lines[:2]] == [free, held]
     assert all_lines[2].startswith(f"Shard {parent} is finished: ")
     shown = scene.run("explain", "--observe", "0", "--json").document["shards"]

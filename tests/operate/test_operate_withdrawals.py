@@ -21,7 +21,7 @@ from tests.patience import until
 
 pytestmark = pytest.mark.slow
 FAR = 10**16
-STAYS = "those after the stored checkpoint may still be delivered"
+STAYS = "records after the stored checkpoint may still be delivered"
 
 
 def withdraw(scene: Scene, *words: str) -> Ran:
@@ -56,7 +56,7 @@ def test_an_order_is_withdrawn_before_a_record_was_taken_out(quick: Scene, caplo
         ran = withdraw(quick, "--yes")
         assert (ran.code, ran.err) == (0, ""), ran
         assert f"order {order.request_id} by {operator_name()} (one record dropped and never delivered)" in ran.out
-        assert "worker w1 obeys until its next scan; what it has skipped until then stays so" in ran.out
+        assert "worker w1 obeys the order until its next scan; records that it has skipped until then stay" in ran.out
         until(lambda: outcomes(quick)[0] == ("w1", "end", "withdrawn before this worker skipped a record"))
         assert take_out(quick, "skip", "--yes", "--record", ids(quick)[2]).code == 0
         goes_on(quick, seen, 0, 1, 3, 4, 5, 6, 7)
@@ -76,7 +76,7 @@ def test_what_was_taken_out_before_an_order_was_withdrawn_stays_so_and_is_said(q
         halts(quick)
         ran = withdraw(quick, "--yes")
         assert ran.code == 0, ran
-        assert "note: 1 of its 2 records is before the checkpoint; what was skipped of them stays so" in ran.out
+        assert "note: 1 of its 2 records is before the checkpoint; a record that was skipped stays taken out" in ran.out
         told = f"withdrawn after this worker skipped 1 of 2 records; {STAYS}"
         until(lambda: outcomes(quick)[0] == ("w1", "end", told), lambda: outcomes(quick))
         assert take_out(quick, "skip", "--record", ids(quick)[2], "--yes").code == 0

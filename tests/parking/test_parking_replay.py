@@ -130,7 +130,7 @@ def test_what_is_never_checkpointed_stays_parked_and_is_named() -> None:
     store = store_with(parked("a", 1))
     report = replay_parked(store, lambda: Recording([], set(), "never"))
 
-    assert "the processor did not checkpoint it" in str(report.left[0])
+    assert "the processor did not checkpoint the record" in str(report.left[0])
     assert places(store) == [1]
 
 

@@ -54,7 +54,7 @@ NAMES: dict[str, Callable[[str], object]] = {
     [
         ("x" * 1_025, "it has 1,025 bytes in UTF-8, and the service takes at most 1,024"),
         ("ä" * 513, "it has 1,026 bytes in UTF-8, and the service takes at most 1,024"),
-        ("order\udc80", "its character 5 is half of a pair, for which UTF-8 has no bytes"),
+        ("order\udc80", "its character 5 is half of a surrogate pair, which UTF-8 cannot encode"),
     ],
 )
 @pytest.mark.parametrize("taker", list(NAMES))

@@ -402,7 +402,7 @@ WRONG: dict[str, tuple[Any, list[str]]] = {
     ),
     "a client beside a connection": (
         {"stream": {"client": "things:client"}, "connection": {"instance": "i"}},
-        ["run.toml: connection.instance is not used, as run.toml: stream.client names a client with its own"],
+        ["run.toml: connection.instance is not used, as run.toml: stream.client names a client with a connection"],
     ),
 }
 

@@ -128,7 +128,7 @@ def test_a_failed_check_names_seed_faults_steps_and_how_to_run_it_again() -> Non
     text = str(failure.value)
 
     assert text.startswith("seed 0 (of 1) fails: check: there were faults")
-    assert "it needs only: Faults.crash(1)" in text
+    assert "the failure needs only: Faults.crash(1)" in text
     assert "is killed" in text
     assert "--simulation-seed 0 -s" in text
     assert (failure.value.seed, failure.value.law) == (0, "check")

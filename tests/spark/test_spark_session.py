@@ -200,7 +200,7 @@ def test_another_session_is_made_when_one_was_stopped(no_session: None, stop: An
 def test_a_session_that_was_given_and_stopped_is_named(no_session: None, stop: Any) -> None:
     with (
         SparkRecordProcessorFactory(count, session=local_session()) as factory,
-        pytest.raises(StreamClientException, match="the SparkSession that the factory was given was stopped: give it"),
+        pytest.raises(StreamClientException, match="the SparkSession given to the factory was stopped: give"),
     ):
         keys_through(factory, stop)
 

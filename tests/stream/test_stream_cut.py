@@ -118,8 +118,8 @@ def test_the_last_page_of_a_shard_is_believed(
             "between two records, without length",
             r"may have been cut: a body of \d+ bytes with HTTP status 200 came with",
         ),
-        ("between two records, in chunks", r"has no next iterator, .* whose MD5 is not the one .* gateway"),
-        ("without content", r"HTTP status 204 is not the service's, whose successes have 200: .* gateway"),
+        ("between two records, in chunks", r"has no next iterator, .* its MD5 differs from the MD5 .* gateway"),
+        ("without content", r"HTTP status 204 is not from the service, whose successes have 200: .* gateway"),
     ],
 )
 def test_a_cut_page_says_what_it_lacks_and_whose_fault_that_is(cut: str, says: str) -> None:

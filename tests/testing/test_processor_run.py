@@ -462,7 +462,7 @@ def test_a_replay_that_checkpoints_nothing_leaves_everything_and_says_so() -> No
     done = run(Silent, records("ab"), is_replay=True)
 
     assert (keys(done.parked), done.checkpoints) == (["a", "b"], ())
-    assert "did not checkpoint it" in done.reasons[0]
+    assert "did not checkpoint the record" in done.reasons[0]
 
 
 # --- laws -------------------------------------------------------------------------------------------------------------
@@ -603,8 +603,8 @@ def test_runs_are_alike() -> None:
         ({"batch": 0}, "^batch must be a whole number above 0, not 0$"),
         ({"policy": "PARK"}, "^policy must be a FailurePolicy or None, not 'PARK'$"),
         ({"ends": 1}, "^ends must be True or False, not 1$"),
-        ({"is_replay": True, "ends": True}, "^is_replay goes with neither policy nor ends"),
-        ({"is_replay": True, "policy": FailurePolicy()}, "^is_replay goes with neither policy nor ends"),
+        ({"is_replay": True, "ends": True}, "^is_replay cannot be combined with policy or ends"),
+        ({"is_replay": True, "policy": FailurePolicy()}, "^is_replay cannot be combined with policy or ends"),
         ({"batches": 1}, r"^run has no setting batches; did you mean batch\?$"),
     ],
 )

@@ -43,7 +43,7 @@ Run = Callable[[argparse.Namespace], int]
 
 
 class CommandFailed(Exception):
-    """An error that ends a command with a message for the user. The default exit code is that for wrong arguments."""
+    """An error that ends a command with a message for the user. The default exit code is ``EXIT_UNUSABLE``."""
 
     def __init__(self, message: str, exit_code: int = EXIT_UNUSABLE) -> None:
         super().__init__(message)
@@ -83,7 +83,7 @@ class Parser(argparse.ArgumentParser):
         return known, unknown
 
     def _print_message(self, message: str, file: Any = None) -> None:
-        """Print a message if its stream can be written. Python 3.10 raises the error; later versions ignore it."""
+        """Print a message if ``file`` can be written. Otherwise, ``argparse`` of Python 3.10 would raise an error."""
         with suppress(OSError):
             super()._print_message(message, file)
 
@@ -101,8 +101,8 @@ def runs(parser: argparse.ArgumentParser, run: Run) -> None:
     """Let ``run`` carry out the parser's command; ``run`` returns the exit code.
 
     A command whose output is no longer read ends with exit code 0. A command that does more than print sets another
-    exit code as the parser's default for ``unread``. A command whose errors are not plain text sets the function that
-    prints them as ``complain`` of the arguments.
+    exit code as the parser's default for ``unread``. A command whose errors are not plain text sets ``complain`` of
+    the arguments to the function that prints the errors.
     """
     parser.set_defaults(run=run, command=parser.prog)
 
@@ -157,7 +157,7 @@ def shown_until_ended() -> Iterator[None]:
     """Run a block that prints for ever, until Ctrl-C, SIGTERM or SIGHUP, or until its output is no longer read.
 
     Only a write would show that the reader has gone, and for a quiet table the block writes nothing. So another thread
-    checks the output. It ends the block by SIGTERM, which also interrupts a call that waits for its answer.
+    checks the output. The thread ends the block by SIGTERM, which also interrupts a call that waits for an answer.
     """
     main = threading.get_ident()
 

@@ -39,7 +39,7 @@ def is_read(stream: TextIO) -> bool | None:
     """Return whether the other end of a stream, such as a pipe, is open; ``None`` if the system cannot tell."""
     try:
         poll = select.poll()
-        poll.register(stream.fileno(), 0)  # poll reports the end of the reader even without a requested event
+        poll.register(stream.fileno(), 0)  # poll reports that the reader has gone even without a requested event
     except (AttributeError, OSError, ValueError):  # Windows has no poll; a stream in memory has no descriptor
         return None
     return not poll.poll(0)

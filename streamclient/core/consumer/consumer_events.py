@@ -118,7 +118,8 @@ class PageRead:
     visit: int
     page: ShardPage
     read_at: float
-    """The time when the read of the page began. If the page was read ahead, this time may be before ``Read``."""
+    """The time when the read of the page began. If the page was read ahead, its read may have begun before the command
+    ``Read`` was given."""
 
 
 @frozen

@@ -23,7 +23,8 @@ from streamclient.model import CheckpointPosition, PendingCheckpoint, ShutdownRe
 from streamclient.records import SequenceInfo, StreamRecord
 
 STORED_REASONS = (ShutdownReason.ZOMBIE, ShutdownReason.STOLEN, ShutdownReason.PAUSED, ShutdownReason.PROCESS_DONE)
-"""The reasons for ``shutdown`` after which the consumer ends. After any other reason a new processor starts."""
+"""The reasons for ``shutdown`` after which the consumer ends, whatever checkpoint is stored. After any other reason,
+the consumer ends only if SHARD_END is stored."""
 
 POLLED = frozenset({Phase.READING, Phase.WAITING})
 """The phases in which a shard may wait for records. In all other phases it is not polled."""

@@ -265,7 +265,7 @@ class ConsumerMachine(PageReader):
             self._tell(consumer_events.Tell(Told.END_NOT_STORED))
             self.reason = Reason(Cause.END_NOT_STORED, detail=self._close_error)
             where = readable_position(self.stored)
-            self._log(Severity.ERROR, f"{text_of(self.reason)}; it is delivered again from {where}")
+            self._log(Severity.ERROR, f"{text_of(self.reason)}; its records are delivered again from {where}")
         self.stop_reason = None
 
     def _begin_backing_off(self) -> None:

@@ -38,8 +38,8 @@ class Span:
     """Records of a page that are delivered together, in one call of ``process_records``."""
 
     indices: Sequence[int]
-    """The indices of the records in the page, ascending. They are a range while they are consecutive. They are empty
-    only if the batch was empty from the beginning."""
+    """The indices of the records within the page, ascending, as a range or a tuple. Only a page without records has a
+    span without indices."""
     attempts: int = 0
     """The number of failed calls whose batch contained all of these records."""
     tries: int = 0
@@ -111,7 +111,7 @@ class PagePlan:
     def without(self, indices: Collection[int]) -> PagePlan:
         """Return the plan without the records at ``indices``.
 
-        Spans without records are removed, too, even if they were empty from the beginning.
+        Spans without records are removed, too, even the span of a page that had no records.
         """
         if not indices and all(span.indices for span in self.spans):
             return self
@@ -317,7 +317,7 @@ class PendingCut:
         return None if self.last is None else evolve(self, is_loss_accepted=True)
 
     def lacks_records(self, page: ShardPage) -> bool:
-        """Return whether the batch ends in ``page``, but has fewer records than were prepared."""
+        """Return whether the repeated batch ends in ``page``, but has fewer records than the prepared batch had."""
         count = self._count_in(page)
         return not self.is_loss_accepted and count < self.records_left and self._is_over(page, count)
 

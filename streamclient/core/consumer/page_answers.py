@@ -34,8 +34,8 @@ from streamclient.model import CheckpointPosition, ParkedRecord, ShutdownReason,
 from streamclient.records import place_of, readable_position
 
 QUIET_READS = 4
-"""The number of consecutive pages that must seem wrong before a warning. Each doubling of the number repeats it. Most
-such pages are right at the next read: the page was incomplete, or the list of shards was a second too old."""
+"""A warning is logged when this many consecutive pages seem wrong, and each time their number has doubled. Most such
+pages are right at the next read: the page was incomplete, or the list of shards was a second too old."""
 
 READ_NAME = "reading"
 """The name by which statuses and logs call a read."""
@@ -169,7 +169,7 @@ class PageReader(ConsumerState):
         self.backoff.read_failed()
         count = self.backoff.read_failures
         self.reason = Reason(Cause.READING_FAILED, READ_NAME, f"{times(count)}: {error.text}")
-        # One outage makes reads of all shards fail, so it is logged once for all. Each shard's status names it.
+        # One outage makes reads of all shards fail, so it is logged once for all shards. Each shard's status names it.
         self._tell(consumer_events.TellOutage(READ_NAME, error, f"shard {self.shard_id}: {text_of(self.reason)}"))
         self._ask_for_retry(cast(Exception, error.error), count - 1)
 
@@ -381,7 +381,7 @@ class PageReader(ConsumerState):
     # --- retries -------------------------------------------------------------------------------------------------
 
     def _ask_for_retry(self, error: Exception, retries: int) -> None:
-        """Take the ordinary pause, or let a call ask the user's retry strategy, which may be slow, for the pause."""
+        """Let a call ask the user's retry strategy, which may be slow. Without a strategy, take the ordinary pause."""
         if self._config.task_retry_strategy is None:
             self._decided(self._ordinary_pause())
         else:

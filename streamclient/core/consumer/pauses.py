@@ -47,8 +47,8 @@ LEAST_IDLE_SHARE = 0.25
 than their interval, this pause leaves the service and this process some room."""
 
 POLL_SPREAD = 0.05
-"""The largest share of its interval by which a shard is polled early. The share is random, so shards whose polls began
-together soon poll at different times."""
+"""A shard is polled early by at most this share of its interval. The share is random, so shards whose polls began
+together are soon polled at different times."""
 
 FIRST_MARKED_RESTART_IS_FREE = 1
 
@@ -58,8 +58,8 @@ class FollowUps:
 
     The service hints at more records after each such page, even after the last page. If the hint were always followed,
     each page at the end of a stream with traffic would cost two reads. After a large page the next read begins
-    immediately. After a small page it also begins immediately, unless the last such read found no record. In that case
-    twice as many small pages as before must pass until the next trial.
+    immediately. After a small page, an immediate read is a trial. If the trial finds records, the next small page is
+    followed by a trial, too. If it finds no record, twice as many small pages as before must pass until the next trial.
 
     Args:
         full_page_records: the largest number of records that a read returns. A page with as many records counts as
@@ -142,7 +142,7 @@ class ConsumerBackoff:
         self.pace.rest()
 
     def read_pause(self) -> float:
-        """Return the pause before the next read, unless the user's retry strategy decides."""
+        """Return the ordinary pause after ``read_failures`` failed reads. A user's retry strategy may overrule it."""
         millis = doubling_millis(self.read_failures, SHORTEST_READ_PAUSE_MILLIS, LONGEST_READ_PAUSE_MILLIS)
         return with_jitter(millis, self._dice) / 1_000
 
@@ -180,7 +180,7 @@ class ConsumerBackoff:
         self._marked_restarts += 1
 
     def restart_pause(self) -> float:
-        """Return the pause before a new processor. The count of accepted records starts at zero again."""
+        """Return the pause before a new processor starts, and count accepted records from zero again."""
         if self.failures:
             self._hurdle = self._accepted_records
         self._accepted_records = 0

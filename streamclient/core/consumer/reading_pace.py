@@ -5,10 +5,10 @@ right after a page that promises more records is not a poll: it is not counted, 
 
 Laws:
 
-* **A table with traffic is read eagerly.** If any shard of the table, in this worker, had a record within
-  ``ALIVE_SECONDS``, and the shard itself had a record within ``LONELY_SECONDS``, the shard is polled every
-  ``worker_idle_time_millis``, counted from the beginning of its last read.
-* **Silence makes polls rare in proportion.** After that time the interval grows with the silence, up to
+* **A table with traffic is read eagerly.** A shard is polled every ``worker_idle_time_millis``, counted from the
+  beginning of its last read, while two conditions hold: the shard had a record within ``LONELY_SECONDS``, and any shard
+  of its table in this worker had a record within ``ALIVE_SECONDS``.
+* **Silence makes polls rare in proportion.** When these times are over, the interval grows with the silence, up to
   ``max_idle_poll_interval_millis``. So a record that ends a silence waits for one or two thousandths of the length of
   that silence.
 * **Quiet shards share a budget.** All shards that are not read eagerly are together polled at most
@@ -26,7 +26,7 @@ from __future__ import annotations
 from streamclient.config import ClientConfig
 
 ALIVE_SECONDS = 10.0
-"""The time after its last record for which a table counts as having traffic. If one record a second comes at random,
+"""The time for which a table counts as having traffic after its last record. If one record a second comes at random,
 one silence in twenty thousand is longer than this time. If four workers share such a table, one record in twelve ends a
 longer silence for its worker, but in that silence the interval hardly grows."""
 
@@ -38,7 +38,7 @@ QUIET_READS_PER_SECOND = 200
 """The largest number of polls of quiet shards a second. A thousand quiet shards are read every five seconds."""
 
 EARLIEST_SHARE = 0.9
-"""The smallest share of its interval after which a shard is polled. To spread polls, consumers poll up to a twentieth
+"""A shard is polled at the earliest after this share of its interval. To spread polls, consumers poll up to a twentieth
 of the interval early. Timers that are due at about the same time run together, so a poll may be early by another
 twentieth. The sums of polls assume that every poll comes that early."""
 
@@ -119,7 +119,7 @@ class WorkerPace:
 
 
 class TablePace:
-    """The silence (time without records) of one table in the shards that this worker reads, and their polls."""
+    """The silence (time without records) and the polls of one table, over the shards that this worker reads."""
 
     def __init__(self, worker: WorkerPace) -> None:
         self.worker = worker

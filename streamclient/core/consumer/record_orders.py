@@ -114,18 +114,20 @@ class RecordOrders:
     # --- the end of an order -------------------------------------------------------------------------------------
 
     def page_came(self, records: Sequence[StreamRecord], before: int) -> None:
-        """Mark the orders whose records are all before a new page.
+        """Record which orders have all their records before a new page.
 
-        ``records`` are the records of the page, at least one; ``before`` records of the shard come before them.
+        ``records`` are the records of the page, at least one. ``before`` is the number of the shard's records before
+        the page.
         """
         if self._standing:
             first = self.record_id(records[0])
             self._pass(before, lambda standing: standing.last_id < first)
 
     def page_done(self, records: Sequence[StreamRecord], until: int) -> None:
-        """Mark the orders whose records are all done.
+        """Record which orders have all their records before the end of a page that is done.
 
-        ``records`` are done, and are the last of the shard's first ``until`` records.
+        ``records`` are the records of the page. ``until`` is the number of the shard's records before the end of the
+        page.
         """
         if self._standing and records:
             last = self.record_id(records[-1])
@@ -139,9 +141,10 @@ class RecordOrders:
         self._pass(until, lambda standing: True)
 
     def ended(self, stored: int, *, is_finished: bool) -> Iterator[tuple[RecordOrder, int]]:
-        """Yield each order that is obeyed when the checkpoint is after ``stored`` records, but each order only once.
+        """Yield each order that is obeyed now, with the number of its records that this consumer took out.
 
-        With each order comes the number of its records that this consumer took out.
+        The stored checkpoint is after the first ``stored`` records of the shard. ``is_finished`` says that it is the
+        end of the shard. No order is yielded twice.
         """
         for standing in self._standing.values():
             is_passed = standing.passed_at is not None and standing.passed_at <= stored

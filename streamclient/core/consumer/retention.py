@@ -6,9 +6,9 @@ the stream, plus the time that has passed since then. So traffic corrects a mach
 clock is some seconds fast, every lag is larger and every time to loss is smaller by these seconds: warnings come early.
 No lease depends on this estimate.
 
-Only a bound is known for the age of unread records. The oldest unread record is not older than the last processed
-record, nor than the time of a read that found no more records. So a report may show too much lag and too little time to
-loss, but never the opposite.
+Only a bound is known for the age of unread records. The oldest unread record is at least as new as the last processed
+record, and as the time of the last read that found no more records. So a report may show too much lag and too little
+time to loss, but never the opposite.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class Backlog:
             self._moved_to(last_micros, now)
 
     def was_read_up_to(self, micros: int, now: float) -> None:
-        """Record the time of the position at which reading began, unless a later time is known by now."""
+        """Record the time of the position at which reading began. If a time is known already, do nothing."""
         if self._unread_micros is None:
             self.dealt_with(micros, now)
 

@@ -89,7 +89,7 @@ class Outcome(Enum):
     """The shard is closed, and all its records were processed, parked or dropped."""
 
     DATA_LOST = "data_lost"
-    """The stream no longer keeps the records at the reader's position."""
+    """The stream no longer keeps the records at the consumer's position."""
 
     READ_DUE = "read_due"
     ACCEPTED = "accepted"

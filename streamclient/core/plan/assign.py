@@ -29,9 +29,9 @@ from zlib import crc32
 from attrs import define, frozen
 
 PAYING_SHARE = 0.1
-"""The share of the mean load by which a worker must differ from the mean, and by which moves must bring workers nearer
-to the mean. Smaller differences are not worth stopping processors, and measured loads change by some percent from
-minute to minute."""
+"""Moves for a worker are planned only if its load differs from the mean load by more than this share of the mean. They
+are made only if they bring workers nearer to the mean by at least this share. Smaller differences are not worth
+stopping processors, and measured loads change by some percent from minute to minute."""
 
 IDLE_SHARE = 0.05
 """The weight of an idle lease, as a share of the mean lease. An idle lease is polled and renewed, so idle leases are
@@ -81,7 +81,7 @@ def assign_by_load(
 
     ``weights`` are the known loads of unfinished leases, for example in bytes per second. An unknown load counts as the
     mean of the known loads. Workers measure different loads, so only one worker passes ``weights``, and it plans the
-    moves for all workers. Without ``weights``, every unfinished lease that has a holder stays there.
+    moves for all workers. Without ``weights``, every unfinished lease that has a holder stays with its holder.
 
     *A move must pay.* Moves are planned for each worker whose load differs from the mean by more than a tenth of the
     mean, until it differs by at most a twentieth. The other worker of a move is on the other side of the mean. A lease

@@ -57,9 +57,9 @@ def plan_takes(
 ) -> Moves:
     """Plan the moves of one pass from the rows last seen.
 
-    ``held`` are the keys that this worker holds. ``pending`` are the keys for which a take, mark or hand-over of this
-    worker is unanswered, and the worker that gets each; the lease counts as that worker's. ``excluded`` are keys that
-    must not be touched now. The same arguments give the same result.
+    ``held`` are the keys of the leases that this worker holds. ``pending`` names the future worker of each lease for
+    which a take, mark or hand-over of this worker is unanswered; such a lease counts for its future worker already.
+    ``excluded`` are the keys of leases that must not be touched now. The same arguments give the same result.
 
     Worked example: A owns a1 to a5, B owns b1, f1 is free; B plans. With seven rows and two workers the target is 4,
     and B needs 3. It takes f1. Then B still needs two, and A, with 5, is above the target. So B marks one of A's
@@ -145,14 +145,14 @@ def _givable(view: LeaseView, worker_id: str, keys: Collection[str]) -> list[Lea
 def _may_lose_one(numbers: Numbers, owner: str) -> bool:
     """Return whether this worker may ask ``owner`` for an unfinished lease.
 
-    This worker may not ask if the owner has no more unfinished leases than this worker. (Workers of this package give
-    finished leases away without being asked; Java workers do not.) If the owner has more unfinished leases, one of two
-    conditions is enough:
+    The owner must have more unfinished leases than this worker. (Workers of this package give finished leases away
+    without being asked; Java workers do not.) In addition, one of two conditions must hold:
 
     * Java's rule permits the move. It compares all leases of the two workers, finished ones included. The owner's
       leases are counted as Java counts them, so that a Java owner need not steal in turn;
-    * the owner has at least two leases more, of all leases and of unfinished ones. So the workers below the target even
-      out their leases among themselves if a Java owner keeps too many for any of them to reach the target.
+    * the owner has at least two leases more than this worker, and at least two unfinished leases more. By this
+      condition, workers below the target even out their leases among themselves. A Java owner may keep so many leases
+      that none of these workers can reach the target.
     """
     me = numbers.worker_id
     more_leases = numbers.settled.get(owner, 0) - numbers.counts[me]
@@ -164,9 +164,10 @@ def _may_lose_one(numbers: Numbers, owner: str) -> bool:
 def _choose_steals(
     view: LeaseView, numbers: Numbers, candidates: Mapping[str, list[Lease]], rng: Random
 ) -> tuple[Lease, ...]:
-    """Choose leases to ask for. Their owner has the most unfinished leases of all owners that may lose a lease.
+    """Choose the leases to ask for, one after the other, each from the owner that can spare a lease best.
 
-    Among equal owners, choose the one with the most leases; if several are still equal, choose at random.
+    This owner has the most unfinished leases of all owners that may lose a lease. If several owners have equally many,
+    choose the owner with the most leases in all; if several are still equal, choose one of them at random.
     """
     steals: list[Lease] = []
     for _ in range(-(-numbers.need // MARKED_SHARE)):
@@ -209,10 +210,10 @@ class ExchangePass:
 
     numbers: Numbers
     ready: Mapping[str, list[Lease]]
-    """The unfinished leases of other workers that may be marked and could be read immediately, by owner. A chosen lease
-    is removed."""
+    """For each other worker, by name, its unfinished leases that may be marked and whose shards could be read
+    immediately. A lease is removed when it is chosen."""
     givable: list[Lease]
-    """This worker's finished leases that may be handed over. Chosen leases are removed."""
+    """This worker's finished leases that may be handed over. A lease is removed when it is chosen."""
     receivers: Collection[str]
     """Workers that are surely alive and staying."""
     rng: Random

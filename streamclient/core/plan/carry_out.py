@@ -142,7 +142,10 @@ def _follow_numbers(state: WorkerState, plan: Moves) -> None:
     contested = plan.contested
     if not state.signals.keeps_rows:
         for row in contested:
-            text = f"another process uses the worker identifier {state.worker_id!r} and moves {row}; left to it"
+            text = (
+                f"another process uses the worker identifier {state.worker_id!r} and moves {row}; the lease is left to "
+                "that process"
+            )
             state.report_once(Severity.ERROR, row.lease_key, "name conflict", text)
         contested = ()
     # If the store has sessions, this worker's session would show another process with its name. So a late write of this

@@ -59,7 +59,7 @@ class Loads:
         amount = self._amount(row)
         old = self._meters.get(row.lease_key)
         if old is None or amount < old.amount:
-            # The row was seen for the first time, or its progress began again because it was reset.
+            # The row was seen for the first time, or its progress began again because the row was overwritten.
             return _Meter(amount, now)
         elapsed = now - old.seen_at
         kept = exp(-elapsed / MEMORY_SECONDS)

@@ -32,4 +32,4 @@ class Moves:
     """Leases in this worker's name that it does not hold, although their counters move. Another process uses the name,
     or a write was applied late."""
     look_again_at: float | None = None
-    """The time at which any worker may take the first of the leases that were released from their owners."""
+    """The earliest time at which a released lease may be taken; ``None`` if no released lease waits for that time."""

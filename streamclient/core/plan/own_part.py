@@ -8,10 +8,10 @@ Laws:
 * a row in transit is left alone until it has arrived, or until its receiver is gone;
 * a worker takes only leases that are free (never owned, left by a killed session, or standing still) or in its own
   name;
-* if a lease stands still although its owner lives, any worker that sees this assigns the lease: other workers may see
-  it later;
-* a free lease is taken by its assigned worker. If that worker leaves it for a lease duration, any worker that sees this
-  takes it;
+* if a lease stands still although its owner lives, any worker that sees this assigns the lease, because other workers
+  may see it later;
+* a free lease is taken by its assigned worker. If that worker has not taken the lease after a lease duration, any
+  worker that sees this takes the lease;
 * a lease that this worker must not read, because its processor is done with the shard or stalled on it, goes to another
   worker.
 """
@@ -37,7 +37,7 @@ class FleetView:
     view: LeaseView
     now: float
     staying: Sequence[str]
-    """The workers that may receive leases. This worker is among them unless it is stopping."""
+    """The workers that may receive leases. This worker is among them until it begins to stop."""
     held: Collection[str]
     """The keys of the leases that this worker holds."""
     pending: Mapping[str, str]
@@ -63,8 +63,9 @@ class FleetView:
     def _holder(self, key: str) -> str:
         """Return the worker that has the lease or will have it; empty if no worker does.
 
-        A worker that does not stay does not count. A worker does not count, either, if it let the lease stand still
-        until it expired, whether it owned the lease or was to take it.
+        If another worker let the lease stand still until the lease expired, that worker does not count. It may have
+        owned the lease, or have failed to take the lease at a hand-over. The assignment ignores workers that do not
+        stay.
         """
         if key in self.pending:
             return self.pending[key]
@@ -144,7 +145,8 @@ class _Part:
     def _look_at_free(self, sighting: Sighting, receiver: str) -> None:
         """Plan the move of a free lease.
 
-        Other workers also see that the lease is free, unless only this worker saw it stand still.
+        If the lease has no owner, or its owner's session was killed, all workers see that, and the assigned worker
+        takes the lease. If the lease stood still, other workers may see that later, so this worker assigns the lease.
 
         A worker that let the lease stand still, or did not take it at a hand-over, gets it only if no other worker can.
         """

@@ -49,7 +49,7 @@ class Channel:
 
 
 def merged(local: Mapping[str, Channel], answer: Iterable[Channel]) -> dict[str, Channel]:
-    """Return the list of channels to hold after a heartbeat, in the order of the answer."""
+    """Return the channels to hold after a heartbeat, by channel id, in the order of the heartbeat's answer."""
     result: dict[str, Channel] = {}
     for channel in answer:
         own = local.get(channel.channel_id)

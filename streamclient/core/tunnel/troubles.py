@@ -1,4 +1,4 @@
-"""Channels that a client holds and cannot read: the reason, its start, and the time of the next try.
+"""Channels that a client holds and cannot read: since when, for which reason, and when the next try is due.
 
 If one channel cannot be read, the client keeps all other channels. It tries the bad channel again after pauses that
 grow, so these tries cost little. It gives the channel back after each failure, so that another client may try it.

@@ -36,7 +36,7 @@ class Connected:
 
     client_id: str
     sent_at: float
-    """The time before the request was sent. The service may count its time-out from that time on."""
+    """The time just before the request was sent. The service may count the session's time-out from that time on."""
 
 
 @frozen
@@ -82,7 +82,7 @@ class CheckpointFound:
 class CheckpointNotFound:
     """The lookup of a channel's checkpoint failed, after all retries.
 
-    Unless the failure is final, the client gives up only this channel, and tries it again later.
+    The client gives up only this channel, and tries it again later. If ``verdict`` is FINAL, the client's work ends.
     """
 
     channel_id: str
@@ -193,7 +193,7 @@ class StartReader:
 
 @frozen
 class StopReader:
-    """End a reader. It stores a last checkpoint first, unless the channel is lost."""
+    """End a reader. Before that, let the reader store a last checkpoint if the channel is not lost."""
 
     channel_id: str
     reader: str
@@ -223,7 +223,8 @@ class SessionReport:
     outage: tuple[str, ...] = ()
     """The key of the outage that causes the report; empty without an outage. Equal keys mean the same outage."""
     ends: bool = False
-    """Whether the report says why the work ends. The worker raises the same error in the end."""
+    """Whether the report names the error that ends the client's work. When the work has ended, the worker raises that
+    error."""
 
 
 Command = Connect | Heartbeat | FindCheckpoint | StartReader | StopReader | EndSession | Finish | SessionReport

@@ -328,9 +328,9 @@ class TunnelSession:
     # --- readers -------------------------------------------------------------------------------------------------
 
     def _find_checkpoint(self, connection: ChannelConnection) -> None:
-        """Look the checkpoint up, unless an old reader of the channel still runs or a failed lookup's pause goes on.
+        """Look the checkpoint up if an old reader of the channel has ended and the pause after a failed lookup is over.
 
-        When the old reader or the pause ends, the session calls this method again.
+        Otherwise do nothing: the session calls this method again at the end of the old reader or of the pause.
         """
         state = self._state
         if connection.channel_id in state.readers or self._now < self._troubles.due(connection.channel_id):

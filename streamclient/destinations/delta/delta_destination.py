@@ -1,10 +1,11 @@
 """A Delta Lake table as a destination, through delta-rs and without a JVM.
 
 One Delta commit stores the rows and commits of all shards. For each shard it has a ``txn`` action of Delta's protocol,
-with ``Commit.order`` as the version, and the shard's ``Commit`` in the metadata. delta-rs refuses a Delta commit if
-another writer has written a ``txn`` action of the same shard since the handle was loaded. So this module loads a
-handle, compares the last commits, and commits with this handle: together these steps are a compare-and-set. After any
-error they begin again, because a commit may be stored although the store's response was lost.
+with ``Commit.order`` as the version. The metadata of the Delta commit has each shard's ``Commit``. delta-rs refuses a
+Delta commit if another writer has written a ``txn`` action of the same shard since the handle was loaded. So this
+module loads a handle, compares the last commits, and commits with this handle: together these steps are a
+compare-and-set. After any error the steps begin again, because a commit may be stored although the store's response was
+lost.
 """
 
 from __future__ import annotations
@@ -48,12 +49,12 @@ if TYPE_CHECKING:
     from pyarrow import Schema, Table
 
 _PAUSES = (0.0, 0.05, 0.1, 0.2, 0.4, 0.8)
-"""The pauses before the repeated tries of a commit, in seconds. The last pause is used until ``answer_seconds`` are
+"""The pauses before the repeated tries of a commit, in seconds. The last pause repeats until ``answer_seconds`` are
 over. The second try follows immediately, because usually another writer has just changed the table."""
 
 _REFUSALS_MAX = 2
-"""The number of times that delta-rs may refuse the rows of a ``commit`` before the call fails. After the first refusal
-the table is loaded again, because another writer may have added a column."""
+"""The number of refusals after which a ``commit`` fails: it fails when delta-rs refuses its rows for the second time.
+After the first refusal, the table is loaded again, because another writer may have added a column."""
 
 _VIEWS_MAX = 10
 """The largest number of tries to load the table and read its log. A try fails if a clean-up removes log entries after
@@ -74,7 +75,7 @@ class DeltaDestination:
         url: a directory, or an address beginning with ``s3://``, ``oss://``, ``abfss://``, ``gs://`` or ``hdfs://``.
         application: the name of the fleet that writes. Use a different name for each status table.
         storage_options: options for delta-rs. Give all options that the store needs, because for a missing option
-            delta-rs reads the environment variable of this name.
+            delta-rs reads the environment variable with the option's name.
         partition_by: the partition of the table into directories, for example ``Day()`` or ``Key("customer")``. It
             cannot change after the table is created.
         answer_seconds: the seconds after which ``commit`` stops trying. It is also the time limit of each request. Keep
@@ -299,7 +300,7 @@ class DeltaDestination:
     def _load(self, *, is_awaited: bool = False) -> DeltaTable | None:
         """Return delta-rs' handle of the table's present version; ``None`` if the table does not exist yet.
 
-        The next call updates the same handle, which takes a third of the time of loading a new one.
+        The next call updates the same handle. An update takes a third of the time of loading a new handle.
         """
         # If the directory of the log was moved away, delta-rs finds no newer version, and would continue with the
         # version in the handle.
@@ -346,7 +347,7 @@ class DeltaDestination:
         self._log = DeltaLog(self.location, self._application)
 
     def _create(self, rows: Table) -> None:
-        """Create the table for ``rows``, unless another writer has created it meanwhile."""
+        """Create the table for ``rows``. If another writer has created the table meanwhile, use that table."""
         schema = check_table_types(self._divided(rows).schema)
         try:
             load("deltalake", "delta").DeltaTable.create(
@@ -418,7 +419,7 @@ class DeltaDestination:
     def _is_stored(
         self, handle: DeltaTable, lasts: Mapping[str, Commit | None], commits: Sequence[Commit], first_seen: int
     ) -> bool:
-        """Return whether ``commits`` are stored, by ``commit.is_stored`` and by a search of the newer log entries.
+        """Return whether ``commits`` are stored, by ``commit.is_stored`` or by a search of the newer log entries.
 
         An earlier try may have stored the commits although its response was lost, and a successor may have added
         commits since. The search covers the entries after ``first_seen``, the table's version before the first try.
@@ -457,7 +458,7 @@ class DeltaDestination:
 
 
 def _refusals() -> tuple[type[Exception], ...]:
-    """Return the types of errors by which delta-rs refuses rows before it writes. Every try would raise them."""
+    """Return the types of errors by which delta-rs refuses rows before it writes. Each try would raise the same."""
     errors = load("deltalake.exceptions", "delta")
     return (errors.SchemaMismatchError, errors.DeltaProtocolError, TypeError, ValueError)
 

@@ -1,7 +1,7 @@
 """The reading of commits from a Delta table's log, without blocking the other threads of the process.
 
 A log file alone does not prove that its commits are in the table. The table's transactions (``txn`` actions of Delta's
-protocol) prove it, because each has the order of a shard's last commit.
+protocol) prove it, because each transaction has the order of a shard's last commit.
 
 ``DeltaTable.history`` and ``QueryBuilder`` keep the interpreter's lock while they wait for an object store. If the
 store hangs, a worker in the same process cannot renew its leases, and loses all of them. delta-rs also keeps the lock
@@ -67,7 +67,7 @@ class DeltaLog:
         """Return the last commit of each of ``shards`` at the version of ``handle``.
 
         Raises:
-            StreamClientException: the table has a transaction for a commit that the log no longer holds.
+            StreamClientException: the table has a transaction for a commit that the log no longer has.
         """
         self._read_up_to(handle.version())
         orders = {
@@ -113,8 +113,8 @@ class DeltaLog:
     def first_version(self, version: int) -> int:
         """Return the oldest version up to ``version`` whose log file exists.
 
-        A clean-up removes log files from the beginning, so a bisection finds the oldest one. If log files were lost in
-        the middle, there may be older files before this gap, and they are also searched.
+        A clean-up removes the oldest log files, so a bisection finds the oldest remaining file. If log files between
+        others were lost, there may be older files before this gap, and the method also searches for these.
         """
         first = 0 if self._has(0) else self._bisected(version)
         while below := read_files(self._location, range(max(0, first - _FIRST_LOOK), first)):

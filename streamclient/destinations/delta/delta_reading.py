@@ -39,7 +39,7 @@ def read_delta(
         version: the version of the table; by default the newest one.
 
     Raises:
-        ConfigurationError: the table has deletion vectors or mapped columns, which Spark would ignore in its files.
+        ConfigurationError: the table has deletion vectors or mapped columns, which Spark would ignore.
         DependencyException: the table does not exist, or cannot be read.
     """
     types = load("pyspark.sql.types", "spark")
@@ -58,11 +58,11 @@ def read_delta(
 
 
 _PATTERNS = "__globPaths__"
-"""The internal option of Spark by which it treats characters such as ``*`` in file names as patterns."""
+"""The internal option of Spark that makes Spark treat characters such as ``*`` in file names as patterns."""
 
 
 def _spark_path(address: str) -> str:
-    """Return ``address``, the table's address, as an unescaped path for Spark, with the scheme ``s3a`` for ``s3``."""
+    """Return ``address``, the table's address, as an unescaped path for Spark. The scheme ``s3`` becomes ``s3a``."""
     parts = urlsplit(address)
     scheme = "s3a" if parts.scheme == "s3" else parts.scheme
     return f"{scheme}://{parts.netloc}{unquote(parts.path).rstrip('/')}"

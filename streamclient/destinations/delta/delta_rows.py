@@ -1,14 +1,14 @@
 """The search for rows of a Delta table by their keys, and the replacement of these rows in one commit.
 
 To merge rows, the destination first reads the key columns of each file that may have one of the given keys. It then
-reads the whole rows of each file that has one. There are two ways to write the result. If every file has one of the
-keys, the whole table is overwritten with the unchanged and the new rows. This costs half as much as delta-rs' MERGE,
-which reads all rows a second time. Otherwise MERGE is used, because it does not rewrite files without the keys. MERGE
-is also used if the table is partitioned or too large for memory.
+reads the whole rows of each file that has such a key. There are two ways to write the result. If every file has one of
+the keys, the whole table is overwritten with the unchanged and the new rows. This costs half as much as delta-rs'
+MERGE, which reads all rows a second time. Otherwise MERGE is used, because it does not rewrite files without the keys.
+MERGE is also used if the table is partitioned or too large for memory.
 
 delta-rs does not refuse an overwrite if another writer has added rows meanwhile, and these rows would be lost. So all
 commits of a keyed table share one Delta transaction (``KEYED``). If two commits begin at the same version, delta-rs
-refuses the second one, and its writer makes it again from the newer rows.
+refuses the second one, and the writer makes the second commit again from the newer rows.
 """
 
 from __future__ import annotations
@@ -82,12 +82,12 @@ class RowFile:
         found = None if self._size is None else self._fragment.filesystem.get_file_info(self.path).size
         if found not in {None, self._size}:
             raise StreamClientException(
-                f"{self.path} has {found} bytes, and {self._size} by the table's log: something else has replaced it"
+                f"{self.path} has {found} bytes, and {self._size} by the table's log: another program has replaced it"
             )
 
 
 def row_files(handle: DeltaTable, wanted: Any = None) -> Iterator[RowFile]:
-    """Yield the files of a table that may have rows that satisfy ``wanted``, by the column bounds in the log.
+    """Yield the files of a table that, by the column bounds in the log, may have rows that satisfy ``wanted``.
 
     For a local table, pyarrow reads the files without delta-rs, and sizes are checked. For other tables, threads of
     pyarrow call delta-rs through Python. If the interpreter exits while such a thread closes a file, the process
@@ -133,7 +133,7 @@ def find_rows(handle: DeltaTable, keys: Table, key: Sequence[str], passing: Sequ
 
 
 def _near(keys: Table, key: Sequence[str]) -> Any:
-    """Return a filter for files by their column bounds, which skips files that have none of ``keys``.
+    """Return a filter that skips a file if its column bounds show that it has none of ``keys``.
 
     The filter uses only integer key columns, because texts cannot be compared with the bounds that delta-rs gives for
     them. The result is ``None`` if no key column is an integer.
@@ -183,7 +183,7 @@ def _write(handle: DeltaTable, rows: Table, mode: Any, properties: CommitPropert
 
 
 def merge(handle: DeltaTable, rows: Table, present: Table, key: Sequence[str], properties: CommitProperties) -> None:
-    """Store each of ``rows`` in place of the row with its key, and remove rows of ``present`` whose keys it lacks.
+    """Store ``rows`` in place of the rows with the same keys; remove rows of ``present`` whose keys ``rows`` lacks.
 
     If no row is to be stored or removed, delta-rs makes no commit.
     """

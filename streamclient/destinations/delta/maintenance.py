@@ -34,15 +34,15 @@ if TYPE_CHECKING:
 _log = logs.logger(__name__)
 
 COMPACTING_VERSIONS = ((1, 6, 1), (1, 6, 4))
-"""The range of delta-rs versions that may compact: from the first one on, and before the second one. The first version
-refuses the second of two concurrent compactions. The second version was not tested."""
+"""The range of delta-rs versions that may compact: from the former version on, and below the latter. The former version
+refuses the second of two concurrent compactions. The latter version was not tested."""
 
 _RUN = "streamclient_run"
 """The key in the metadata of a Delta commit that holds the random id of the compaction that made the commit."""
 
 CARRYING_TRIES = 30
 """The largest number of tries of ``carry``. A try fails if a writer commits meanwhile. The next try reads only the log
-entries that are new since then."""
+entries that are newer than the failed try."""
 
 KEEP_HOURS = 7 * 24
 """The default number of hours for which ``clean`` keeps files that the table no longer uses. A query that takes longer
@@ -109,7 +109,11 @@ def compact(destination: DeltaDestination, *, target_bytes: int | None = None) -
 
 
 def check_compacting_version(version: str) -> None:
-    """Raise ``ConfigurationError`` unless ``version`` of delta-rs refuses the second of two concurrent compactions."""
+    """Check that ``version`` of delta-rs refuses the second of two concurrent compactions.
+
+    Raises:
+        ConfigurationError: the version is not known to refuse the second compaction.
+    """
     first, end = COMPACTING_VERSIONS
     numbers = tuple(int(part) if part.isdigit() else -1 for part in version.split(".")[:3])
     if not first <= numbers < end:
@@ -126,7 +130,7 @@ def _versions_of(destination: DeltaDestination, run: str, versions: range) -> li
 
 
 def _check_rows(destination: DeltaDestination, version: int) -> None:
-    """Raise an error unless the table's ``version`` has as many rows as the version before it."""
+    """Check that the table's ``version`` has as many rows as the version before it. If not, raise an error."""
     location = destination.location
     old, new = (
         load("deltalake", "delta").DeltaTable(location.url, version=number, storage_options=location.options)
@@ -138,9 +142,9 @@ def _check_rows(destination: DeltaDestination, version: int) -> None:
         raise StreamClientException(
             f"compaction turned {before} rows into {after} in {location.url}, as version {version}: stop its writers "
             f"and compactions. If that is still the last version, DeltaTable(...).restore({version - 1}) undoes it. If "
-            "not, do not restore: the later commits would be lost, but not their checkpoints. Move the files that it "
-            f"made to another place and let DeltaTable(...).repair() take them out of the log: {made}. Then run "
-            "verify, with the rows, to see whether each record is there once"
+            "not, do not restore: the later commits would be lost, but not their checkpoints. Move the files that the "
+            f"compaction made to another place and let DeltaTable(...).repair() take them out of the log: {made}. Then "
+            "run verify, with the rows, to see whether each record is there once"
         )
 
 
@@ -166,12 +170,12 @@ def clean(destination: DeltaDestination, *, keep_hours: int = KEEP_HOURS) -> Cle
     unused = _unused_files(handle, keep_hours)
     _check_own(handle, unused)
     handle, log = carry(destination), DeltaLog(destination.location, destination.application)
-    # If this process is suspended after the table was loaded, files that are committed before the directory is listed
-    # look unused. The table that ``carry`` has loaded later knows these files.
+    # This process may be suspended between the loading of the table and the listing of its directory. Files that are
+    # committed meanwhile look unused. The table that ``carry`` has loaded later knows these files.
     removed = remove_files(destination.location, sorted({*unused}.intersection(_unused_files(handle, keep_hours))))
     before = log.first_version(handle.version())
-    # The handle of `carry` does not remove newer entries, whose commits were not carried, even if this process was
-    # suspended meanwhile.
+    # The handle of `carry` removes only entries up to its own version, even if this process was suspended meanwhile.
+    # The commits of newer entries were not carried, so these entries must stay.
     handle.create_checkpoint()
     handle.cleanup_metadata()
     return Cleaning(removed, log.first_version(handle.version()) - before)
@@ -250,8 +254,8 @@ def carry(destination: DeltaDestination) -> DeltaTable:
 
 
 _Orders = dict[tuple[str, str], "int | None"]
-"""The ``Commit.order`` that the table's transaction names, by application and shard; ``None`` without a transaction.
-``carry`` keeps these orders for its next try, because each look-up reads the end of the log."""
+"""The ``Commit.order`` that a shard's Delta transaction names; ``None`` without a transaction. The keys are application
+and shard. ``carry`` keeps these orders for its next try, because each look-up reads the end of the log."""
 
 
 def _forget_orders(orders: _Orders, newer: Sequence[LogEntry]) -> None:
@@ -292,9 +296,9 @@ def _carried(handle: DeltaTable, entries: Sequence[LogEntry], orders: _Orders) -
 def _not_held(handle: DeltaTable, application: str, shard: str, order: int | None) -> str:
     known = "no commit" if order is None else f"commit {order & 0xFFFFFFFF} of epoch {order >> 32} as the last one"
     return (
-        f"the transactions of {handle.table_uri} name {known} of shard {shard} in application {application!r}, and its "
-        "log does not: it has lost or altered entries. Nothing is cleaned, because late writers of the shard would no "
-        "longer be refused. verify names the entries; restore them from a copy, or continue in another destination"
+        f"the transactions of {handle.table_uri} name {known} of shard {shard} in application {application!r}, but its "
+        "log disagrees, so it has lost or altered entries. Nothing is cleaned, because late writers of the shard would "
+        "no longer be refused. verify names the entries; restore them from a copy, or continue in another destination"
     )
 
 
@@ -381,7 +385,7 @@ class Maintenance:
         self._destination.close()
 
     def next_runs(self) -> Mapping[str, datetime]:
-        """Return the time of each task's next run in UTC, by the task's name. Call this method after ``start``."""
+        """Return the time of each task's next run in UTC. The keys are task names. Call this method after ``start``."""
         return {job.id: job.next_run_time for job in self.scheduler.get_jobs()}
 
     def run(self, name: str) -> Compaction | Cleaning | Proof:

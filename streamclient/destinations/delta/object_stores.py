@@ -31,8 +31,8 @@ rows were committed. Only ``maintenance.clean`` removes log entries, after it ha
 entry."""
 
 SCHEMES = ("file", "s3", "s3a", "abfs", "abfss", "az", "gs", "hdfs", "oss")
-"""The schemes of stores that create a log entry only if it is absent, by a single request of delta-rs. On other stores
-delta-rs first checks and later writes, so one of two writers may overwrite the other's entry."""
+"""The schemes of stores on which a single request of delta-rs creates a log entry only if the entry is absent. On other
+stores delta-rs first checks and later writes, so one of two writers may overwrite the other's entry."""
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):")
 
@@ -48,7 +48,7 @@ _REASONS = {
 }
 _HARMLESS = {"aws_conditional_put": {"etag"}, "conditional_put": {"etag"}}
 _ENVIRONMENT = {"file": "MOUNT_", "s3": "AWS_", "s3a": "AWS_"}
-"""The prefix of the environment variables that delta-rs reads as options for a store, by the store's scheme."""
+"""For each scheme of a store, the prefix of the environment variables that delta-rs reads as options."""
 _OFF = {"", "false", "0", "no", "off", "f", "n"}
 
 _PASSING = ("not found",)
@@ -65,7 +65,7 @@ _MISREAD = {
     "file": re.compile(r"[\x00-\x1f\x7f\[\]^|\\]|%[0-9A-Fa-f]{2}"),
     "oss": re.compile(r"[^\w/.+=!'()@:,;&$-]", re.ASCII),
 }
-"""The characters in a path that delta-rs misreads, by the scheme of the store. delta-rs aborts at some of these
+"""For each scheme of a store, the characters in a path that delta-rs misreads. delta-rs aborts at some of these
 characters. It decodes others as an escape, or escapes them twice, and later looks for the rows at a wrong path."""
 _MISREAD_ELSEWHERE = re.compile(r"[\x00-\x1f\x7f\[\]^|\\]")
 
@@ -189,7 +189,7 @@ def _refuse_misread(location: Location) -> None:
 
 
 def _refuse_files(location: Location) -> None:
-    """Refuse a table whose path, or the nearest of its parents that exists, is a file.
+    """Refuse a table whose path is a file. If the path does not exist, its nearest existing parent must not be a file.
 
     Each path is examined by a single call, because other handles may make or remove directories meanwhile.
     """
@@ -201,7 +201,8 @@ def _refuse_files(location: Location) -> None:
             continue
         if not stat.S_ISDIR(mode):
             raise ConfigurationError(
-                f"{location.url}: {folder} is a file, and a table is a directory: name one that exists or can be made"
+                f"{location.url}: {folder} is a file, and a table is a directory: name a directory that exists or can "
+                "be made"
             )
         return
 
@@ -227,10 +228,10 @@ def _refuse_long_waits(options: Mapping[str, str], answer_seconds: float) -> Non
 
 
 def open_table(location: Location, *, version: int | None = None, is_awaited: bool = False) -> DeltaTable:
-    """Open ``version`` of a table, by default the newest. Try again for a second after errors that may be transient.
+    """Open ``version`` of a table, by default the newest. After errors that may be transient, try again.
 
     Such errors come from other handles that create the table or clean its log. With ``is_awaited``, the call also tries
-    again while the log's directory exists without the table.
+    again while the log's directory exists without the table. All tries together take about one second.
     """
     errors = load("deltalake.exceptions", "delta")
     moment = [*_PASSING, *(_PASSING_HERE if location.scheme == "file" else ())]
@@ -290,7 +291,7 @@ def refuse_reading(configuration: Mapping[str, str | None], url: str) -> None:
     """Refuse a table whose rows cannot be read from its data files alone.
 
     Raises:
-        ConfigurationError: the table has deletion vectors or mapped columns, by its properties ``configuration``.
+        ConfigurationError: by its properties ``configuration``, the table has deletion vectors or mapped columns.
     """
     if configuration.get("delta.enableDeletionVectors") == "true":
         raise ConfigurationError(

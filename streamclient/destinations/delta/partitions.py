@@ -27,7 +27,8 @@ NULL = "_-"
 hexadecimal digits."""
 
 _DIGEST = "_."
-"""The text between the beginning of a long key and the digest of the whole key. No shorter escaped key contains it."""
+"""The text between the first characters of a long key and the digest of the whole key. No shorter escaped key contains
+this text."""
 
 _LETTERS_MAX = 128
 """The largest number of characters in a partition value. The directory name ``_key=VALUE`` may have at most 255 bytes,

@@ -18,7 +18,7 @@ from streamclient.errors import DependencyException
 
 
 def remove_files(location: Location, names: Sequence[str]) -> int:
-    """Remove the files ``names``, which have the names that delta-rs lists. Return how many of them existed.
+    """Remove the files ``names``, named as in delta-rs' lists of files. Return how many of the files existed.
 
     Raises:
         DependencyException: the store failed to remove a file. Other files may have been removed.

@@ -7,10 +7,11 @@ The fold keeps these laws. The rules for a single row are in ``row_changes``.
    last change, and its sequence is not above the row's sequence, the change is old or repeated. The fold ignores such a
    change.
 2. *Copy and changes.* A row that was copied from the table already contains all changes up to the time of the copy. The
-   mirror begins to read changes before that time, so it applies some of them a second time. The result is the same row:
-   a column keeps the greatest versions that were put, and a second put of a version does not change which are the
-   greatest. If a change emptied the row or the column, no earlier change matters. So a copied row is right when all
-   changes up to the time of the copy are applied. Until then the row may be newer than the mirror's position.
+   mirror's reading of changes begins before that time, so the mirror applies some changes a second time. The result is
+   the same row: a column keeps the greatest versions that were put, and a second put of a version does not change which
+   versions are the greatest. If a change emptied the row or the column, no earlier change matters. So a copied row is
+   right when all changes up to the time of the copy are applied. Until then the row may be newer than the mirror's
+   position.
 3. *Doubt.* Only the deletion of a single version breaks law 2. If a put and the deletion of its version are applied a
    second time, the put may displace an older version that the table still has. So a row is in doubt after such a
    deletion, if the copied row may already contain the deletion. This is possible if the time of the deletion is not
@@ -144,7 +145,7 @@ def stored_keys(rule: TableRule) -> list[str]:
 
 @frozen
 class _Names:
-    """The name in the mirror and the type of each column of the fold's result, by its name in the source table."""
+    """The stored name and the type of each column of the fold's result, each by the name in the source table."""
 
     stored: dict[str, str]
     types: dict[str, ColumnType]
@@ -222,7 +223,7 @@ class _Fold:
     def all_numbers(self) -> Array:
         """The row numbers of the rows in ``present``, followed by the row numbers of the changes.
 
-        Rows and changes with one key have one row number.
+        Rows and changes with the same key have the same row number.
         """
         pa, pc = pyarrow(), compute()
         codes = integers([0]).take(pa.repeat(pa.scalar(0), self.count + self.batch.changes.count))
@@ -236,7 +237,7 @@ class _Fold:
 
     @property
     def has_doubles(self) -> bool:
-        """Whether several rows in ``present`` have one key.
+        """Whether several rows in ``present`` have the same key.
 
         If so, their row numbers differ from their indexes, and the fold would give rows the values of other rows.
         """
@@ -245,7 +246,7 @@ class _Fold:
 
     @cached_property
     def numbers(self) -> Array:
-        """The number of the row that each change changes, in the order of the changes."""
+        """For each change, in order, the number of the row that it changes."""
         return self.all_numbers.slice(self.count)
 
     @cached_property
@@ -261,7 +262,7 @@ class _Fold:
 
     @cached_property
     def is_news(self) -> Array:
-        """Whether each change is missing in its row and must be applied, in the order of the changes."""
+        """For each change, in order, whether it is missing in its row, so that it must be applied."""
         pc = compute()
         there = pc.if_else(pc.less(self.numbers, self.count), self.numbers, None)
 
@@ -309,7 +310,7 @@ class _Fold:
 
     @cached_property
     def _puts(self) -> Array:
-        """Whether each change puts at least one cell, in the order of the changes."""
+        """For each change, in order, whether it puts at least one cell."""
         pa, pc, changes = pyarrow(), compute(), self.batch.changes
         parts = [cells.places for cells in changes.versions.values()]
         places = pc.unique(pa.concat_arrays(parts)) if parts else integers(())
@@ -332,8 +333,7 @@ class _Fold:
             row.apply(record, shards[place], self.rule)
         return list(rows.values())
 
-    # --- rows that are folded by columns
-    # -------------------------------------------------------------------------------------------------
+    # --- rows that are folded by columns ----------------------------------------------------------------------------
 
     def rows(self, alone: set[int]) -> Table:
         """Fold all rows by whole columns, and return them, except the rows with the row numbers ``alone``."""
@@ -365,7 +365,7 @@ class _Fold:
         return pc.is_in(self.every_row, value_set=makers)
 
     def _greatest(self, numbers: Array, places: Array) -> Array:
-        """Return each row's last change among the changes at ``places``; ``numbers`` has the row number of each."""
+        """Return each row's last change among the changes at ``places``; ``numbers`` has their row numbers."""
         pa = pyarrow()
         found = pa.table({"row": numbers, "place": places}).group_by("row", use_threads=False)
         last = found.aggregate([("place", "max")])
@@ -379,7 +379,7 @@ class _Fold:
         return values.take(compute().index_in(self.every_row, value_set=numbers))
 
     def _assembled(self, result: Array, last: Array) -> Table:
-        """Return a table of the rows with the row numbers ``result``; ``last`` has each row's last change, by place."""
+        """Return a table of the rows with the numbers ``result``; ``last`` has the place of each row's last change."""
         pa, pc = pyarrow(), compute()
         kept = self._kept.take(result)
         versions = CellVersions(self.present, self._kept, result)
@@ -448,7 +448,7 @@ class _Fold:
     def _unfit(self, changed: ByPlace, kept: Array, sources: Mapping[str, Array]) -> Array:
         """Return the maps of the column ``_unfit``: each row's values that do not fit their columns.
 
-        ``changed`` has the values of changes that do not fit. They are few, so this method handles them one by one.
+        ``changed`` has the values of changes that do not fit. These are few, so this method handles them one by one.
         """
         pa = pyarrow()
         kind = own_types()[UNFIT]

@@ -2,8 +2,8 @@
 
 The fold does not use the values of cells. It uses their *sources*: the source of a cell is the index of the change that
 put the cell. At the end, each column takes its values by these indexes. So the fold needs no conversion for a column
-that a user has turned into decimals. The older versions of a cell are not in its column, but in the list
-``_older_versions``. Their sources are numbers after the indexes of all changes.
+that a user has turned into decimals. The older versions of a cell are not in the cell's column, but in the list
+``_older_versions``. The sources of older versions are the numbers after the indexes of all changes.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def fold_table(changes: Table, key: Sequence[str], max_versions: int) -> Table:
 
 
 def history_table(changes: Table, key: Sequence[str], max_versions: int) -> Table:
-    """Return all states that each row has had, each with the times of its beginning and its end.
+    """Return all states that each row has had, each with the times when the state began and ended.
 
     The arguments, and the other columns of the result, are the same as in ``fold_table``.
     """
@@ -114,9 +114,9 @@ def history_table(changes: Table, key: Sequence[str], max_versions: int) -> Tabl
 def folded_batches(
     changes: Iterable[RecordBatch], make: Fold, key: Sequence[str], max_versions: int, chunk_bytes: int = CHUNK_BYTES
 ) -> Iterator[RecordBatch]:
-    """Divide ``changes``, sorted by key, into groups of whole keys; yield the result of ``make`` for each group.
+    """Divide ``changes``, which are sorted by key, into groups, and yield the result of ``make`` for each group.
 
-    A group has about ``chunk_bytes``, or all changes of one key if these are larger.
+    A group has all changes of its keys. It has about ``chunk_bytes``, or one key if the changes of this key are larger.
     """
     pa, pc = pyarrow(), compute()
     waiting: list[Any] = []
@@ -163,7 +163,7 @@ class _Changes:
     rule: TableRule
     """The ``TableRule`` for ``fold``. Its key is a single column, which has the numbers of the rows."""
     is_first: Array
-    """Whether each change is the first change of its key, in the order of the changes."""
+    """For each change, in order, whether it is the first change of its key."""
 
     @classmethod
     def of(cls, changes: Table, key: Sequence[str], max_versions: int) -> _Changes:
@@ -178,7 +178,7 @@ class _Changes:
 
     @cached_property
     def numbers(self) -> Array:
-        """The number of the row that each change changes, in the order of the changes."""
+        """For each change, in order, the number of the row that it changes."""
         return compute().subtract(compute().cumulative_sum(self.is_first.cast(pyarrow().int64())), 1)
 
     @cached_property
@@ -189,7 +189,10 @@ class _Changes:
 
     @cached_property
     def attributes(self) -> dict[str, str]:
-        """The columns outside the key, by their names in the source table. The maps in change rows use these names."""
+        """The stored name of each column outside the key, by the column's name in the source table.
+
+        The maps in change rows use the names of the source table.
+        """
         names = [name for name in self.table.column_names if name not in RESERVED and name not in self.key]
         return {original_name(name): name for name in names}
 
@@ -217,7 +220,7 @@ class _Changes:
 
     @cached_property
     def deletions(self) -> dict[int, list[RecordColumn]]:
-        """The cells of each change that delete a whole column or single versions, by the change's index."""
+        """The cells that delete a whole column or single versions, by the index of their change."""
         found: dict[int, list[RecordColumn]] = {}
         for place, name in self._entries(DELETED_COLUMNS):
             cell = RecordColumn(name, ColumnOperation.DELETE_ALL_VERSION)
@@ -298,7 +301,7 @@ class _Changes:
     # --- back from sources to values --------------------------------------------------------------------------------
 
     def shown(self, places: Array, sources: Mapping[str, Array]) -> Table:
-        """Return a row for each of ``places``, with the key and sequence of this change, and values by ``sources``."""
+        """Return a row for the change at each of ``places``: its key, its sequence, and the values at ``sources``."""
         pa, table = pyarrow(), self.table
         keys = {original_name(name): name for name in self.key if name not in RESERVED}
         all_sources = dict.fromkeys(keys, places) | {

@@ -56,10 +56,11 @@ if TYPE_CHECKING:
 OWN = (VERSION, VERSIONS, OLDER_VERSIONS, UNFIT, EPOCH, TIMESTAMP, ROW_INDEX, SHARD, READ_AT)
 """The columns that a mirror adds to the columns of its source table. A column is null if it does not apply to the row.
 
-A cell has the version ``_version``, unless ``_versions`` names a greater version for it. For a row without cells,
-``_version`` is the time of its last change, or of its copy. Epoch, timestamp and row index are the sequence of the
-row's last change, and ``SHARD`` is the shard of that change. All four are null in a copied row that no change has
-modified. ``_read_at`` is the time when the row was read from the source table. It is null after a PUT or DELETE.
+A cell has the version that ``_versions`` names for its column, which is greater than ``_version``. If ``_versions``
+does not name the column, the cell has the version ``_version``. For a row without cells, ``_version`` is the time of
+its last change, or of its copy. Epoch, timestamp and row index are the sequence of the row's last change, and ``SHARD``
+is the shard of that change. All four are null in a copied row that no change has modified. ``_read_at`` is the time
+when the row was read from the source table. It is null after a PUT or DELETE.
 """
 
 CLOCKS_MARGIN_MICROS = 60_000_000
@@ -98,15 +99,15 @@ class RowCells:
     read_at_micros: int | None = None
     is_in_doubt: bool = False
     """Whether the row's content is unknown, so that the row must be read from the source table again. The reason is a
-    change that deletes a single version, if the row may already have contained this change when it was read. See law 3
-    in ``fold``."""
+    change that deletes a single version, if the row may already have contained this change when the row was read. See
+    law 3 in ``fold``."""
 
     def is_behind(self, record: StreamRecord, shard: str) -> bool:
-        """Return whether the row does not have the change ``record`` of ``shard`` yet, so that it must be applied."""
+        """Return whether the row lacks the change ``record`` of ``shard``, so that the change must be applied."""
         return self.sequence is None or self.shard != shard or record.sequence_info > self.sequence
 
     def apply(self, record: StreamRecord, shard: str, rule: TableRule) -> None:
-        """Apply the change ``record`` of ``shard`` to the row, unless the row already has this change."""
+        """Apply the change ``record`` of ``shard`` to the row. If the row has this change already, do nothing."""
         if not self.is_behind(record, shard):
             return
         millis = record.sequence_info.timestamp_micros // 1_000

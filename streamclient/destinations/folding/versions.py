@@ -23,8 +23,8 @@ class CellVersions:
     def __init__(self, present: Table, kept: Array, result: Array) -> None:
         """Prepare the versions of a fold into the rows ``present``.
 
-        ``kept`` has for each row its number if the row is in ``present`` and keeps cells, otherwise null. ``result``
-        has the numbers of the rows in the result.
+        ``kept`` has one item for each row: the row's number if the row is in ``present`` and keeps cells, otherwise
+        null. ``result`` has the numbers of the rows that exist after the fold.
         """
         self._count = present.num_rows
         self._kept = kept
@@ -70,8 +70,8 @@ class CellVersions:
     def finish(self, kept: Array, sources: Mapping[str, Array], written: Array) -> dict[str, Array]:
         """Return the columns ``_version`` and ``_versions`` of the result.
 
-        ``sources`` has for each changed column the source of each row's cell. ``kept`` has these sources for all other
-        columns. ``written`` has the time of each row's last change in milliseconds, which becomes the version of a row
+        For each changed column, ``sources`` has the source of each row's cell. For all other columns, ``kept`` has the
+        sources. ``written`` has the time of each row's last change in milliseconds, which becomes the version of a row
         without cells.
         """
         pa, pc = pyarrow(), compute()
@@ -156,7 +156,7 @@ def as_lists(array: Array) -> Any:
 
 
 def _places_beside(present: Table) -> dict[str, Array]:
-    """Return the indexes of the rows whose value does not fit a column and is in ``_unfit``, by column name."""
+    """Return, by column name, the indexes of the rows whose value does not fit this column and is in ``_unfit``."""
     found: dict[str, list[int]] = {}
     maps = whole(present.column(UNFIT))
     for place, pairs in enumerate(maps.to_pylist() if maps.null_count < len(maps) else ()):

@@ -64,8 +64,8 @@ class PostgresDestination:
 
     Maps and lists are columns of type ``json``. The map ``_unfit`` keeps values that PostgreSQL cannot hold in a
     column: texts with the character NUL, texts and bytes that do not fit in the row's page, and values of columns after
-    the first 400, of columns with names longer than 63 bytes, and of columns whose names other programs' columns have.
-    A column named like a system column (``xmin``, ``ctid``) gets a mark after its name; see ``column_names``.
+    the first 400, of columns with names longer than 63 bytes, and of columns with the name of another program's column.
+    A column named like a system column (``xmin``, ``ctid``) gets a suffix after its name; see ``column_names``.
 
     Args:
         conninfo: the connection string of libpq, for example ``"host=db dbname=lake user=writer"``.
@@ -124,7 +124,7 @@ class PostgresDestination:
         self._store(rows, commits, count())
 
     def key_by(self, columns: Sequence[str]) -> None:
-        """Set the key columns of the rows, which are found by a digest; see ``MergingDestination.key_by``.
+        """Set the key columns, by whose digest the rows are found; see ``MergingDestination.key_by``.
 
         Raises:
             ConfigurationError: a name is too long for a column of PostgreSQL.
@@ -148,7 +148,7 @@ class PostgresDestination:
                 if time.monotonic() >= deadline:
                     raise DependencyException(
                         f"for {self._answer_seconds:g} s other writers of {self._names.rows} have changed the rows of "
-                        "this merge, each time before it could replace them",
+                        "this merge, each time before the merge could replace them",
                         kind=ErrorKind.TRANSIENT,
                     ) from error
 
@@ -251,8 +251,8 @@ class PostgresDestination:
     def _remove(self, cursor: Cursor[Any], replaced: _Replaced) -> None:
         """Delete the rows that a merge has read; raise an error if another writer has changed them meanwhile."""
         # This lock lets only one merge delete and insert at a time. Without it, the DELETE below could wait for another
-        # merge that deletes a row and inserts it again. It would miss the new row, because a statement sees only rows
-        # that existed when it began.
+        # merge that deletes a row and inserts it again. The DELETE would then miss the new row, because a statement
+        # sees only rows that existed when the statement began.
         cursor.execute("select pg_advisory_xact_lock(hashtext(%b))", (self._names.rows,))
         key = quoted(DIGEST)
         cursor.execute(
@@ -459,7 +459,7 @@ class PostgresDestination:
                 copying.write_row(line)
 
     def _insert(self, cursor: Cursor[Any], rows: Table) -> None:
-        """Insert the rows of the temporary table, which are ``rows``, into the destination's table."""
+        """Insert ``rows``, which were copied into the temporary table, into the destination's table."""
         columns = self._columns(cursor)
         # Another writer may have added columns after the rows were copied.
         check_fit(rows, columns.schema, self._names.rows)

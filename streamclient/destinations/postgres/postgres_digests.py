@@ -16,8 +16,8 @@ time. So before its first write, a worker replaces all such digests:
 3. The worker creates an index over the new column, makes the new column the primary key, and removes the former column.
    The new column is then NOT NULL, which marks the renewal as complete.
 
-If two rows have one key, both stay, because it is unknown which row is right. The index is then not unique. At the next
-change of such a key, the mirror reads the row from the source table again.
+If two rows have the same key, both stay, because it is unknown which row is right. The index is then not unique. At
+the next change of such a key, the mirror reads the row from the source table again.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ _log = logs.logger(__name__)
 _TITLE = b"streamclient-key-1\n"
 
 PIECE_ROWS = 5_000
-"""The number of rows whose digests one transaction renews. It takes a fraction of a second, so a failure loses little
-work."""
+"""The number of rows whose digests one transaction renews. The transaction takes a fraction of a second, so a failure
+loses little work."""
 
 _former, _digest = quoted(FORMER_DIGEST), quoted(DIGEST)
 
@@ -73,7 +73,7 @@ class DigestRenewal:
         """The former digest of the last row whose digest this object has renewed."""
 
     def begin(self, cursor: Cursor[Any]) -> bool:
-        """Rename ``_key`` and add ``_key_digest``; return ``False`` if other users of the table block this now.
+        """Rename ``_key`` and add ``_key_digest``; return ``False`` if other users of the table block the change now.
 
         Afterwards, the writes of workers of earlier versions fail.
         """
@@ -118,7 +118,7 @@ class DigestRenewal:
         return True
 
     def make_index(self, cursor: Cursor[Any]) -> None:
-        """Create an index over the new digests. Make it unique, unless a digest occurs twice."""
+        """Create an index over the new digests. The index is unique if no digest occurs twice."""
         self._lock(cursor)
         if self._is_done(cursor) or self._index(cursor) is not None:
             return
@@ -138,7 +138,7 @@ class DigestRenewal:
     def finish(self, cursor: Cursor[Any]) -> bool:
         """Make ``_key_digest`` the primary key, and remove the former column.
 
-        Return ``False`` if other users of the table block this now.
+        Return ``False`` if other users of the table block the change now.
         """
         self._lock(cursor)
         index = self._index(cursor)

@@ -40,7 +40,7 @@ _KEPT_BYTES = 24
 page and keep a pointer."""
 
 _NUMBER_BYTES = 15
-"""The largest size, in bytes, of a number or a time in the row's page: 8, and up to 7 bytes of padding before it."""
+"""The largest size, in bytes, of a number or a time in the row's page: 8 bytes, after up to 7 bytes of padding."""
 
 _SQL_TYPES = {
     "int64": "bigint",
@@ -79,8 +79,8 @@ _WIDER = {
     "real": ("float8",),
     "text": ("varchar",),
 }
-"""The wider types that hold all values of an SQL type unchanged, by this SQL type. The wider types have their names
-from PostgreSQL's catalogue."""
+"""For each SQL type, the wider types that hold all of its values unchanged. The wider types have their names from
+PostgreSQL's catalogue."""
 
 _DIGITS = 19
 """The number of decimal digits of the largest 64-bit integer, which a wider ``numeric`` column must hold."""
@@ -93,7 +93,7 @@ FORMER_DIGEST = "_key_former"
 """The name to which the column ``_key`` of earlier versions is renamed while its digests are renewed."""
 
 _TAKEN = SYSTEM_COLUMNS | {DIGEST, FORMER_DIGEST}
-"""The names in the table that no column of rows may have. ``column_name`` adds a mark to such a name."""
+"""The names in the table that no column of rows may have. ``column_name`` adds a suffix to such a name."""
 
 
 def quoted(name: str) -> str:
@@ -102,7 +102,7 @@ def quoted(name: str) -> str:
 
 
 def column_name(name: str) -> str:
-    """Return the name in PostgreSQL of the rows' column ``name``. It has a mark if ``name`` is in ``_TAKEN``."""
+    """Return the name in PostgreSQL of the rows' column ``name``. A name in ``_TAKEN`` gets a suffix."""
     return marked(name) if name in _TAKEN else name
 
 
@@ -118,7 +118,7 @@ def arrow_name(column: str) -> str:
 
 
 def sql_type(kind: DataType) -> str:
-    """Return the SQL type of a column for the Arrow type ``kind``; raise ``ConfigurationError`` without one."""
+    """Return the SQL type of a column for the Arrow type ``kind``; raise ``ConfigurationError`` if it has none."""
     found = _SQL_TYPES.get(str(kind))
     if found is None:
         if kind in added_types().values():
@@ -187,7 +187,7 @@ def python_values(column: Any, field: Field) -> list[Any]:
         ) from error
     if sql_type(field.type) != "json":
         return values
-    # The JSON encoder is not called for empty lists and maps, because most of them are empty.
+    # Most lists and maps are empty. To save time, the JSON encoder is not called for these.
     return [None if value is None else json.dumps(value) if value else "[]" for value in values]
 
 
@@ -266,7 +266,7 @@ def without_unfit(rows: Table, columns: TableColumns) -> Table:
 
 
 def _within_page(rows: Table, columns: TableColumns) -> Table:
-    """Move texts and bytes into the map ``_unfit``, from the last column back, until each row fits in a page."""
+    """Move texts and bytes into the map ``_unfit``, beginning with the last column, until each row fits in a page."""
     fresh = [name for name in rows.column_names if name not in columns.schema.names]
     # Two columns are always counted, although the rows may lack them: the digest of the key, and the map ``_unfit``.
     header = _HEADER_BYTES + -(-(columns.width + len(fresh) + 1) // 8) + 8

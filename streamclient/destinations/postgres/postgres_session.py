@@ -1,4 +1,4 @@
-"""Transactions in PostgreSQL whose values do not depend on settings of the server.
+"""Transactions in PostgreSQL that store and read the same values, whatever the settings of the server are.
 
 A server, a database or a role may have settings that would change the stored values. With a stricter isolation, a
 transaction does not see a column that another transaction has just added, and casts the value. With another encoding,
@@ -10,7 +10,8 @@ not even a prepared statement.
 Each statement has two time limits: a limit of the server, and a slightly longer limit of the client, because a
 connection may become silent. If the server ends a statement at its limit, the limit for this kind of statement is
 doubled for the next call. Otherwise a large batch would never be stored, because a batch that was prepared cannot be
-made smaller. A statement that reads all rows may take up to an hour, but it waits for a lock no longer than others.
+made smaller. A statement that reads all rows may take up to an hour, but does not wait longer for a lock than other
+statements.
 """
 
 from __future__ import annotations
@@ -188,7 +189,8 @@ class PostgresSession:
     def _set_limits(self, cursor: Cursor[Any], statement_seconds: float) -> None:
         """Set the server's time limits for this transaction only, because a pool may give the connection to others.
 
-        The limit for idle transactions ends the transaction of a suspended writer, which would keep its shards locked.
+        The limit for idle transactions ends the transaction of a suspended writer. Otherwise the writer would keep its
+        shards locked.
         """
         millis = str(limit_millis(self._answer_seconds))
         settings = {
@@ -237,7 +239,7 @@ def _advice(error: Exception) -> str:
     """Return advice on finding the cause of ``error``, for its message. The advice is empty for most errors."""
     errors = load("psycopg", "postgres").errors
     if isinstance(error, errors.LockNotAvailable):
-        return "; another session holds a lock that this one needs: pg_blocking_pids and pg_stat_activity name it"
+        return "; another session holds a lock that this session needs: pg_blocking_pids and pg_stat_activity name it"
     if isinstance(error, errors.ReadOnlySqlTransaction):
         return "; the server is read-only, as a standby or by default_transaction_read_only; each call tries again"
     return ""

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 _log = logs.logger(__name__)
 
 _NOTES = ""
-"""The value of ``application`` in a note of ``<table>_shards``. It is empty, which no fleet's name can be."""
+"""The value of ``application`` in a note of ``<table>_shards``. It is empty, because no fleet's name can be empty."""
 
 _COLUMN = "column "
 """The prefix of ``shard`` in a note of ``<table>_shards``. The name of the column follows."""
@@ -104,7 +104,7 @@ class _Column:
     written: str
     """The column's type as PostgreSQL displays it, for messages."""
     is_made: bool
-    """Whether the server makes the column's values, because it is an identity or generated column."""
+    """Whether the server makes the column's values, because the column is an identity or generated column."""
     is_plain: bool
     """Whether the column has no default and may be null, like all columns that this package creates."""
     number: int
@@ -165,7 +165,7 @@ class PostgresTables:
             missing = [name for name in names.plain if name not in there] or ["all of them in one schema"]
             raise ConfigurationError(
                 f"PostgreSQL has {' and '.join(there)}, but not {' and '.join(missing)}: a destination creates these "
-                "together, and writes only to its own; name another table, or restore the missing ones"
+                "tables together, and writes only to its own; name another table, or restore the missing tables"
             )
         return False
 
@@ -228,7 +228,7 @@ class PostgresTables:
             )
 
     def check_rights(self, cursor: Cursor[Any]) -> None:
-        """Require that the role of this connection has all rights on the tables that a commit needs.
+        """Require that the role of this connection has all rights that a commit needs on the tables.
 
         Raises:
             ConfigurationError: a right is missing. The message names the right and its table.
@@ -269,7 +269,7 @@ class PostgresTables:
             )
 
     def key_columns(self, cursor: Cursor[Any]) -> dict[str, bool]:
-        """Return whether each column with key digests is declared NOT NULL, by column name.
+        """Return whether each column with key digests is declared NOT NULL. The keys are the columns' names.
 
         Earlier versions of this package wrote another column of key digests. That column is included if it exists.
         """
@@ -291,7 +291,7 @@ class PostgresTables:
     # --- their columns --------------------------------------------------------------------------------------------
 
     def columns(self, cursor: Cursor[Any]) -> TableColumns:
-        """Return the columns of the table of rows, of this package and of other programs.
+        """Return the columns of the table of rows: this package's columns, and the columns of other programs.
 
         Raises:
             ConfigurationError: another user has changed a column of this package to a type that cannot hold all values
@@ -334,8 +334,8 @@ class PostgresTables:
         if not column.noted:
             return None
         raise ConfigurationError(
-            f"{self._what(column)} is {column.written} and was created as {column.noted}, whose values it cannot all "
-            "hold: give it that type again, or one that holds all of its values"
+            f"{self._what(column)} is {column.written} and was created as {column.noted}: its new type does not "
+            "hold all of its values; give it the former type again, or another type that holds all of its values"
         )
 
     def _what(self, column: _Column) -> str:
@@ -361,7 +361,7 @@ class PostgresTables:
         Raises:
             ConfigurationError: another user seems to have renamed a column of this package.
         """
-        # Types are compared by their names in the catalogue. How PostgreSQL displays a type depends on a setting.
+        # Types are compared by their names in the catalogue. The display of a type in PostgreSQL depends on a setting.
         cursor.execute(
             "select attname, type_name, atttypmod, written, is_made, is_plain, attnum, noted.name, noted.kind from ("
             "select attname, "
@@ -388,8 +388,8 @@ class PostgresTables:
     def _refuse_renamed(self, there: Sequence[_Column], gone: Mapping[str, str]) -> None:
         """Refuse the table if another user may have renamed a column of this package.
 
-        This is possible if a noted column is missing (``gone``), and a column without a note has its type. If the
-        missing column were created again, both columns would have values. If no column without a note has its type,
+        This is possible if a noted column is missing (``gone``), and a column without a note has the same type. If the
+        missing column were created again, both columns would have values. If no column without a note has this type,
         the missing column was dropped, and the next commit creates it again.
         """
         fresh = {
@@ -427,9 +427,10 @@ class PostgresTables:
             )
 
     def add(self, cursor: Cursor[Any], fields: Sequence[Field]) -> bool:
-        """Add columns for ``fields`` to the table of rows; return ``False`` if other users of the table block this now.
+        """Add columns for ``fields`` to the table of rows; return ``False`` if other users block the change now.
 
-        Call this in a separate transaction: while it waits for a reader, all other users of the table wait for it.
+        Call this in a separate transaction. While the change waits for another transaction, all other users of the
+        table wait for the change.
         """
         added = ", ".join(f"add column if not exists {sql_name(field.name)} {sql_type(field.type)}" for field in fields)
         if not altered(cursor, f"alter table {self.names.rows} {added}"):

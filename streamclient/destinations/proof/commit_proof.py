@@ -51,7 +51,7 @@ class Finding:
     shard: str
     """The id of the shard; empty if a damaged entry, or rows, do not name a shard."""
     start: str
-    """The checkpoint at which the range begins; empty if unknown. ``end`` is the checkpoint at its end."""
+    """The checkpoint at which the range begins; empty if unknown. ``end`` is the checkpoint at which it ends."""
     end: str
     text: str
 
@@ -72,7 +72,7 @@ class Proof:
     """The number of rows that were read; ``None`` for a check of the log alone."""
     findings: list[Finding] = field(factory=list)
     losses: list[Commit] = field(factory=list)
-    """The commits with ``is_past_loss``: records before them were lost, and an operator accepted the loss."""
+    """The commits with ``is_past_loss``: records after their ``start`` were lost, and an operator accepted the loss."""
     lasts: dict[tuple[str, str], Commit] = field(factory=dict)
     """The last commit of each shard in the log, by application and shard."""
 
@@ -140,7 +140,7 @@ class Chain:
         return min(self.first - 1, self.last_carried)
 
     def records_up_to(self, number: int) -> int | None:
-        """Return how many records of the shard the commits up to ``number`` have; ``None`` if this is unknown.
+        """Return the total number of records in the shard's commits up to ``number``; ``None`` if it is unknown.
 
         The result includes the records of commits whose entries were removed.
         """
@@ -210,7 +210,7 @@ def _check_chain(chain: Chain, proof: Proof) -> Commit | None:
     for commit in chain.carried:
         if last is None or commit.number > last.number:
             if last is not None and chain.commits:
-                text = f"commit {commit.number} was carried on, but the log ends at {last.number}"
+                text = f"a later entry repeats commit {commit.number}, but the log ends at {last.number}"
                 proof.findings.append(Finding(Flaw.HOLE, commit.shard, last.end, commit.end, text))
             last = commit
     return last
@@ -221,14 +221,14 @@ def _check_carried(chain: Chain, proof: Proof) -> dict[int, Commit]:
     known = {original.number: original for _, original in chain.commits}
     for commit in chain.carried:
         if not commit.is_intact or known.setdefault(commit.number, commit) != commit:
-            text = f"{commit} was carried on, and differs from the original commit"
+            text = f"a later entry repeats {commit}, which differs from the original commit"
             proof.findings.append(found_in(Flaw.ALTERED, commit, text))
     return known
 
 
 def _check_first(commit: Commit, carried: int, proof: Proof) -> None:
     if commit.number > 1 and carried < commit.number - 1:
-        text = f"the log begins with commit {commit.number}, and no entry carries an earlier one on"
+        text = f"the log begins with commit {commit.number}, and no entry repeats an earlier commit"
         proof.findings.append(Finding(Flaw.HOLE, commit.shard, CheckpointPosition.TRIM_HORIZON, commit.start, text))
 
 

@@ -28,7 +28,7 @@ class _Part:
     """The rows of one commit that the check has read up to now."""
 
     commits: list[Commit]
-    """The commit. If several applications write the shard into this table, there is a commit of each of them with the
+    """The commit. If several applications write the shard into this table, each application may have a commit with the
     same number."""
     tables: list[Table] = field(factory=list)
     """The rows. To save memory, they are dropped when all rows of the commit were read and compared."""
@@ -107,7 +107,10 @@ def _ends(destination: Destination) -> dict[str, int]:
 
 
 def _check_older(shard: str, chains: Sequence[Chain], rows: int, proof: Proof) -> None:
-    """Check the total number of ``rows`` that belong to commits of the shard whose log entries were removed."""
+    """Check ``rows``, the number of the shard's rows that belong to commits without a log entry.
+
+    A clean-up has removed the log entries of these commits.
+    """
     records = [chain.records_up_to(chain.cleared) for chain in chains]
     wanted = sum(count or 0 for count in records)
     if None in records or rows == wanted:
@@ -121,15 +124,15 @@ def _check_older(shard: str, chains: Sequence[Chain], rows: int, proof: Proof) -
 
 
 def _unknown(parts: Mapping[tuple[str, int], _Part], shard: str, number: int, count: int) -> Finding:
-    """Make the finding about rows with the mark of commit ``number``, which the log does not have.
+    """Make the finding about ``count`` rows that name commit ``number``, which the log does not have.
 
-    Its range lies between the commits with the nearest lower and higher numbers.
+    The finding's range lies between the commits with the nearest lower and higher numbers.
     """
     own = [part.commits[0] for (name, _), part in parts.items() if name == shard and isinstance(number, int)]
     before = max((commit for commit in own if commit.number < number), key=lambda commit: commit.number, default=None)
     after = min((commit for commit in own if commit.number > number), key=lambda commit: commit.number, default=None)
     said = "no commit" if number is None else f"commit {number}, which the log does not have"
-    text = f"{counted(count, 'row')} with the mark of {said}"
+    text = f"{counted(count, 'row')} naming {said}"
     start, end = before.end if before else "", after.start if after else ""
     return Finding(Flaw.ROWS_UNKNOWN, shard or "", start, end, text)
 

@@ -30,7 +30,7 @@ __all__ = ["Finding", "Flaw", "Proof", "verify"]
 
 _MIRRORED = (
     "the destination is a mirror: many commits make one of its rows, so its rows cannot be counted by commit. Compare "
-    "it with its table, by `streamclient mirror CONFIG --verify` or `Mirror.verify`; without rows, its log is proved"
+    "it with its table, by `streamclient mirror CONFIG --verify` or `Mirror.verify`; without rows, its log is checked"
 )
 
 
@@ -165,5 +165,5 @@ def _check_checkpoints(
         # stores its checkpoint later.
         wrong = before if before not in places else now if now in places - {last.start, last.end} else None
         if wrong is not None:
-            text = f"the status table is at {wrong}, and the destination at {last}"
+            text = f"the checkpoint in the status table is {wrong}, and the destination is at {last}"
             proof.findings.append(Finding(Flaw.CHECKPOINT, shard, last.end, wrong, text))

@@ -49,7 +49,7 @@ def check_fit(rows: Table, table: Schema, where: str) -> Table:
 
 
 def check_not_null(rows: RecordBatch | Table, place: Callable[[int], str]) -> None:
-    """Refuse rows with a null in a column that their schema declares NOT NULL. Readers of Arrow do not check this.
+    """Refuse rows with a null in a column that is declared NOT NULL. Programs that read Arrow do not check this.
 
     Raises:
         UnfitValueError: such a column has a null. The message names the row by ``place``, a function from the row's
@@ -72,7 +72,7 @@ def check_table_types(schema: Schema) -> Schema:
     Raises:
         ConfigurationError: two columns, or two fields of a struct, have names that are equal or differ only in case. Or
             a struct has no fields. Or a library that writes tables would change a type. Or a nested type contains the
-            null type, in whose place the table could never hold a value.
+            null type; the table could then never hold a value there.
     """
     pa = pyarrow()
     seen: dict[str, str] = {}

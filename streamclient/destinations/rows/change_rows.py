@@ -68,7 +68,7 @@ KEY = "_key"
 
 VERSION = "_version"
 READ_AT = "_read_at"
-"""The names of two columns that only a mirror has (``VERSION`` and ``READ_AT``); see ``folding.row_changes``."""
+"""``VERSION`` and ``READ_AT`` are the names of two columns that only a mirror has; see ``folding.row_changes``."""
 
 VALIDITY = VALID_FROM, VALID_TO = "_valid_from", "_valid_to"
 """The names of two columns in a history of rows: the time from which, and the time until which, a row had a state."""
@@ -119,8 +119,8 @@ def change_rows(
         number: the number of the commit, ``Commit.number``. By this number a proof finds the commit's rows.
         columns: the columns that the destination already has, from ``Destination.columns()``. They keep their types and
             names.
-        declared: the types of columns that the destination does not have yet, by their names in the source table. A new
-            column without a declared type takes the type of its first value.
+        declared: the types of columns that the destination does not have yet. The keys are the columns' names in the
+            source table. A new column without a declared type takes the type of its first value.
     """
     given = as_columns(changes)
     cells = values_by_name(given)
@@ -136,9 +136,9 @@ def change_rows(
 def rows_of_schema(changes: ChangeColumns, *, shard: str, columns: Schema) -> Table:
     """Convert ``changes`` to rows with exactly the columns ``columns``.
 
-    A column with a name in ``ADDED`` is the added column, with its type in ``added_types``. All other columns are
-    columns of the source table. If ``_unfit`` is one of ``columns``, it has the values that do not fit their column or
-    have no column.
+    If the name of a column is in ``ADDED``, this function makes the column, with the type in ``added_types``. All other
+    columns are columns of the source table. If ``_unfit`` is one of ``columns``, it has the values that do not fit
+    their column or have no column.
 
     Raises:
         UnfitValueError: a value does not fit its column, and ``columns`` lacks ``_unfit``. Or a column that is declared
@@ -172,14 +172,14 @@ def rows_of_schema(changes: ChangeColumns, *, shard: str, columns: Schema) -> Ta
 
 
 OF_CHANGES = frozenset({OPERATION, EPOCH, TIMESTAMP, ROW_INDEX, SHARD})
-"""The added columns whose values do not depend on the cells of a record."""
+"""The added columns whose values do not depend on a record's cells."""
 
 
 def rows_of_values(values: RecordBatch, *, shard: str, columns: Schema) -> RecordBatch:
     """Make the same rows as ``rows_of_schema`` from ``values``, the batch that ``DecodedPage.values`` returns.
 
-    ``columns`` must not have added columns except those in ``OF_CHANGES``. All other columns are taken from
-    ``values``, by their names in the source table.
+    ``OF_CHANGES`` names the only added columns that ``columns`` may have. All other columns are taken from ``values``,
+    by their names in the source table.
 
     Raises:
         UnfitValueError: a column that is declared NOT NULL has no value.
@@ -201,7 +201,7 @@ def _named_change(sequences: Sequence[Array], shard: str, place: int) -> str:
 
 
 ByPlace = dict[int, list[Any]]
-"""The entries of one added column, by the index (place) of their record. Records without entries are left out."""
+"""The entries of one added column for each record that has entries. The keys are the records' places (indexes)."""
 
 
 def values_by_name(changes: ChangeColumns) -> dict[str, dict[ColumnType, Cells]]:
@@ -219,9 +219,9 @@ def _own_names(columns: Schema | None) -> list[str]:
 def settle_types(
     cells: Mapping[str, Mapping[ColumnType, Cells]], columns: Schema | None, declared: Mapping[str, ColumnType]
 ) -> dict[str, ColumnType]:
-    """Return the type of each column, by its name in the source table.
+    """Return the type of each column. The keys are the columns' names in the source table.
 
-    This is the type of the column in ``columns``. A column that is not there has its declared type, or otherwise the
+    A column in ``columns`` keeps the type that it has there. Any other column has its declared type, or otherwise the
     type of its first value.
     """
     types = dict(declared)
@@ -261,7 +261,7 @@ def column_values(
 
 
 def _change_makers(operations: Array, sequences: Sequence[Array], shard: str) -> dict[str, Callable[[], Array]]:
-    """Return the functions that make the columns in ``OF_CHANGES``, by column name."""
+    """Return the functions that make the columns in ``OF_CHANGES``. The keys are the columns' names."""
     pa = pyarrow()
     epochs, stamps, rows = sequences
     return {
@@ -274,7 +274,7 @@ def _change_makers(operations: Array, sequences: Sequence[Array], shard: str) ->
 
 
 def _added_makers(changes: ChangeColumns, shard: str, number: int) -> dict[str, Callable[[], Array]]:
-    """Return the functions that make the columns in ``ADDED`` without ``_unfit``, by column name."""
+    """Return the functions that make the columns in ``ADDED`` without ``_unfit``. The keys are the columns' names."""
     pa = pyarrow()
     return _change_makers(changes.operations, changes.sequences, shard) | {
         COMMIT: lambda: pa.repeat(pa.scalar(number, pa.int64()), changes.count),
@@ -295,7 +295,7 @@ def _spread_lists(changes: ChangeColumns, lists: ByPlace, name: str) -> Array:
 
 
 def _versions(changes: ChangeColumns) -> Array:
-    """Make the column ``_versions``: one map for each record, from each column that it puts to the value's version."""
+    """Make the column ``_versions``: a map for each record, with the version of each column that the record puts."""
     pa, pc = pyarrow(), compute()
     names = sorted(changes.versions)
     parts = [changes.versions[name] for name in names]
@@ -316,7 +316,7 @@ def _versions(changes: ChangeColumns) -> Array:
 def _ends(changes: ChangeColumns, places: Array) -> Array:
     """Return the offsets of an Arrow list column: the start of each record's list, and the end of the last list.
 
-    ``places`` has for each entry of the lists the place of its record.
+    ``places`` has one item for each entry of the lists: the place of the entry's record.
     """
     pa, pc = pyarrow(), compute()
     counted = pc.value_counts(places)
@@ -347,8 +347,8 @@ def _originals(changes: ChangeColumns) -> ByPlace:
 
 
 _NOTHING: dict[str, Any] = dict.fromkeys(("column", "version", "type", "value"))
-"""The entry in ``_original_columns`` of a record whose previous cells are known and empty. An empty list would not do,
-because some libraries that write tables do not distinguish it from null."""
+"""The entry in ``_original_columns`` for a record that is known to have had no previous cells. An empty list would not
+do, because some libraries that write tables do not distinguish an empty list from null."""
 
 
 def _plain_cells(changes: ChangeColumns, wanted: str) -> ByPlace:
@@ -366,14 +366,14 @@ def _stored_version(version: int) -> int | None:
     return None if version == NO_VERSION else version
 
 
-# --- back -------------------------------------------------------------------------------------------------------------
+# --- rows back to records ---------------------------------------------------------------------------------------------
 
 
 def records_of(rows: Table) -> list[StreamRecord]:
     """Convert ``rows``, which ``change_rows`` has made, back to records, in the order of their sequence.
 
-    Rows made before the table had all of its columns are read, too. The key columns of a record have the order of the
-    table's columns.
+    The rows may lack columns that were added to the table after the rows were made. The key columns of a record have
+    the order of the table's columns.
 
     Raises:
         CodecError: ``change_rows`` cannot have made these rows.

@@ -1,8 +1,9 @@
 """The changes of a shard as columns, from which a commit's digest and its rows are computed.
 
-Each cell has a *place*: the index of its record in the order of the digest. The columns are made from records or from
-pages of a stream. From records, Python handles every cell once. From pages (``page_columns``), whole columns are used
-unchanged, and Python handles only the few cells that need a decision.
+Records are sorted by sequence, and records with equal sequences by key (``in_order``). Each cell has a *place*: the
+index of its record in this order. The columns are made from records or from pages of a stream. From records, Python
+handles every cell once. From pages (``page_columns``), whole columns are used unchanged, and Python handles only the
+few cells that need a decision.
 """
 
 from __future__ import annotations
@@ -29,12 +30,12 @@ Cell = tuple[int, int, str]
 """A cell as its place, its version, and its value as text by ``typed_text``."""
 
 Column = tuple[str, str, ColumnType]
-"""A name for the values of one type in one column: ``key`` or ``value``, the name of the column, and the type."""
+"""The name of one column's values of one type, in three parts: ``key`` or ``value``, the column's name, the type."""
 
 
 @define
 class Cells:
-    """Cells of one column: their places, which ascend, and their values (in ``ChangeColumns.versions``, versions)."""
+    """Cells of one column: their places, which ascend, and their values or (in ``ChangeColumns.versions``) versions."""
 
     places: Array
     values: Array
@@ -42,7 +43,7 @@ class Cells:
 
 @define(slots=False)
 class ChangeColumns:
-    """The changes of one shard as columns, in the order of the digest.
+    """The changes of one shard as columns, in the order of ``in_order``.
 
     ``of_records`` or ``columns_of_pages`` makes such an object. Callers must not modify it.
     """
@@ -56,9 +57,10 @@ class ChangeColumns:
     values: Mapping[Column, Cells]
     versions: Mapping[str, Cells]
     deleted: Mapping[str, Array]
-    """The indexes of the records that delete all versions of a column, by the column's name."""
+    """For the name of each deleted column, the places of the records that delete all versions of this column."""
     lists: Mapping[tuple[str, str], Sequence[Cell]]
-    """All other cells in ascending order, by kind (``older``, ``original`` or ``deleted version``) and column name."""
+    """All other cells, by kind (``older``, ``original`` or ``deleted version``) and column name. The cells of each list
+    ascend."""
     originals: Array
     """The places of the records that have a list of previous values, even an empty list."""
 
@@ -94,7 +96,7 @@ class ChangeColumns:
 
 
 def as_columns(changes: Iterable[StreamRecord] | ChangeColumns) -> ChangeColumns:
-    """Convert ``changes`` to columns, unless they are columns already."""
+    """Convert ``changes`` to columns. If they are columns already, return them unchanged."""
     return changes if isinstance(changes, ChangeColumns) else ChangeColumns.of_records(changes)
 
 
@@ -102,7 +104,7 @@ def as_columns(changes: Iterable[StreamRecord] | ChangeColumns) -> ChangeColumns
 
 
 def in_order(records: Sequence[StreamRecord]) -> list[StreamRecord]:
-    """Return the records in the order of the digest: sorted by sequence, and for equal sequences by key."""
+    """Return ``records`` sorted by sequence, and records with equal sequences by key. A digest needs this order."""
     infos = [record.sequence_info for record in records]
     numbers = [(info.epoch, info.timestamp_micros, info.row_index) for info in infos]
     if all(first < second for first, second in pairwise(numbers)):
@@ -194,9 +196,9 @@ def _arrow_types() -> dict[ColumnType, DataType]:
 
 @define
 class Collector:
-    """A collector of the cells of changes, singly or as parts of columns, which makes ``ChangeColumns`` of them.
+    """A collector that takes the cells of changes, singly or as parts of columns, and makes ``ChangeColumns`` of them.
 
-    For each method, the places must ascend from call to call.
+    In successive calls of the same method, the places must ascend.
     """
 
     _parts: dict[Column, list[Cells]] = field(factory=dict)
@@ -216,7 +218,10 @@ class Collector:
             self.original(place, record.original_columns)
 
     def cells(self, place: int, columns: Sequence[RecordColumn]) -> None:
-        """Add cells of the record at ``place``. Pass all cells of a record in one column in the same call."""
+        """Add cells of the record at ``place``.
+
+        If the record has several cells of one column, pass all of them in one call.
+        """
         values, older = split_cells(columns)
         for name, cell in values.items():
             if cell.value is not None:
@@ -272,8 +277,8 @@ class Collector:
     ) -> ChangeColumns:
         """Make the columns of ``count`` records from all cells that were added.
 
-        If the records were not added in the order of the digest, ``ranks`` has their indexes in this order:
-        ``ranks[place]`` is the index of the record whose cells were added under ``place``.
+        Pass ``ranks`` if the records were not added in the order of ``in_order``. ``ranks[place]`` is the index, in
+        this order, of the record whose cells were added under ``place``.
         """
         for (kind, name), (places, values) in self._values.items():
             for value_type, cells in _by_type(places, values):

@@ -1,9 +1,9 @@
 """The names under which columns are stored in tables that do not distinguish ``Name`` from ``name``.
 
 Tablestore distinguishes such names, but by default Delta Lake, Spark and Iceberg do not. Usually a column's name is
-stored unchanged. If it is the name of an added column, or differs from another stored name only in case, the stored
-name has a suffix: two underscores and eight hexadecimal digits of the name's SHA-256. So every writer derives the same
-stored name, and every reader can recover the original name.
+stored unchanged. If it is the name of an added column (``change_rows.ADDED``), or differs from another stored name only
+in case, the stored name has a suffix: two underscores and eight hexadecimal digits of the name's SHA-256. So every
+writer derives the same stored name, and every reader can recover the original name.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def marked(name: str) -> str:
 
 
 def original_name(stored: str) -> str:
-    """Return the name in the source table of the column that is stored as ``stored``."""
+    """Return the original name, in the source table, of the column with the stored name ``stored``."""
     name, separator, digest = stored.rpartition(_SEPARATOR)
     return name if separator and digest == _digest(name) else stored
 

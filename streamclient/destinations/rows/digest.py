@@ -8,7 +8,7 @@ Records are sorted by their sequence, and records with equal sequences by their 
 into one column. The cell with the highest version has the *value*, and the other cells are *older*. The digest covers a
 list of sections, each for one column and one type, so that it can be computed from whole columns of a table::
 
-    "streamclient-records-1\n", number of records, then each section by its name: length, name, length, body
+    "streamclient-records-1\n", number of records, then of each section, sorted by name: length, name, length, body
 
     name (JSON)                body
     ["operation"]              a letter per record: P, U or D
@@ -22,11 +22,11 @@ list of sections, each for one column and one type, so that it can be computed f
     ["original", column]       places, versions, texts
     ["originals"] places of the records that have a list of previous values, even an empty list
 
-A number has 8 bytes, the lowest first. A place is the index of a record, from 0. A cell without a version has the
-lowest number. INTEGER and DOUBLE values have 8 bytes (every NaN is the quiet NaN), and a BOOLEAN value has one byte.
-STRING and BINARY values are the lengths of all values, followed by the bytes of all values. A text is the type, a
-colon, and the value by ``column_types.text_of``. A section without places is left out. Within a section, cells are
-sorted by place, then by version, then by text.
+A number has 8 bytes, the lowest first. A place is the index of a record, from 0. If a cell has no version, the lowest
+number (-2**63) stands for the version. INTEGER and DOUBLE values have 8 bytes (every NaN is the quiet NaN), and a
+BOOLEAN value has one byte. STRING and BINARY values are the lengths of all values, followed by the bytes of all values.
+A text is the type, a colon, and the value by ``column_types.text_of``. A section without places is left out. Within a
+section, cells are sorted by place, then by version, then by text.
 """
 
 from __future__ import annotations

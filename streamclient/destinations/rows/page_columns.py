@@ -1,9 +1,9 @@
 """The conversion of decoded pages of a stream, which have columns already, into ``ChangeColumns``.
 
 ``streamclient.wire.columns`` describes the columns of a page. In each column, a page has one cell of each record. If a
-record has several cells in the column, the page has the other cells in a separate list. By the rule of the digest, the
-value may be in any of these cells. So this module collects the cells of such a record, and applies the rule. It uses
-all other cells unchanged.
+record has several cells in the column, the page has the other cells in a separate list. The cell with the highest
+version has the column's value (see ``digest``), and may be any of these cells. So this module collects the cells of
+such a record, and looks for the value. It uses all other cells unchanged.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def columns_of_pages(pages: Iterable[Any], *, keeps_order: bool = False) -> Chan
     for batch in batches:
         names = tuple(field.name for field in batch.schema.field("primary_key").type)
         if names != key:
-            raise CodecError(f"a page has the key columns {names}, the first one {key}: they are not of one table")
+            raise CodecError(f"a page has the key columns {names}, the first page {key}: they are not of one table")
         _add_page(collector, batch, everywhere.slice(first, batch.num_rows), first)
         first += batch.num_rows
     operations = pa.concat_arrays([batch.column("record_type").cast(pa.string()) for batch in batches])
@@ -80,7 +80,7 @@ def _children(batch: RecordBatch, name: str) -> list[Array]:
 
 
 def _order(sequences: tuple[Array, ...], batches: Sequence[RecordBatch]) -> Array | None:
-    """Return the indexes of the records in the order of the digest; ``None`` if they are sorted already."""
+    """Return the indexes that sort the records (see ``in_order``); ``None`` if the records are sorted already."""
     pa, pc = pyarrow(), compute()
     epochs, stamps, rows = sequences
     if _ascend(epochs, stamps, rows):
@@ -108,7 +108,7 @@ def _ascend(epochs: Array, stamps: Array, rows: Array) -> bool:
 # --- cells ------------------------------------------------------------------------------------------------------------
 
 _Beside = dict[str, dict[int, list[RecordColumn]]]
-"""The cells that a page has in a separate list outside its columns, by column name and then by row index."""
+"""The cells that a page has in a separate list outside its columns. The keys are column names, then row indexes."""
 
 
 def _add_page(collector: Collector, batch: RecordBatch, places: Array, first: int) -> None:
@@ -121,7 +121,7 @@ def _add_page(collector: Collector, batch: RecordBatch, places: Array, first: in
         for cell in cells:
             beside.setdefault(cell.name, {}).setdefault(row, []).append(cell)
     single: dict[int, list[RecordColumn]] = {}
-    """The cells that ``collector`` must get one by one, by row index in the page. The rule of the digest demands it."""
+    """The cells that cannot be used as whole columns. ``collector`` gets these singly. The keys are row indexes."""
     for field, column in zip(batch.schema.field("columns").type, _children(batch, "columns"), strict=True):
         listed = beside.get(field.name, {})
         for row, cell in _add_column(collector, field.name, column, places, listed):
@@ -138,9 +138,10 @@ def _add_page(collector: Collector, batch: RecordBatch, places: Array, first: in
 def _add_column(
     collector: Collector, name: str, column: Array, places: Array, listed: Mapping[int, Sequence[RecordColumn]]
 ) -> Iterator[tuple[int, RecordColumn]]:
-    """Add the cells of a page's column that can be used unchanged to ``collector``; yield all others, with their rows.
+    """Add to ``collector`` the cells of a page's column that can be used unchanged. Yield the others with their rows.
 
-    A cell cannot be used unchanged if it is a deletion, or if its row has ``listed`` cells in this column, too.
+    A cell cannot be used unchanged if it is a deletion, or if its row has ``listed`` cells in this column, too. A cell
+    without its value is left out if ``listed`` has the same cell with the value.
     """
     pa, pc = pyarrow(), compute()
     operations, values, versions = column.flatten()
@@ -175,7 +176,7 @@ def _take(collector: Collector, name: str, cells: Cells, versions: Array) -> Non
 
 
 def _is_listed_whole(cell: RecordColumn, listed: Collection[RecordColumn]) -> bool:
-    """Return whether ``cell`` has no value because its value, of another type than the column, is in ``listed``."""
+    """Return whether ``cell`` lacks its value because ``listed`` has it: the value's type is not the column's."""
     return (
         cell.operation is ColumnOperation.PUT
         and cell.value is None

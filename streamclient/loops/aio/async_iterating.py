@@ -39,7 +39,7 @@ class AsyncLoop(LoopBase, AsyncIterator[AsyncBatch]):
         self._bridge: LoopBridge | None = None
         self._is_waiting = False
         self._is_elsewhere: Callable[[], bool] = lambda: False
-        """A function that returns whether the last batch was taken by a task that still runs and is not the caller."""
+        """A function that returns whether a task other than the caller took the last batch and still runs."""
 
     def __aiter__(self) -> AsyncIterator[AsyncBatch]:
         """Begin a loop. If an earlier loop over this object left a batch, that batch comes first.
@@ -51,7 +51,7 @@ class AsyncLoop(LoopBase, AsyncIterator[AsyncBatch]):
         return AsyncLoopIterator(self)
 
     async def __anext__(self) -> AsyncBatch:
-        """Settle the previous batch, whose body has ended, and wait for the next batch.
+        """Settle the previous batch, because the loop's body has ended, and wait for the next batch.
 
         Raises:
             StopAsyncIteration: the object was closed, or the worker was shut down.
@@ -126,8 +126,8 @@ class AsyncLoop(LoopBase, AsyncIterator[AsyncBatch]):
     async def aclose(self) -> None:
         """Stop the worker, and return when its leases are handed over. A second call is harmless.
 
-        If another task runs the loop, the loop ends after its present body. In these cases, the present batch is
-        given back, and its position is not stored unless the batch was already committed:
+        If another task runs the loop, the loop ends after its present body. In the following cases, the present batch
+        is given back, and its position is stored only if the batch was already committed:
 
         - the loop's own task calls this method;
         - a task that the loop's task has started calls this method; ``asyncio.shield`` starts such a task;
@@ -160,7 +160,9 @@ class AsyncLoop(LoopBase, AsyncIterator[AsyncBatch]):
             )
             self._bridge = bridge
         if self._bridge is not None and self._bridge != bridge:
-            raise StreamClientException("these changes are iterated in another event loop; call changes() in each loop")
+            raise StreamClientException(
+                "these changes are iterated in another event loop; call changes() in each event loop"
+            )
         return bridge
 
     async def _close(self, *, is_over: bool) -> None:
@@ -179,7 +181,7 @@ class AsyncLoop(LoopBase, AsyncIterator[AsyncBatch]):
 class AsyncLoopIterator(AsyncIterator[AsyncBatch]):
     """The iterator of one ``async for`` statement.
 
-    Python deletes it when the statement ends, even by ``break`` or an error.
+    Python deletes the iterator when the statement ends, even after ``break`` or an error.
     """
 
     def __init__(self, loop: AsyncLoop) -> None:

@@ -1,4 +1,4 @@
-"""A processor that runs a task of an event loop for each record, and stores the position before which all are done."""
+"""A processor that handles each record in a task, and stores the position before which all records are done."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ class AsyncKeyedCode(AsyncUserCode):
     # --- after each record, and regularly -----------------------------------------------------------------------------
 
     def _give_up(self, failure: LaneFailure) -> None:
-        """Ask the worker for a new processor, which begins at the checkpoint and meets the failing record again."""
+        """Ask the worker for a new processor, which begins at the checkpoint and gets the failing record again."""
         if not self._is_careful:
             shard_id, text = self._shard.shard_id, "shard %s: %s; starting again at the checkpoint"
             _log.error(text, shard_id, failure.as_error(), extra=logs.of_shard(shard_id))
@@ -156,7 +156,7 @@ class AsyncKeyedCode(AsyncUserCode):
     def _look_around(self) -> None:
         """Warn of slow records, and store a due position.
 
-        A timer calls this method, because it may take long until a record ends.
+        A timer calls this method, because the next record may end only after a long time.
         """
         self._has_timer = False
         for slow in self._lanes.slow():

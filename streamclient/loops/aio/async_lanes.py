@@ -62,7 +62,7 @@ class LaneCrew(FailedShards):
             lanes.cancel()
 
     async def add_bytes(self, size_bytes: int, may_enter: Callable[[], bool]) -> None:
-        """Count the bytes of a record once they fit below the memory limit, or once ``may_enter`` returns ``True``."""
+        """Wait until a record fits below the memory limit or ``may_enter`` returns ``True``; then count its bytes."""
         while self._used_bytes + size_bytes > self.settings.most_pending_bytes and not may_enter():
             waiter = self.bridge.waiter()
             self._room.append(waiter)
@@ -124,7 +124,7 @@ class AsyncLanes:
     async def take_in(self, records: Sequence[tuple[Hashable, StreamRecord]], position: str) -> int:
         """Queue the records of a batch that ends at ``position``, with their keys; return the batch's number.
 
-        The call waits while the memory limit is reached. If the lanes halt meanwhile, the call leaves out the other
+        The call waits while the memory limit is reached. If the lanes halt meanwhile, the call leaves out the remaining
         records, and the batch stays unfinished.
         """
         batch = self.order.begin_batch(position, len(records))

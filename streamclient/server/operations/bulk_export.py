@@ -51,7 +51,10 @@ def _validate(request: Any, limits: Limits) -> RangeRead:
 
 
 def _act(state: ServerState, request: RangeRead) -> Any:
-    """Read one page of the range. The charge is not in capacity units, but in bytes of the scanned rows."""
+    """Read one page of the range.
+
+    The charge is not in capacity units. It is the size in bytes of the selected parts of all scanned rows.
+    """
     table = state.table(request.table_name)
     page = read_range(state, table, request)
     # An answer without rows still has an empty block, because the Java SDK decodes a block in every answer.

@@ -18,7 +18,7 @@ from streamclient.wire import schema
 
 
 def _validate(request: Any, limits: Limits) -> TableWrites:
-    """Return the writes of the request, in its order."""
+    """Return the writes of the request, in the request's order."""
     name = check_table_name(request.table_name, limits)
     if not request.rows:
         raise refusals.BATCH_TABLE_EMPTY(name=name)

@@ -18,7 +18,7 @@ def _validate(request: Any, limits: Limits) -> str:
 
 
 def _act(state: ServerState, transaction_id: str) -> Any:
-    """Apply all writes of the transaction as one batch, in their order, and release its partition key."""
+    """Apply all writes of the transaction as one batch, in their order, and release the partition key."""
     transaction = state.transactions.find(transaction_id, state.clock.now_micros())
     state.transactions.end(transaction)
     WriteBatch(state, transaction.table).apply(transaction.draft.plans)

@@ -46,7 +46,8 @@ def _validate(request: Any, limits: Limits) -> ComputeSplitPoints:
 def _act(state: ServerState, request: ComputeSplitPoints) -> Any:
     """Return the keys that divide the table into parts of about the requested size.
 
-    A split point falls between two partition keys if possible. Such a point consists of the partition key alone.
+    A split point is the key of the first row after the split. If this row is the first row of its partition key, the
+    split point consists of the partition key alone.
     """
     table = state.table(request.table_name)
     state.forget_expired_rows(table)

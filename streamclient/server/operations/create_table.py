@@ -91,9 +91,10 @@ def _options(message: Any) -> TableOptions:
 
 
 def _local_transactions(request: Any, key: tuple[KeyColumn, ...]) -> bool:
-    """Return whether the request allows local transactions in the table; by default, it does.
+    """Return whether the request allows local transactions in the table. By default, they are allowed.
 
-    Even so, a table with an AUTO_INCREMENT column never has transactions; see ``ServedTable.allows_transactions``.
+    Despite this result, a table with an AUTO_INCREMENT column never has local transactions; see
+    ``ServedTable.allows_transactions``.
     """
     if not request.HasField("enable_local_txn"):
         return True

@@ -16,8 +16,9 @@ from streamclient.server.tunnels.tunnel_channels import Status, Tunnel, TunnelCh
 def quotas(held: Mapping[str, int], total: int) -> dict[str, int]:
     """Return how many of the ``total`` channels each client should have; ``held`` is how many each client has now.
 
-    If the shares cannot be equal, the clients that hold the most channels get one more. Example: client a holds 3
-    channels, and the new client b holds none. Then a keeps 2 channels, and b gets 1.
+    The keys of ``held`` and of the result are client ids. If the clients cannot have equal numbers of channels, the
+    clients that hold the most channels get one channel more than the others. Example: client a holds 3 channels, and
+    the new client b holds none. Then a keeps 2 channels, and b gets 1.
     """
     if not held:
         return {}
@@ -27,7 +28,7 @@ def quotas(held: Mapping[str, int], total: int) -> dict[str, int]:
 
 
 def ask_for_surplus(tunnel: Tunnel) -> None:
-    """Mark the channels of each client beyond its quota as CLOSING, which asks the client to release them."""
+    """Ask each client to release its channels beyond its quota: set the status of these channels to CLOSING."""
     kept = _kept(tunnel)
     wanted = quotas({client: len(channels) for client, channels in kept.items()}, _total(tunnel.live.values()))
     for client, channels in kept.items():
@@ -46,7 +47,7 @@ def lease_free(tunnel: Tunnel, client_id: str) -> None:
 
 
 def _kept(tunnel: Tunnel) -> dict[str, list[TunnelChannel]]:
-    """Return, by client, the channels that the client holds and was not asked to release."""
+    """Return the channels that each client holds and was not asked to release. The keys are client ids."""
     kept: dict[str, list[TunnelChannel]] = {client: [] for client in tunnel.clients}
     for channel in tunnel.live.values():
         if channel.client_id in kept and channel.status is Status.OPEN:

@@ -53,8 +53,8 @@ def _initialize(state: ServerState, tunnel: Tunnel) -> None:
 def base_ranges(state: ServerState, table: Table) -> list[ChannelRange]:
     """Return the key ranges for the channels of full data.
 
-    Each range is a whole partition of the table, or a piece of a large partition. The pieces have about the size
-    ``tunnel_base_channel_bytes`` of ``Limits``.
+    A range begins at the first key of each partition of the table, and at each split point. The rows between two split
+    points have about the size ``Limits.tunnel_base_channel_bytes``.
     """
     state.forget_expired_rows(table)
     sizes = split_points(table, state.limits.tunnel_base_channel_bytes, state.limits.splits_per_request)

@@ -33,7 +33,7 @@ from streamclient.wire.page_parts import FINISHED
 from streamclient.wire.schema import ChannelStatusNumber, StartOffsetFlag, TunnelTypeNumber
 
 DEFAULT_TIMEOUT_SECONDS = 300
-"""The time-out, in seconds, of a session if the client gives no time-out. It is the default of the official clients."""
+"""The time-out, in seconds, of a session if the client gives no time-out. Official clients have the same default."""
 
 MAX_TIMEOUT_SECONDS = SECONDS_PER_DAY
 """The longest time-out of a session, in seconds. A session without heartbeats for longer than its time-out ends and
@@ -239,7 +239,7 @@ def shutdown(state: ServerState, request: Any) -> Any:
 def get_checkpoint(state: ServerState, request: Any) -> Any:
     """Return the token and the sequence number of a channel's last checkpoint.
 
-    Before the first checkpoint, the token is the token at which the channel begins. The caller needs no session.
+    If the channel has no checkpoint yet, return the token at which the channel begins. The caller needs no session.
     """
     tunnel = _usable(state, request.tunnel_id)
     channel = _channel(tunnel, request.channel_id)
@@ -259,8 +259,8 @@ def read_records(state: ServerState, request: Any) -> bytes:
 def checkpoint(state: ServerState, request: Any) -> Any:
     """Store the checkpoint of a channel. The checkpoint ``finished`` ends the channel.
 
-    The server refuses the checkpoint if a later checkpoint is stored, if another session holds the channel now, or if
-    the channel has ended.
+    The server refuses the checkpoint in three cases: a later checkpoint is stored; the channel has ended, and the
+    checkpoint is not ``finished``; the caller has or had a session, but another session holds the channel now.
     """
     tunnel = _usable(state, request.tunnel_id)
     channel = _channel(tunnel, request.channel_id)
@@ -325,8 +325,8 @@ def _stream_of(state: ServerState, tunnel: Tunnel) -> Stream | None:
 def _consume_point(tunnel: Tunnel) -> int:
     """Return the tunnel's consume point: the time in nanoseconds up to which clients have consumed the stream.
 
-    This is the lowest consume point of the unfinished stream channels; a channel without a checkpoint counts as 0. If
-    all stream channels have ended, it is the highest of their consume points.
+    The tunnel's consume point is the lowest consume point of the unfinished stream channels. A channel without a
+    checkpoint counts as 0. If all stream channels have ended, take the highest of their consume points.
     """
     unfinished = [channel.consumed_micros for channel in tunnel.live.values() if not channel.is_base]
     return min(unfinished, default=tunnel.finished_micros) * NANOS_PER_MICRO

@@ -2,12 +2,12 @@
 
 Laws:
 
-- A channel's ``status`` and its holder (``client_id``) are independent, because consumers without a session read open
+- A channel's ``status`` and its holder (``client_id``) are independent, because callers without a session read open
   channels that no client holds.
 - A change that the channel's client must notice raises the channel's version. Clients compare only versions.
 - The status TERMINATED is final.
-- A hook of attrs notes each assignment to a stored field in the journal. So the storage gets all changed parts, and no
-  other part.
+- At each assignment to a stored field, a hook of attrs notes the changed part in the journal. So the storage gets all
+  changed parts, and no other part.
 - Requests examine only channels that have not ended. Ended channels are kept in the encoded form that answers need.
 """
 
@@ -287,26 +287,26 @@ class Tunnel:
     finished_micros: int = 0
     """The latest time in the stream, in microseconds, up to which an ended stream channel was consumed."""
     forgotten_count: int = 0
-    """The number of consumed records of channels that the tunnel has forgotten."""
+    """The number of records that clients consumed through channels that the tunnel has forgotten."""
     channels: dict[str, TunnelChannel] = field(factory=dict, on_setattr=NO_OP)
     live: dict[str, TunnelChannel] = field(factory=dict, on_setattr=NO_OP)
-    """The channels that have not ended, by id."""
+    """The channels that have not ended, by channel id."""
     past_elements: dict[str, bytes] = field(factory=dict, on_setattr=NO_OP)
-    """The ended channels by id, serialized as elements of DescribeTunnel's answer."""
+    """The ended channels, serialized as elements of DescribeTunnel's answer, by channel id."""
     past_points: dict[str, bytes] = field(factory=dict, on_setattr=NO_OP)
-    """The consume points of ended channels by id, serialized as members of GetRpo's answer."""
+    """The consume points of ended channels, serialized as members of GetRpo's answer, by channel id."""
     clients: dict[str, Client] = field(factory=dict, on_setattr=NO_OP)
     former_clients: dict[str, Client] = field(factory=dict, on_setattr=NO_OP)
-    """Sessions that ended recently, by client id. With them, the server distinguishes a late checkpoint of an
-    ended session from a checkpoint of a consumer without a session."""
+    """Sessions that ended recently, by client id. With these sessions, the server distinguishes a late checkpoint of an
+    ended session from a checkpoint of a caller that never had a session."""
     init_calls_left: int = field(default=0, on_setattr=NO_OP)
     """The number of calls that will still find the tunnel in its first stage, without channels."""
     journal: ChangedParts | None = field(default=None, eq=False, repr=False, on_setattr=NO_OP)
     _past_count: int = field(default=0, on_setattr=NO_OP)
-    """The number of consumed records of ended channels that the tunnel still knows."""
+    """The number of records that clients consumed through ended channels, without the forgotten channels."""
     _live_base: int = field(default=0, on_setattr=NO_OP)
     _children: dict[str, list[TunnelChannel]] = field(factory=dict, on_setattr=NO_OP)
-    """The waiting channels, by the id of a parent that must end first."""
+    """The waiting channels. The keys are the channel ids of the parents that must end first."""
     _last_number: int = field(default=0, on_setattr=NO_OP)
     _held: dict[str, dict[str, TunnelChannel]] = field(factory=dict, on_setattr=NO_OP)
     """The channels that clients hold, by client id and channel id."""
@@ -317,7 +317,7 @@ class Tunnel:
         return PartKind.TUNNEL, ""
 
     def keep_journal(self, journal: ChangedParts) -> None:
-        """Note every change of the tunnel, its channels and its sessions in ``journal`` from now on."""
+        """From now on, note in ``journal`` every change of the tunnel, its channels and its sessions."""
         self.journal = journal
         parts: list[TunnelChannel | Client] = [*self.channels.values(), *self.clients.values()]
         for part in (*parts, *self.former_clients.values()):
@@ -335,7 +335,7 @@ class Tunnel:
     # Channels
 
     def add(self, channel: TunnelChannel) -> None:
-        """Add a new channel. Open it unless it must wait for full data or for a parent channel."""
+        """Add a new channel. If the channel need not wait for full data or for a parent channel, open it."""
         channel.number = self._next_number()
         self.adopt(channel)
         self._noted(channel)
@@ -483,7 +483,7 @@ _NOT_KEPT = {each.name for kept in _STORED for each in attrs.fields(kept) if eac
 
 
 def _is_kept(attribute: Attribute[object], value: object) -> bool:
-    """Return whether the storage keeps an attribute. It keeps all except those declared with ``on_setattr=NO_OP``."""
+    """Return whether the storage keeps an attribute: every attribute that is not declared with ``on_setattr=NO_OP``."""
     return attribute.name not in _NOT_KEPT
 
 

@@ -26,7 +26,7 @@ def read_token(text: str) -> Token:
 
 
 def stream_place(stream: Stream, shard: ShardLog, token: Token, now_micros: int) -> ShardIterator:
-    """Return the position in a shard that a token contains. The position may be past retention.
+    """Return the position that a token contains for a shard. The position may be past retention.
 
     Check the other numbers of the token, too. If the token is damaged or comes from another service, its numbers would
     falsify the state of the tunnel for all readers.
@@ -83,7 +83,7 @@ def follow(tunnel: Tunnel, stream: Stream) -> None:
 
 
 def records_forgotten(tunnel: Tunnel, shard: ShardLog, before_position: int) -> None:
-    """Mark the tunnel as expired if it still needs records of ``shard`` before ``before_position``.
+    """Set ``tunnel.is_expired`` if the tunnel still needs records of ``shard`` before ``before_position``.
 
     The server is about to delete these records.
     """

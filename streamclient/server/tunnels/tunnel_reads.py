@@ -58,8 +58,8 @@ def read(state: ServerState, tunnel: Tunnel, channel: TunnelChannel, text: str) 
     """Return the page of a channel that begins at the token ``text``.
 
     Raises:
-        ServiceError: the token is not a token of this channel, its records are past retention, or the tunnel has
-            expired.
+        ServiceError: the token is not a token of this channel, the records at the token are past retention, or the
+            tunnel has expired.
     """
     if tunnel.is_expired and (channel.key_range is not None or tunnel.definition.stream_id not in state.streams):
         raise refusals.TUNNEL_EXPIRED(tunnel=tunnel.definition.tunnel_id)
@@ -82,8 +82,8 @@ def checkpoint(state: ServerState, tunnel: Tunnel, channel: TunnelChannel, text:
     """Store the checkpoint of a channel; ``text`` is its token, which is not ``finished``.
 
     Raises:
-        ServiceError: the token is not a token of this channel, or its next records are past retention. Nothing was
-            changed.
+        ServiceError: the token is not a token of this channel, or the records at the token are past retention. Nothing
+            was changed.
     """
     token = read_token(text)
     if channel.key_range is not None:
@@ -123,7 +123,9 @@ def _read_base(state: ServerState, table: Table, start: bytes, key_range: Channe
 
 
 def base_start(table: Table, channel: TunnelChannel, key_range: ChannelRange, token: Token) -> bytes:
-    """Return the encoded key of the next row to read, which a token of full data names.
+    """Return the encoded key that ``token`` names: the key of the next row to read.
+
+    If the token names no key, return the first key of ``key_range``.
 
     Raises:
         ServiceError: the token is not a token of this channel.

@@ -48,7 +48,7 @@ def pay_for_cells(count: int) -> None:
 def _count_cells(data: bytes) -> int:
     """Count the cells of an encoded row; stop counting after more cells than the budget of a request allows.
 
-    For a malformed row, the number may be wrong, but then ``decode_row`` raises an error.
+    For a malformed row, the result may be wrong, but then ``decode_row`` raises an error.
     """
     most = work.WORK_PER_REQUEST // work.CELL_WORK + 1
     count, offset, end = 0, len(HEADER) + 1, len(data)
@@ -93,7 +93,8 @@ def check_write_key(key: Key, limits: Limits) -> Key:
     """Return the key of one row, after a check of its columns.
 
     Raises:
-        ServiceError: the number of columns is wrong, a name occurs twice, or a value is too long or a range bound.
+        ServiceError: the number of columns is wrong, a name occurs twice, a value is too long, or a value is a bound of
+            a range.
     """
     _check_key_count(key, limits)
     seen = set()

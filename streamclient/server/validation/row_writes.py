@@ -28,7 +28,7 @@ def parse_write(
     """Decode and check the write of one row, with its condition and return type.
 
     ``message`` has the fields ``condition`` and ``return_content``, and ``data`` is the row. ``empty_update`` is the
-    refusal of an update without cells. Its text differs in a batch.
+    refusal of an update without cells. The text of this refusal differs in a batch.
     """
     return (_plain_put(message, data, limits) if kind is OperationType.PUT else None) or _parsed(
         kind, message, data, limits, empty_update
@@ -59,7 +59,7 @@ def _parsed(kind: OperationType, message: Any, data: bytes, limits: Limits, empt
 
 
 _EXPECTATIONS = {int(expectation): Condition(expectation) for expectation in RowExistenceExpectation}
-"""The conditions that concern only the existence of the row, by the number of the expectation in requests."""
+"""The conditions that concern only the existence of the row. The keys are the numbers of expectations in requests."""
 
 
 def read_change(

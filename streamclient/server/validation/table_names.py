@@ -17,7 +17,10 @@ def text_bytes(text: str) -> int:
 
 
 def _is_plain(name: str, limits: Limits) -> bool:
-    """Return whether a name consists of letters, digits and underscores, begins with no digit, and is short enough."""
+    """Return whether a name is short enough, and has only letters, digits and underscores.
+
+    The first character must not be a digit.
+    """
     return len(name) <= limits.name_bytes and _NAME.fullmatch(name) is not None
 
 

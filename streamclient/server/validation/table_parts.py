@@ -23,7 +23,7 @@ class StreamSwitch:
 
 
 def read_options(message: Any, present: TableOptions) -> TableOptions:
-    """Return the options ``present`` with the changes in the message, or raise ``ServiceError``."""
+    """Return a copy of ``present`` with the options that the message changes, or raise ``ServiceError``."""
     options = present
     if message.HasField("time_to_live"):
         options = evolve(options, time_to_live_seconds=_time_to_live(message.time_to_live))

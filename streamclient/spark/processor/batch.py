@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 Sink = Callable[["DataFrame", BatchContext], None]
 """A user's function that writes one batch completely before it returns. If it is called again for the same records,
-they must not be stored twice."""
+it must not store them twice."""
 
 Transform = Callable[["DataFrame", BatchContext], "DataFrame"]
 """A user's function that turns the changes of one batch into the rows to store."""
@@ -51,7 +51,7 @@ Outcome = dict[ShardShare, StreamClientError | None]
 checkpoint is stored."""
 
 _UNDECLARED = (
-    " (a frame has the columns that changes had since this process began, and those that are declared: declare the "
+    " (a frame has the columns that changes had since this process began, and the declared columns: declare the "
     "columns that the transform or sink needs, by table= or schema=)"
 )
 """The advice in the error message when Spark finds no column of a given name. The advice precedes Spark's own text,
@@ -135,8 +135,8 @@ class Output(Protocol):
         """Store a batch; return the errors of the shards that were refused.
 
         Raises:
-            FencedCommit: nothing was stored, because the shards that the error names have later owners. If it names no
-                shard of the batch, treat all shards as fenced.
+            FencedCommit: nothing was stored, because the shards that the error names have later owners. If the error
+                names no shard of the batch, treat all shards as fenced.
         """
 
     def close(self) -> None:
@@ -274,7 +274,7 @@ def _failure(piece: Piece, error: BaseException) -> StreamClientError:
     advice = _UNDECLARED if "[UNRESOLVED_COLUMN" in str(error) else ""
     failure = ApplicationException(
         f"a batch with {counted(piece.cut.record_count, 'record')} of shard {piece.share.shard_info.shard_id} was not "
-        f"written, and will be read again from its last checkpoint{advice}: {type(error).__name__}: {error}"
+        f"written, and will be read again from the shard's last checkpoint{advice}: {type(error).__name__}: {error}"
     )
     failure.__cause__ = error
     return failure

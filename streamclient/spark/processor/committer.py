@@ -25,7 +25,7 @@ from streamclient.spark.processor.spark_config import SparkConfig
 _log = logs.logger(__name__)
 
 _COMPANION_AGE = 0.5
-"""The share of ``max_age_millis`` that a shard's records must have waited to join the commit of a shard that is due.
+"""The share of ``max_age_millis`` that a shard's records must have waited to join the commit of another shard.
 Their own commit would be due soon, and a further Spark job costs more than smaller files."""
 
 _PAGES_MAX = 4_000
@@ -71,8 +71,9 @@ class Committer:
         self._is_closed = False
         self._suspects: dict[str, SequenceInfo] = {}
         """The shards whose last batch failed, each with the sequence of the last record in that batch. Until a commit
-        reaches this sequence, ``process_records`` returns only when its records are committed. If they fail, that call
-        raises the error, and the worker counts the failure. It does not count the failure of a call without records."""
+        reaches this sequence, ``process_records`` returns only when its records are committed. If the commit fails,
+        that call raises the error, and the worker counts the failure. The worker does not count the failure of a call
+        without records."""
 
     @property
     def buffered_bytes(self) -> int:
@@ -81,7 +82,7 @@ class Committer:
             return self._buffered_bytes
 
     def register(self, share: ShardShare) -> None:
-        """Add the shard that ``share`` describes; start the committing thread unless it runs."""
+        """Add the shard that ``share`` describes; start the committing thread if it does not run."""
         self._birthplace.require("the SparkRecordProcessorFactory")
         with self._changed:
             self._refuse_if_closed()
@@ -90,7 +91,7 @@ class Committer:
             self._shares.append(share)
 
     def offer(self, share: ShardShare, page: BufferedPage) -> None:
-        """Add ``page`` to the shard's buffer once there is memory for it; raise the shard's error if it has failed.
+        """Add ``page`` to the shard's buffer once there is memory for it; raise the error of a batch that has failed.
 
         If a batch of the shard's previous processor failed, wait until ``page`` is committed. This rule ends when all
         records of the failed batch are committed.
@@ -236,7 +237,7 @@ class Committer:
                 for piece in pieces:
                     self._settle(piece, outcome)
                 self._changed.notify_all()
-            # Call the worker without the lock. By this call it learns of the error, even without further records.
+            # Call the worker without the lock. This call tells the worker of the error, even without further records.
             for share in (piece.share for piece in pieces if piece.share.error is not None):
                 share.marker.mark_for_process_restart()
 

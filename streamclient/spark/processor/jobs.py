@@ -28,7 +28,7 @@ class CancellableJobs:
     """All jobs that Spark runs for one batch, in the committing thread and through the session of the batch's frame.
 
     Each batch has its own object, so that a late cancellation does not end another batch. Spark finds the jobs by a
-    tag. A job group would not do, because a sink may set its own.
+    tag. A job group does not suffice, because a sink may set a job group of its own.
     """
 
     def __init__(self) -> None:
@@ -42,8 +42,8 @@ class CancellableJobs:
     def of(self, session: SparkSession) -> Iterator[SparkSession]:
         """Let ``cancel`` end all jobs that are started in this context; yield the session for the batch's frame.
 
-        The yielded session is a copy of ``session``, whose settings may be changed. With Spark Connect, it is
-        ``session`` itself.
+        The yielded session is a copy of ``session``, and the caller may change the settings of the copy. With Spark
+        Connect, ``session`` itself is yielded.
 
         Raises:
             ShutdownException: the jobs were cancelled.

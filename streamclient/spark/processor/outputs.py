@@ -104,7 +104,8 @@ class SinkOutput:
     is_two_phase: bool = False
     needs_spark: bool = True
     _lasts: dict[str, Commit] = field(factory=dict)
-    """The last commit of each shard that the sink has written. The commits of a shard's next processor follow it."""
+    """The last commit of each shard that the sink has written. The next commit of the shard follows it, even if another
+    processor makes the next commit."""
 
     def open(self) -> None:
         """Do nothing, because a sink cannot be checked before its first batch."""
@@ -154,7 +155,7 @@ class DestinationOutput:
 
     @property
     def application(self) -> str:
-        """The fleet whose commits this object writes to the destination."""
+        """The name of the fleet in the commits that this object writes to the destination."""
         return self.destination.application
 
     @property
@@ -211,7 +212,8 @@ class DestinationOutput:
         if own:
             lack = f"after {own} processed records, but the destination has no commit of this shard"
         elif given.fleet_has_processed and self._is_empty():
-            # The destination's table may exist on a disk that is not mounted. A new table would then be in its way.
+            # The destination's table may exist on a disk that is not mounted. A new table would then be in the way of
+            # that disk.
             lack = "and records of other shards were processed, but the destination has neither a table nor commits"
         else:
             return
@@ -270,7 +272,7 @@ class DestinationOutput:
     def _no_rows(self) -> Table:
         """Return the empty table of rows for a commit without changes, for example at the end of a shard.
 
-        The transform is not called. Before the first changes, its frame would lack the source's columns, and the
+        The transform is not called. Before the first changes, the frame would lack the source's columns, and the
         transform would fail. If the destination does not exist yet, the table has the columns for shard and timestamp.
         """
         columns, types = self._columns(), added_types()
@@ -298,7 +300,7 @@ class DestinationOutput:
         return {}
 
     def _missing(self, commits: Sequence[Commit]) -> list[str]:
-        """Return the shards of ``commits`` whose last commit in the destination is a different one.
+        """Return the shards for which the destination's last commit is not the commit in ``commits``.
 
         Return all shards if the destination does not answer.
         """

@@ -1,4 +1,4 @@
-"""The state that one processor shares with the committer: its buffer, and its batches."""
+"""The state of a shard that its processor shares with the committer: the buffer, the current batch and the outcome."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ always holds fewer shards."""
 class ShardShare:
     """The state of one shard while a processor has it. A thread that uses a field must hold the committer's lock.
 
-    Exceptions are noted at the fields.
+    A field that is used without the lock says so.
     """
 
     shard_info: ShardInfo
@@ -72,7 +72,7 @@ class ShardShare:
         return self.is_ended or not self.buffer.pages or self.buffer.is_incomplete
 
     def raise_error(self) -> None:
-        """Raise ``error`` if it is not ``None``, and record in ``is_error_raised`` that the worker gets it."""
+        """Raise ``error`` if it is not ``None``, and set ``is_error_raised``, because the worker gets the error."""
         if self.error is not None:
             self.is_error_raised = True
             raise self.error

@@ -25,7 +25,7 @@ class SparkConfig:
     max_age_millis: int = field(default=5_000, validator=_millis)
     """A shard's batch is due once its first record has waited for this many milliseconds."""
     max_buffered_bytes: int = field(default=256 * 1024 * 1024, validator=checks.positive)
-    """The memory limit, in bytes, for the records of all shards of a factory that wait or are being written. At this
+    """The memory limit, in bytes, for records that wait or are being written, in all shards of a factory. At this
     limit ``process_records`` waits, and all waiting records are committed. Spark and Arrow need further memory for a
     second copy of the batch that is being written."""
     max_wait_millis: int = field(default=600_000, validator=_millis)

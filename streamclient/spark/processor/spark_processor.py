@@ -44,8 +44,8 @@ class SparkRecordProcessor(IRecordProcessor):
     """Buffers one shard's records, and checkpoints them once they are stored; made by ``SparkRecordProcessorFactory``.
 
     ``process_records`` returns as soon as the records are buffered, and blocks only while the buffers of the whole
-    worker are full. Another thread stores the batches. If a batch fails, this processor requests its restart, and
-    raises the error from its next call. A new processor then starts at the last checkpoint and gets the records again.
+    worker are full. Another thread stores the batches. If a batch fails, this processor requests its own restart,
+    and its next call raises the error. A new processor then starts at the last checkpoint and gets the records again.
     Until the records of the failed batch are committed, each ``process_records`` of the new processor returns only when
     its records are committed.
     """
@@ -71,7 +71,7 @@ class SparkRecordProcessor(IRecordProcessor):
         if given.is_replay:
             raise ConfigurationError(
                 "SparkRecordProcessor takes no replay of parked records: it stores a shard's batches by their "
-                "positions, and a parked record is before those that are stored; replay with a processor that "
+                "positions, and a parked record is before the stored position; replay with a processor that "
                 "inserts each change by its shard and sequence, or discard the record"
             )
         begin = self._output.begin(given)
@@ -90,8 +90,8 @@ class SparkRecordProcessor(IRecordProcessor):
         """Buffer the records. If the buffers are full, wait until there is room.
 
         If an earlier batch has failed, the records of this call are not the cause. So the processor requests its
-        restart before it raises the error. The worker then does not apply its failure policy, which would repeat the
-        call, divide it, or park its records.
+        own restart before it raises the error. The worker then does not apply the failure policy, which would repeat or
+        divide the call, or park the records of the call.
 
         Raises:
             StreamClientError: a batch of this shard was not committed, so this processor commits no later batch. Or the
@@ -113,7 +113,7 @@ class SparkRecordProcessor(IRecordProcessor):
             self._committer.offer(share, BufferedPage(_by_column(process_records_input), end, time.monotonic()))
 
     def shutdown(self, shutdown_input: ShutdownInput) -> None:
-        """Write and checkpoint the buffered records, unless the lease is lost or a batch has failed.
+        """Write and checkpoint the buffered records if the lease is held and no batch has failed.
 
         Raises:
             StreamClientError: records were not committed, and no earlier call has raised the error.
@@ -181,12 +181,13 @@ class SparkRecordProcessorFactory(IRecordProcessorFactory):
     Args:
         destination: a ``Destination``, or the path or address of a Delta table: the changes are stored there exactly
             once. Or a sink: a function that is called with a DataFrame and its ``BatchContext``, and returns when all
-            rows are written. If it gets the same records again, it must not store them twice.
+            rows are written. If a sink gets the same records again, it must not store them twice.
         transform: for a destination, a function that is called with a DataFrame of the changes and its
             ``BatchContext``, and returns the DataFrame to store. Without a transform, the destination stores the
             changes unchanged (``destinations.change_rows``).
         session: a Spark session, or a function that makes one and is called again if that session has stopped. By
-            default, all factories of the process without this argument share one that ``local_session()`` would make.
+            default, all factories of the process without this argument share one session like that of
+            ``local_session()``.
         schema: types of columns, as a ``StructType`` or a mapping of name to ``ColumnType``. Any other column takes the
             type of its first value. Values of another type than their column go to ``_unfit``.
         table: the definition of the source table. With it, the first frame already has all key and declared columns.
@@ -298,8 +299,8 @@ class SparkRecordProcessorFactory(IRecordProcessorFactory):
         why = why_ended(made)
         if why is not None:
             raise StreamClientException(
-                f"the SparkSession that the factory was given {why}: give it a session that runs, or a function that "
-                "makes one, which is asked again whenever its session has ended"
+                f"the SparkSession given to the factory {why}: give the factory a session that runs, or a function "
+                "that makes one, which is called again whenever its session has ended"
             )
         return made
 
@@ -337,6 +338,6 @@ def _output_of(given: Any, transform: Transform | None, frames: SourceFrames) ->
             f"BatchContext, not {checks.shown(given)}"
         )
     if transform is not None:
-        raise ConfigurationError("a transform needs a destination: leave it out, and transform the changes in the sink")
+        raise ConfigurationError("a transform needs a destination: with a sink, transform the changes in the sink")
     _batch_function.require("sink", given)
     return SinkOutput(frames, given)

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from streamclient.spark.source.tunnel_planner import TunnelService
 
 NO_LIMIT = 2**62
-"""The record limit of a batch that means no limit. The limit of each shard still applies, except with
+"""The number that stands for no limit on the records of a batch. The limit of each shard still applies, except with
 ``Trigger.Once``."""
 
 
@@ -67,7 +67,7 @@ class TablestoreDataSource(spark.DataSource):  # type: ignore[misc]
         return "tablestore"
 
     def service(self) -> StreamService | TunnelService:
-        """Return the service that planner and executors read: the tunnel if the options name one, or the stream."""
+        """Return the reads for planner and executors: of the tunnel that the options name, or of the stream."""
         from streamclient.spark.source.partition_reading import StreamService  # noqa: PLC0415  # the SDK comes with it
         from streamclient.spark.source.tunnel_planner import TunnelService  # noqa: PLC0415
 

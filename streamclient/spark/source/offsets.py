@@ -172,8 +172,8 @@ def ranges_between(
     Args:
         start: the beginning of the batch.
         end: the end of the batch.
-        between: the positions at which one range ends and the next begins, by shard and then by ``count``, in
-            ascending order. Positions outside the batch are ignored.
+        between: the positions at which one range ends and the next begins. The keys are shard ids, and then the
+            ``count`` of each position, in ascending order. Positions outside the batch are ignored.
 
     Raises:
         StreamClientException: ``end`` is not after ``start``.
@@ -195,7 +195,7 @@ def ranges_between(
         within = [border for count, border in (between or {}).get(shard, {}).items() if first < count < reached.count]
         for border in (*within, reached):
             assert at is not None, "only the last border may be at the end of the shard"
-            assert border.last is not None, "records are before it"
+            assert border.last is not None, "a border has records before it"
             slices.append(ShardSlice(end.stream_id, shard, at, border.count - first, border.last, border.at, after))
             at, first, after = border.at, border.count, border.last
     return slices
@@ -219,7 +219,7 @@ def may_have_lost(
         offset: the position of the query.
         described: the stream with all shards that it lists now.
         now_micros: the current time.
-        not_listed_micros: the time when this process last listed the shards without this shard; 0 if it never did.
+        not_listed_micros: the time of this process's last listing that lacks the shard; 0 if every listing has it.
     """
     hours = described.expiration_time_hours
     unknown = shard.parent_shard_ids - offset.shards.keys() - {listed.shard_id for listed in described.shards}
@@ -228,7 +228,7 @@ def may_have_lost(
     for parent in shard.parent_shard_ids & offset.shards.keys():
         ended = offset.shards[parent].ended_micros
         if ended is not None and not is_kept(ended, now_micros, hours):
-            return f"its parent {parent} was read to the end longer ago than the {hours} hours that records are kept"
+            return f"its parent {parent} was read to the end over {hours} hours ago, and records are kept no longer"
     lasts = [offset.shards[parent].last for parent in shard.parent_shard_ids & offset.shards.keys()]
     # The shard was opened after each of these times, and after the last record of each parent.
     opened = max([offset.listed_micros or 0, not_listed_micros, *(last.timestamp_micros for last in lasts if last)])

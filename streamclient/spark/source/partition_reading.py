@@ -1,4 +1,4 @@
-"""Reading a range of a shard's records on an executor: decode its pages into columns, and join them to Arrow batches.
+"""Reading a range of a shard's records on an executor: pages are decoded into columns, and joined to Arrow batches.
 
 An executor's Python process runs many tasks, so it keeps its clients for later tasks. While Spark works on an Arrow
 batch, the process reads the pages of the next batch.
@@ -60,8 +60,8 @@ LAYOUT_COLUMNS_MAX = 1_024
 number of columns, and each column takes about twenty bytes of memory for every record."""
 
 SPARSE = 16
-"""``PageDecoder`` adds a column to its layout if at least one of ``SPARSE`` records has a value for it, on average. For
-rarer values, a list of single cells takes less memory than a column."""
+"""``PageDecoder`` adds a column to its layout if on average at least one of ``SPARSE`` records has a value in this
+column. For rarer values, a list of single cells takes less memory than a column."""
 
 MOST_CONNECTIONS = 8
 """The largest number of instances of Tablestore for which one process keeps clients. A query reads one instance."""
@@ -112,12 +112,12 @@ def repeated(connection: Connection, operation: str, call: Callable[[SignedCalls
 
 
 def check_key(columns: Schema, key: Iterable[str], owner: str) -> None:
-    """Refuse a schema that lacks a key column, but has a column whose name differs from the key's only by case.
+    """Refuse a schema that spells the name of a key column in a different case.
 
     Tablestore's names are case-sensitive, so the schema's column would be null in each row.
 
     Raises:
-        ConfigurationError: the schema has such a column.
+        ConfigurationError: the schema spells the name of a key column in a different case.
     """
     missing = {name.lower(): name for name in key if name not in set(map(original_name, columns.names))}
     for name in columns.names:
@@ -174,7 +174,7 @@ def _ends_shard(page: DecodedPage | PageSummary) -> bool:
 
 @frozen
 class StreamPages:
-    """Reads the pages of a range of a stream's records. They have exactly the records that the planner counted."""
+    """Reads the pages of a range of a stream's records: exactly the records that the planner counted."""
 
     service: StreamService
     fails_on_data_loss: bool = True

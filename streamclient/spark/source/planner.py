@@ -58,14 +58,16 @@ READERS = 8
 
 MOST_SKEW_MICROS = 15 * 60 * 1_000_000
 """The largest difference, in microseconds, between the clocks of service and client with which the SDK accepts a
-response. A record was written after a query's start if its timestamp is later than the start by more than this."""
+response. A record was written after a query's start if its timestamp is later than the start by more than this
+difference."""
 
 MOST_EMPTY_PAGES = 10
 """The number of consecutive empty pages after which a shard counts as caught up. A single empty page proves nothing,
 because the service also returns one, with another iterator, when it skips records."""
 
 _GONE_CODES = {"OTSObjectNotExist", "OTSParameterInvalid"}
-"""The error codes that the service may send for a shard that does not exist. Its documentation does not say which."""
+"""The error codes that the service may send for a shard that does not exist. The service's documentation
+does not say which."""
 
 
 @define(eq=False)
@@ -90,7 +92,7 @@ class StreamPlanner:
     _listed_at: float = field(init=False, default=float("-inf"))
     _listed_micros: int = field(init=False, default=0)
     _not_listed_micros: dict[str, int] = field(init=False, factory=dict)
-    """The time of the last listing that lacks a shard, in microseconds, by shard; 0 if the first listing has it."""
+    """The time, in microseconds, of the last listing without a shard, by shard id; 0 if the first listing has it."""
     _seen: dict[str, ShardSeen] = field(init=False, factory=dict)
     _pace: TablePace = field(init=False, factory=lambda: WorkerPace(PACE).table())
     _chain: list[StreamOffset] | None = field(init=False, default=None)
@@ -98,7 +100,8 @@ class StreamPlanner:
     _wants_chain: bool = field(init=False, default=False)
     _latest: StreamOffset | None = field(init=False, default=None)
     _partition_ends: dict[str, dict[int, ShardOffset]] = field(init=False, factory=dict)
-    """The positions at which a range of ``maxRecordsPerPartition`` records ends, by shard and ``ShardOffset.count``."""
+    """The positions at which a range of ``maxRecordsPerPartition`` records ends. The keys are shard ids, and then the
+    ``ShardOffset.count`` of each position."""
     _asked: dict[str, list[int]] = field(init=False, factory=dict)
     """The sizes, in records, of the pages that the planner requested from each shard for the last batch."""
     _ahead: PagesAhead = field(init=False, default=Factory(lambda self: PagesAhead(self.summary, self.pool), True))
@@ -204,7 +207,7 @@ class StreamPlanner:
         return start if end.is_where(start) and not self._is_old(start, described) else end
 
     def _is_old(self, start: StreamOffset, described: StreamDescription) -> bool:
-        """Return whether an empty batch is due, whose only purpose is to store the time of a new listing of shards."""
+        """Return whether the listing of ``start`` is old. An empty batch then stores the time of a new listing."""
         looked = start.listed_micros
         return looked is None or self.now_micros() > next_look(looked, described.expiration_time_hours)
 
@@ -407,8 +410,9 @@ class StreamPlanner:
     def _page(self, end: StreamOffset, shard: str, size: int, taken: int) -> tuple[str | None, PageSummary | None]:
         """Read the next page of ``shard``; return a new iterator for the batch's beginning in the shard, and the page.
 
-        The iterator is ``None`` unless records before the page were lost. The page is ``None`` if records were lost
-        after this batch had counted earlier records of the shard.
+        The iterator is usually ``None``. It is given if records before the page were lost, or if the iterator in
+        ``end`` may be wrong. The page is ``None`` if records were lost after this batch had counted earlier records of
+        the shard.
         """
         at = end.shards[shard].at
         assert at is not None

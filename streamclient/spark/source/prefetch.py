@@ -29,10 +29,11 @@ before the repeated reads take half a minute in all."""
 
 @define
 class ShardSeen:
-    """The state of a shard that no offset stores: it decides the pauses between reads, and the reported lag."""
+    """The part of a shard's state that is not in offsets. It decides the pauses between reads, and the reported lag."""
 
     read_up_micros: int
-    """The time, in microseconds, when the shard was last caught up, or at first when the planner first saw it."""
+    """The time, in microseconds, when the shard was last caught up. For a shard that never was, it is the time when the
+    planner first saw the shard."""
     pace: ShardPace
     caught_up_count: int | None = None
     """The shard's ``ShardOffset.count`` when it was last caught up; ``None`` if it never was."""
@@ -41,7 +42,7 @@ class ShardSeen:
     empty_pages: int = 0
 
     def page_came(self, record_count: int, now: float) -> None:
-        """Record that a page with ``record_count`` records was read at the time ``now``."""
+        """Note that a page with ``record_count`` records was read at the time ``now``."""
         if record_count:
             self.empty_pages = 0
             self.pace.records_came(now)
@@ -65,7 +66,7 @@ class PagesAhead:
     _is_over: Event = field(init=False, factory=Event)
 
     def start(self, iterators: Mapping[str, str], sizes: Mapping[str, Sequence[int]]) -> None:
-        """Drop all pages, and begin to read ahead from ``iterators`` on. ``sizes`` has the sizes of a shard's pages."""
+        """Drop all pages, and begin to read ahead from ``iterators`` on. ``sizes`` has the page sizes by shard."""
         self.stop()
         is_over, pages = Event(), dict[tuple[str, str, int], PageSummary]()
         self._is_over, self._pages = is_over, pages

@@ -164,7 +164,7 @@ OPTIONS: Mapping[frozenset[Use], tuple[Setting, ...]] = {
         ),
     ),
 }
-"""The options by the kinds of query that accept them."""
+"""The options of the data source. The keys are the kinds of query that accept the options."""
 
 OF_SPARK = frozenset({"checkpointlocation", "queryname"})
 """The names of options for Spark itself. Spark also passes them to the data source, which ignores them."""

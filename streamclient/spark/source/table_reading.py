@@ -1,11 +1,11 @@
 """Reading a table's rows on executors: by key ranges, as Arrow batches of one schema, restricted by filters.
 
 The service omits a row that has none of the columns that a request names. But the columns that a query selects must not
-decide which rows the query gets. So a request names no columns, unless the query selects key columns only, which each
-row has.
+decide which rows the query gets. So a request names columns only if the query selects nothing but key columns, which
+each row has.
 
-A filter is sent to the service only if the service then omits no row that Spark would accept. Spark applies every
-filter itself, too. So the service may return rows that Spark rejects.
+A filter is sent to the service only if every row that Spark would accept also passes the filter in the service. Spark
+applies every filter itself, too. So the service may return rows that Spark rejects.
 """
 
 from __future__ import annotations
@@ -215,7 +215,7 @@ def _misfit(table: str, row: Row, name: str, value: Any, expected: Any) -> Unfit
 
 
 def _is_safe(condition: PushedComparison, types: Mapping[str, ColumnType]) -> bool:
-    """Return whether the service, with this condition, returns every row that Spark accepts.
+    """Return whether every row that Spark accepts also satisfies ``condition`` in the service.
 
     For the service, values of different types are never equal. So the condition's values must have the column's type.
     Only columns of the types INTEGER and STRING are safe. A DOUBLE column of a frame may also show integers. Booleans
@@ -230,7 +230,7 @@ def _is_safe(condition: PushedComparison, types: Mapping[str, ColumnType]) -> bo
 
 
 def _filter_of(conditions: Sequence[PushedComparison]) -> bytes | None:
-    """Return an encoded filter by which the service checks all ``conditions``; ``None`` without conditions.
+    """Return an encoded filter for the service, made of ``conditions``; ``None`` without conditions.
 
     The filter leaves out a condition that would exceed ``MOST_FILTERS``. Only Spark checks this condition.
     """

@@ -417,7 +417,7 @@ class TunnelPlanner(StreamPlanner):
 
 @frozen
 class PlannedPages:
-    """Reads the pages of a range of a channel's records. They have exactly the records that the planner counted."""
+    """Reads the pages of a range of a channel's records: exactly the records that the planner counted."""
 
     service: TunnelService
 

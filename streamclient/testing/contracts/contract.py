@@ -17,7 +17,7 @@ RACE_SECONDS = 300.0
 
 
 def expect(rule: str, actual: object, expected: object) -> None:
-    """Raise ``AssertionError`` with the text ``rule`` unless ``actual`` equals ``expected``."""
+    """Raise ``AssertionError`` with ``rule`` in its text if ``actual`` does not equal ``expected``."""
     if actual != expected:
         raise AssertionError(f"{rule}: expected {expected}, got {actual}")
 

@@ -124,8 +124,8 @@ def stored_numbers(destination: Destination) -> list[int]:
 def _a_commit_is_found_by_every_later_handle(open_handle: Open) -> None:
     first = open_handle()
     first.probe()
-    expect("columns of an empty place", first.columns(), None)
-    expect("last commits of an empty place", dict(first.last_commits(["shard-1"])), {"shard-1": None})
+    expect("columns of an empty table", first.columns(), None)
+    expect("last commits of an empty table", dict(first.last_commits(["shard-1"])), {"shard-1": None})
     one = store(first, None, [change(1, amount=1.5), change(2, amount=2.5)])
     two = store(first, one, [change(3)])
     other = store(first, None, [change(4)], shard="shard-2")
@@ -161,7 +161,10 @@ def _a_successor_finishes_the_same_batch_once(open_handle: Open) -> None:
 
 
 def _an_older_owner_is_refused(open_handle: Open) -> None:
-    """Refuse the older owner's commit by a handle opened before, and by one opened after the successor's commit."""
+    """Check that the older owner's commit is refused after its successor's commit.
+
+    One handle was opened before the successor's commit, the other handle is opened after it.
+    """
     frozen = open_handle()
     one = store(frozen, None, [change(1)], epoch=1)
     late = batch(one, [change(2)], epoch=1)
@@ -176,7 +179,7 @@ def _an_older_owner_is_refused(open_handle: Open) -> None:
 
 
 def _an_owner_that_wakes_after_its_successor_is_refused(open_handle: Open) -> None:
-    """Refuse the older owner's batch, after the successor stored the same batch and the next one."""
+    """Check that the older owner's batch is refused after the successor stored the same batch and the next batch."""
     frozen = open_handle()
     prepared = batch(None, [change(1)], epoch=1)
     rows = rows_for(frozen, [change(1)], prepared)
@@ -188,14 +191,17 @@ def _an_owner_that_wakes_after_its_successor_is_refused(open_handle: Open) -> No
 
 
 def _only_what_follows_is_taken(open_handle: Open) -> None:
-    """Refuse commits that do not start at the end of the shard's last commit, even under the same epoch."""
+    """Check that a commit is refused if it does not start at the end of the shard's last commit.
+
+    The rule holds for commits of the same epoch, too.
+    """
     destination = open_handle()
     one = store(destination, None, [change(1)])
     two = store(destination, one, [change(2)])
     for rule, late in (
-        ("commit after one that is no longer the last", batch(one, [change(3)])),
-        ("first commit of a shard that has some", batch(None, [change(3)])),
-        ("commit after one that was never stored", batch(batch(two, [change(3)]), [change(4)])),
+        ("commit after a commit that is no longer the last", batch(one, [change(3)])),
+        ("first commit of a shard that already has commits", batch(None, [change(3)])),
+        ("commit after a commit that was never stored", batch(batch(two, [change(3)]), [change(4)])),
     ):
         rows = rows_for(destination, [change(3)], late)
         refused(rule, StreamClientException, lambda rows=rows, late=late: destination.commit(rows, [late]))  # type: ignore[misc]
@@ -223,8 +229,8 @@ def _one_stale_shard_refuses_the_whole_step(open_handle: Open) -> None:
     expect("rows after the refusal", stored_numbers(open_handle()), [0, 1, 2, 10])
     without = [commits[0], commits[2]]
     destination.commit(_together(destination, [([change(20)], without[0]), ([change(22)], without[1])]), without)
-    expect("rows of the others", stored_numbers(open_handle()), [0, 1, 2, 10, 20, 22])
-    expect("last commit of the stale one", open_handle().last_commits(["shard-1"])["shard-1"], taken)
+    expect("rows of the other shards", stored_numbers(open_handle()), [0, 1, 2, 10, 20, 22])
+    expect("last commit of the stale shard", open_handle().last_commits(["shard-1"])["shard-1"], taken)
 
 
 def _a_position_moves_without_rows(open_handle: Open) -> None:
@@ -246,8 +252,8 @@ def _of_two_writers_one_wins_each_time(open_handle: Open) -> None:
         destination = open_handle()
         start.wait(RACE_SECONDS)
         for number in count():
-            # The owner of epoch 2 tries until it has stored a commit. The owner of epoch 1 stops after ``ROUNDS``
-            # attempts, so that it does not interfere for ever.
+            # The owner of epoch 1 stops after ``ROUNDS`` attempts, so that it does not interfere for ever. The owner of
+            # epoch 2 also makes ``ROUNDS`` attempts, and goes on if it has not stored a commit yet.
             if number >= ROUNDS and (epoch == 1 or acknowledged[2]):
                 return
             record = change(1_000 * epoch + number)
@@ -260,7 +266,7 @@ def _of_two_writers_one_wins_each_time(open_handle: Open) -> None:
             acknowledged[epoch].append(1_000 * epoch + number)
 
     side_by_side((1, 2), write)
-    expect("rows are those acknowledged", stored_numbers(open_handle()), sorted(acknowledged[1] + acknowledged[2]))
+    expect("exactly the acknowledged rows", stored_numbers(open_handle()), sorted(acknowledged[1] + acknowledged[2]))
     epochs = [commit.epoch for entry in open_handle().log() for commit in entry.commits]
     expect("epochs of the log", epochs, sorted(epochs))
     expect("the later owner stored", bool(acknowledged[2]), True)
@@ -293,7 +299,7 @@ def _a_value_of_another_type_is_kept_beside_its_column(open_handle: Open) -> Non
 
 
 def _a_column_of_another_type_is_refused(open_handle: Open) -> None:
-    """Refuse the double 2.5 for a column that another writer has just added for integers, instead of storing 2."""
+    """Check that the double 2.5 is refused, and not stored as 2, after another writer added the column for integers."""
     late, quick = open_handle(), open_handle()
     one = store(late, None, [change(1)])
     commit = batch(one, [change(2, v=2.5)])

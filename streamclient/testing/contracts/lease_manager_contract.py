@@ -123,7 +123,7 @@ def _taking_sets_the_owner_and_clears_the_mark(manager: ILeaseManager, stream_id
     expect("take", manager.take_lease(lease, "b"), True)
     taken = evolve(lease, owner="b", stealer="", counter=8)
     expect("row afterwards", manager.get_lease("shard-1"), taken)
-    expect("second take of the same sight", manager.take_lease(lease, "c"), False)
+    expect("second take with the row as seen before", manager.take_lease(lease, "c"), False)
     expect("take that restores a checkpoint", manager.take_lease(taken, "b", checkpoint="restored"), True)
     expect("row afterwards", manager.get_lease("shard-1"), evolve(taken, counter=9, checkpoint="restored"))
 
@@ -131,7 +131,7 @@ def _taking_sets_the_owner_and_clears_the_mark(manager: ILeaseManager, stream_id
 def _taking_does_not_mind_a_mark_it_has_not_seen(manager: ILeaseManager, stream_id: str) -> None:
     lease = _new(manager, stream_id)
     expect("mark", manager.steal_lease(lease, "b"), True)
-    expect("take of the sight before the mark", manager.take_lease(lease, "c"), True)
+    expect("take with the row as seen before the mark", manager.take_lease(lease, "c"), True)
     expect("row afterwards", manager.get_lease("shard-1"), evolve(lease, owner="c", counter=8))
 
 
@@ -140,7 +140,7 @@ def _marking_changes_nothing_but_the_stealer(manager: ILeaseManager, stream_id: 
     expect("mark with an old counter", manager.steal_lease(evolve(lease, counter=3), "b"), True)
     expect("row afterwards", manager.get_lease("shard-1"), evolve(lease, stealer="b"))
     expect("second mark", manager.steal_lease(lease, "c"), False)
-    expect("second mark, seeing the first", manager.steal_lease(evolve(lease, stealer="b"), "c"), False)
+    expect("second mark, with the first mark seen", manager.steal_lease(evolve(lease, stealer="b"), "c"), False)
     expect("take", manager.take_lease(evolve(lease, stealer="b"), "d"), True)
     expect("mark of the former owner's lease", manager.steal_lease(lease, "c"), False)
     expect("mark after the take", manager.steal_lease(evolve(lease, owner="d"), "c"), True)
@@ -209,10 +209,10 @@ def _epochs_grow_with_each_acquisition(manager: ILeaseManager, stream_id: str) -
     expect("order of the epochs", epochs, sorted(set(epochs)))
     expect("the first epoch is above 0", epochs[0] > 0, True)
     if type(manager).draw_epoch is ILeaseManager.draw_epoch:
-        return  # the default of ILeaseManager returns the row's counter, with which the next checks fail
+        return  # the default of ILeaseManager returns the row's counter, and the next checks would fail
     expect("delete", manager.delete_lease(lease), True)
     _new(manager, stream_id, owner="", counter=0)
-    expect("an epoch of a row put anew is above all", manager.draw_epoch("shard-1") > epochs[-1], True)
+    expect("an epoch of a row put anew is above all epochs before", manager.draw_epoch("shard-1") > epochs[-1], True)
     drawn = at_once([f"worker-{number}" for number in range(DRAWERS)], lambda name: manager.draw_epoch("shard-1"))
     expect("epochs drawn at once differ", len(set(drawn)), DRAWERS)
 
@@ -265,7 +265,7 @@ def _of_rival_writes_exactly_one_wins(manager: ILeaseManager, stream_id: str) ->
     taken = at_once(names, lambda name: manager.take_lease(creator, name))
     expect("winners of take", taken.count(True), 1)
     taker = manager.get_lease("shard-1")
-    expect("the winner owns it", taker, evolve(creator, owner=names[taken.index(True)], counter=1))
+    expect("the winner owns the lease", taker, evolve(creator, owner=names[taken.index(True)], counter=1))
     assert taker is not None
     rivals = [f"rival-{number}" for number in range(CONTENDERS)]
     marked = at_once(rivals, lambda name: manager.steal_lease(taker, name))

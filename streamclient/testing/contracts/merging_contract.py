@@ -66,7 +66,7 @@ def _keyed(*rows: tuple[Any, ...], column: str = "text") -> Table:
 def _merge(
     destination: MergingDestination, last: Commit | None, after: Table, *keys: tuple[int, str], **changes: Any
 ) -> Commit:
-    """Replace the rows with the given ``keys`` by the rows ``after``; return the commit."""
+    """Replace the rows whose keys are in ``keys`` by the rows ``after``; return the commit."""
     commit = batch(last, [], **changes)
     destination.merge(_keyed(*((*key, None) for key in keys)).select(["id", "part"]), lambda present: after, [commit])
     return commit
@@ -165,7 +165,7 @@ def _merges_of_racing_writers_are_each_made_of_what_is_there(open_handle: _OpenM
     side_by_side(shards, count_up)
     texts, marks = _texts(open_handle()), "+" * ROUNDS * len(shards)
     expect("each merge counts", texts[0, ""], "old 0" + marks)
-    expect("a row that both would add is there once", texts[_NEW, ""], marks)
+    expect("a row that both writers add is there once", texts[_NEW, ""], marks)
 
 
 def _lengthened(number: int, present: Table) -> Table:

@@ -25,7 +25,7 @@ from streamclient.worker.lease.lease_store import WorkerDirectory, as_worker_dir
 Scenario = Callable[["_Directory"], None]
 
 MANY_WORKERS = 230
-"""The number of worker rows in the scenario with many workers: more than one request may read or write."""
+"""The number of worker rows in the scenario with many workers. One request may read or write fewer rows than this."""
 
 
 def check_worker_directory(make_manager: MakeLeaseManager) -> None:
@@ -76,7 +76,7 @@ class _Directory:
         return answer.outcome
 
     def accept(self, write: WorkerWrite) -> WorkerRow:
-        """Send a write that the store must accept; return the row that it leaves, or a fresh row after a deletion."""
+        """Send a write that the store must accept; return the row after the write, or a fresh row after a deletion."""
         expect(str(write), self.send(write), WriteOutcome.ACCEPTED)
         return write.result or self.row()
 
@@ -98,7 +98,7 @@ def _a_registered_worker_reads_back_equal(directory: _Directory) -> None:
     directory.expect_rows(first, second)
     bare = [evolve(row, info="") for row in (first, second)]
     expect("list without information", list(directory.store.list_workers()), bare)
-    expect("read of one, and of an unknown one", list(directory.store.read_workers([first.worker_id, "w9"])), bare[:1])
+    expect("read by names, one unknown", list(directory.store.read_workers([first.worker_id, "w9"])), bare[:1])
 
 
 def _registering_needs_the_row_as_read(directory: _Directory) -> None:

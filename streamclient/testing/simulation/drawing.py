@@ -21,7 +21,7 @@ rest take at least six more lease durations."""
 
 
 class Size(Enum):
-    """The kind of a history: a fleet of some size, clients of a tunnel, or workers with loops."""
+    """The size of a history's fleet, or another kind of history: clients of a tunnel, or workers with loops."""
 
     SMALL = "small"
     """A fleet of 1 to 5 workers and 1 to 12 shards. Low numbers of shards are more likely."""
@@ -91,11 +91,11 @@ MOST_MISHAPS = {
     "time_outs": 0.5,
     "drops": 1.0,
 }
-"""The upper bound of the share that is drawn for each mishap of a loop, by the field of ``Mishaps``."""
+"""For each mishap of a loop, the upper bound of the drawn share. The keys are fields of ``Mishaps``."""
 
 MOST_AWAITS = 60
-"""The program of a loop may be cancelled at one of its first waits, up to this number. Successive seeds cancel at
-successive waits."""
+"""The largest number of a wait at which the program of a loop may be cancelled. Waits are numbered from 1. Successive
+seeds cancel at successive waits."""
 
 FAMILY_SHARES = {
     "twins": 0.15,
@@ -107,12 +107,12 @@ FAMILY_SHARES = {
     "operators": 0.3,
     "programs": 0.2,
 }
-"""The share of histories in which a family of faults occurs. A family without an entry occurs in half of them."""
+"""The share of histories in which a family of faults occurs. For a family without an entry, the share is a half."""
 
 DESTRUCTIVE = ("java", "vandals")
-"""The families of faults that delete or replace lease rows. Two kinds of histories have no such faults. If shards start
-at the latest record, a row that is deleted and created anew may rightly skip records. With two-phase checkpoints, a row
-that is created anew has lost the prepared checkpoint."""
+"""The families of faults that delete or replace lease rows. Histories whose shards start at the latest record do not
+have these faults, because a row that is deleted and created anew may rightly skip records. Histories with two-phase
+checkpoints do not have these faults either, because a row that is created anew has lost the prepared checkpoint."""
 
 SIGNAL_INTERVALS_MILLIS = (400,) + 3 * (1_000,) + 8 * (3_000,) + 24 * (6_000,)
 """The intervals at which workers read wake-up signals of other workers, in milliseconds. At the default of 400 ms these
@@ -257,7 +257,7 @@ MOST_RATES = {
     "false_refusal": 0.08,
     "throttled": 0.1,
 }
-"""The upper bound of the probability that is drawn for each fault of a single call, by the field of ``Rates``."""
+"""For each fault of a single call, the upper bound of the drawn probability. The keys are fields of ``Rates``."""
 
 TUNNEL_RATES = {name: MOST_RATES[name] for name in ("lost_request", "lost_answer", "late_request", "throttled")}
 """The upper bounds of ``MOST_RATES`` for clients of tunnels. Late answers are left out, because these clients ignore an
@@ -305,7 +305,7 @@ class _ActionDrawing:
         """The number of living workers after the drawn actions, if each action succeeds."""
 
     def storm(self, kinds: list[Do], seconds: float, *, crowd: float = 1.0) -> list[Action]:
-        """Return actions of ``kinds`` for the whole storm. The usual time between them is ``seconds / crowd``."""
+        """Return actions of ``kinds`` for the whole storm. Usually ``seconds / crowd`` pass between two actions."""
         actions: list[Action] = []
         now = 0.0
         while kinds:
@@ -316,7 +316,7 @@ class _ActionDrawing:
         return actions
 
     def draw(self, do: Do, now: float) -> list[Action]:
-        """Return an action ``do`` with its later parts, such as a restart; return ``[]`` if it does not fit now."""
+        """Return the action ``do`` and its later parts, such as a restart; return ``[]`` if ``do`` does not fit now."""
         dice = self._dice
         who, where = dice.choice(self._names), round(dice.random(), 3)
         seconds = round(self._duration * 2.0 * dice.random() * dice.random(), 3)

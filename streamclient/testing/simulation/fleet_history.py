@@ -35,7 +35,7 @@ from streamclient.testing.simulation.world import SimulatedWorld
 POSITION_WRITES = frozenset({WriteKind.CHECKPOINT.value, WriteKind.PREPARE.value})
 
 TOLD_BY_THE_ROW = CheckpointOutcome.STORED.value
-"""The checkpoint outcome whose events documents omit, because the change of the lease row is an event, too."""
+"""The outcome of a checkpoint for which documents show no event. The change of the lease row is already an event."""
 
 TROUBLES = frozenset({Severity.WARNING.value, Severity.ERROR.value, *(each.value for each in CheckpointOutcome)})
 
@@ -146,7 +146,10 @@ def _text_of(world: SimulatedWorld, action: Action) -> str:
 
 
 def owner_spans(entries: list[Entry], end: float) -> Iterator[Span]:
-    """Yield the time ranges in which workers owned shards, up to ``end``, by the row changes in ``entries``."""
+    """Yield the time ranges in which workers owned shards, according to the row changes in ``entries``.
+
+    The last time ranges end at ``end``.
+    """
     since: dict[str, tuple[str, float]] = {}
     for at, _, _, shard, detail in entries:
         rows = rows_of(detail)
@@ -190,7 +193,10 @@ def stored_positions(entries: list[Entry], place: Callable[[str], int]) -> Itera
 
 
 def rows_of(detail: object) -> tuple[Lease | None, Lease | None] | None:
-    """Return the lease row before and after a change that ``detail`` of a trace entry describes, or ``None``."""
+    """Return the lease rows before and after the change in ``detail``, which is the detail of a trace entry.
+
+    Return ``None`` if ``detail`` does not contain a lease row.
+    """
     if not isinstance(detail, tuple) or not any(isinstance(row, Lease) for row in detail):
         return None
     before, after = detail

@@ -57,7 +57,7 @@ class HistoryShard(TypedDict):
     left: float | None
     """The time when the shard left the stream's list of shards; ``None`` if the list still has the shard."""
     first_write: int
-    """The index, in the document's ``writes``, of the time to which the first digit of ``records`` belongs."""
+    """The index of a time in the document's ``writes``. The first digit of ``records`` belongs to this time."""
     records: str
     """The numbers of records written to the shard, one digit for each time in ``writes`` from ``first_write`` on."""
 

@@ -24,7 +24,7 @@ class Hooks:
     def worker_row_changed(
         self, actor: Actor, write: WorkerWrite, before: WorkerRow | None, after: WorkerRow | None
     ) -> None:
-        """Handle a change of a worker row that is more than a wake-up signal."""
+        """Handle a change of a worker row. A wake-up signal does not count as a change."""
 
     def consumer_started(self, consumer: ConsumerRole) -> None:
         """Handle the start of a consumer in a Python worker; Java workers do not call this method."""

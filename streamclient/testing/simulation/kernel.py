@@ -34,8 +34,8 @@ class Dice(Random):
     """Random numbers for one purpose, for example the network of one worker.
 
     The numbers stay the same if another worker is removed from the plan. No method may call the platform's mathematics
-    library, whose logarithms differ in their last digit. Seeds are texts, which ``Random`` digests by SHA-512 on every
-    platform.
+    library, because the last digit of its logarithms differs between platforms. Seeds are texts, which ``Random``
+    digests by SHA-512 on every platform.
     """
 
     @classmethod
@@ -115,7 +115,7 @@ class Observer(Protocol):
         """Observe an entry that was added to the trace."""
 
     def handled(self, now: float, label: str, event: object, commands: Iterable[object]) -> None:
-        """Observe an event that the core of the process ``label`` handled, and the commands that it returned."""
+        """Observe an event that the core of the process ``label`` handled, and the commands that the core returned."""
 
 
 @define(eq=False)
@@ -134,7 +134,7 @@ class Trace:
             self.listener(entry)
 
     def about(self, lease_key: str, last: int) -> list[str]:
-        """Return the last ``last`` entries, as text, that concern ``lease_key`` or no particular lease."""
+        """Return the texts of the last ``last`` entries that concern ``lease_key`` or no particular lease."""
         found = [entry for entry in self.entries if entry[3] in ("", lease_key)]
         return [line_of(entry) for entry in found[-last:]]
 
@@ -166,7 +166,7 @@ DISTURBANCES = (Do.CUT, Do.DEAFEN, Do.SLOW, Do.THROTTLE)
 """The faults of the network that last for a while."""
 
 UNREADABLE = (Fate.LOST_REQUEST, Fate.LOST_ANSWER, Fate.LATE_REQUEST, Fate.CUT, Fate.DEAF, Fate.THROTTLED)
-"""The outcomes of a call with which a read fails."""
+"""The outcomes of calls without a result. A read with one of these outcomes fails."""
 
 TIMEOUT_SHARE = 0.15
 """The usual time after which a caller stops waiting for an answer, as a share of the lease duration. The real client

@@ -1,8 +1,8 @@
 """The plan of one history: the faults and settings that are drawn from a seed.
 
 A plan can be reduced, stored and replayed. Details outside the plan, such as the delay of each message, are drawn while
-the history runs, by dice for each purpose that are made from the seed. So the same plan always gives the same history,
-and a reduced plan gives a similar history.
+the history runs. Each purpose has its own dice, and all dice are made from the seed. So the same plan always gives the
+same history, and a reduced plan gives a similar history.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ LONGEST_IDLE_ROUNDS = 4
 the shard is idle."""
 
 PARKED_SHARE, PARKED_WINDOW = 0.2, 50
-"""The failure policy's limit at which a shard stops: a share of parked records, and the number of the shard's last
-records of which it is a share. The limit is low, so that histories reach it."""
+"""The failure policy's limit at which a shard stops: the share of parked records among the last ``PARKED_WINDOW``
+records of the shard. The limit is low, so that histories reach the limit."""
 
 STRATEGY_RETRIES, STRATEGY_PAUSE_MILLIS = 2, 700
 
@@ -69,7 +69,7 @@ class Rates:
     false_refusal: float = 0.0
     """The first try is carried out. Its retry is refused, and the caller sees only the refusal."""
     throttled: float = 0.0
-    """The service refuses the request for load. The error tells the caller that the request was not carried out."""
+    """The service refuses the request under load. The error tells the caller that the request was not carried out."""
 
 
 @frozen(kw_only=True)
@@ -77,7 +77,7 @@ class Mishaps:
     """The shares of loop bodies, or of waits for a batch, in which user code does something unusual."""
 
     raises: float = 0.0
-    """The body raises. The error ends a loop; the error of a handler is treated by the failure policy."""
+    """The body raises. In a loop, the error ends the loop. In a handler, the failure policy treats the error."""
     fails: float = 0.0
     """The body reports its batch as failed."""
     breaks: float = 0.0
@@ -91,7 +91,7 @@ class Mishaps:
     time_outs: float = 0.0
     """The wait for a batch has a time-out."""
     drops: float = 0.0
-    """The program drops the object that it iterates over without closing the object. This is a share of programs."""
+    """The program drops the object that it iterates over, and never closes the object. This is a share of programs."""
 
 
 @frozen(kw_only=True)
@@ -162,7 +162,7 @@ class LoopPlan(HistoryPlan):
     commit_every: int = 0
     """The number of batches after which a body commits; 0 if the loop's next turn commits each batch."""
     is_processor: bool = False
-    """Whether the tasks belong to a processor class. It has no ``shutdown``, and commits while it processes a batch."""
+    """Whether the tasks belong to a processor class. This class has no ``shutdown``, and commits while processing."""
     records: int = 60
     keys: int = 12
     max_records: int = 5
@@ -173,7 +173,7 @@ class LoopPlan(HistoryPlan):
     cancel_at: int = 0
     """The number of the wait at which each program is cancelled, counted from 1; 0 cancels no program."""
     cancels_rung: bool = False
-    """Whether the program is cancelled just after the wait ``cancel_at`` has ended, and not at its beginning."""
+    """Whether the program is cancelled just after the end of the wait ``cancel_at``; otherwise at its beginning."""
     mishaps: Mishaps = field(factory=Mishaps)
     storm_seconds: float = 120.0
     CALMER = (
@@ -193,7 +193,7 @@ class LoopPlan(HistoryPlan):
 
     @property
     def is_quiet(self) -> bool:
-        """Whether the plan has no freezes, cuts and faults of calls, by which a living process may lose a lease."""
+        """Whether no living process may lose a lease: the plan has no freezes, no cuts and no faults of calls."""
         has_faults = any(action.do in (Do.FREEZE, Do.CUT) for action in self.actions)
         return not has_faults and self.rates == Rates()
 

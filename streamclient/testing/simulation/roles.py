@@ -26,11 +26,12 @@ class ProcessRole(Actor, Protocol):
     pace: TablePace
     holdings: Holdings
     is_selective: bool
-    """Whether a processor of the worker has marked itself done. The worker never takes that shard's lease again."""
+    """Whether a processor of the worker has marked itself as done. The worker never takes the shard of such a processor
+    again."""
     held_by_program: dict[str | None, None]
     """The shards that the worker's own program paused; ``None`` stands for the whole worker."""
     decided: dict[str, LeaseWrite]
-    """The last write of each lease that the core decided, by lease key. Any other write of the process is late."""
+    """By lease key, the last write that the core decided. Any other write of the process is late."""
 
     def local(self) -> float:
         """Return the time that the process's monotonic clock shows, in seconds."""
@@ -39,7 +40,7 @@ class ProcessRole(Actor, Protocol):
         """Return whether the worker relies on its session, and on the lease under which ``consumer`` reads."""
 
     def deliver(self, event: Event) -> None:
-        """Let the process handle ``event`` immediately, or after a freeze. A dead process ignores it."""
+        """Let the process handle ``event`` immediately, or after a freeze. A dead process ignores the event."""
 
     def handle(self, event: Event) -> None:
         """Let the core handle ``event`` immediately, even in a frozen process, and carry out its commands."""
@@ -74,7 +75,7 @@ class ConsumerRole(Protocol):
         """The number, within the shard, of the next record that the consumer reads."""
 
     def mark(self, reason: ShutdownReason) -> None:
-        """Let the consumer's processor request to be ended for ``reason``."""
+        """Make the consumer's processor ask for its own shutdown with ``reason``; do nothing without a processor."""
 
     def handle(self, event: ConsumerEvent) -> None:
         """Let the consumer's state machine handle an event."""
@@ -102,5 +103,5 @@ class Request:
 
     @property
     def asked(self) -> tuple[str, str, bool]:
-        """The request's lease key, its value, and whether it is the first phase of two."""
+        """The request's lease key, its value, and whether the request is the first of two phases."""
         return self.consumer.lease_key, self.value, self.pending is not None

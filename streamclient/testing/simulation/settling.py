@@ -15,16 +15,16 @@ from streamclient.testing.simulation.simulated_stream import place_of
 from streamclient.testing.simulation.storm import SimulatedFleet
 
 RECOVERY_DURATIONS = 20.0
-"""The time after the end of all faults, in lease durations, within which all shards must be held, evenly distributed
-and read. This time covers two expiries of leases, passes of balancing that each move a third of the needed leases, and
-the reading of the backlog."""
+"""The time limit for the recovery, in lease durations after the end of all faults. By then all shards must be held,
+evenly distributed and read. This time covers two expiries of leases, passes of balancing that each move a third of the
+needed leases, and the reading of the backlog."""
 
 LEVEL_DURATIONS = 3.0
-"""The time after the recovery, in lease durations, in which workers may carry out moves that they have already
-decided."""
+"""The length of a time after the recovery, in lease durations. In this time workers may carry out moves that they have
+already decided."""
 
 QUIET_DURATIONS = 2.0
-"""The time after ``LEVEL_DURATIONS``, in lease durations, in which no lease may move."""
+"""The length of the time of rest after ``LEVEL_DURATIONS``, in lease durations. In this time no lease may move."""
 
 LOOK_DURATIONS = 0.25
 """The interval between two checks of the recovery, in lease durations."""
@@ -121,7 +121,10 @@ class Settling:
         return reasons + ([] if reasons else self._unevenness(held))
 
     def _excused(self) -> set[str]:
-        """Return the keys of leases that may stay unread: of living Java workers, and of shards that wait for them."""
+        """Return the keys of leases whose shards may stay unread.
+
+        These are the leases of living Java workers, and the leases of shards that wait for shards of these workers.
+        """
         javas, rows = {java.name for java in self.fleet.living_javas()}, self.world.table.rows
         if not javas:
             return set()

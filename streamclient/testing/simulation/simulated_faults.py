@@ -1,7 +1,7 @@
 """The names of faults, outcomes of calls and excuses in all simulations.
 
-After some faults no worker can keep some laws, so these faults excuse a violation. A simulation judges a law first, and
-looks for an excuse only if the law is broken. So ``excused`` in a summary counts violations that were excused.
+After some faults no worker can keep certain laws, so these faults excuse violations of these laws. A simulation judges
+a law first, and looks for an excuse only if the law is broken. So ``excused`` in a summary counts excused violations.
 """
 
 from __future__ import annotations
@@ -166,7 +166,7 @@ class Excused(dict[str, int]):
     """The number of violations that each excuse allowed. A key has the form ``LAW: EXCUSE``."""
 
     def note(self, law: str, excuse: Excuse) -> bool:
-        """Count that ``excuse`` prevented a violation of ``law``; return ``True``, for use in a condition."""
+        """Count a violation of ``law`` that ``excuse`` allows; return ``True``, for use in a condition."""
         if law not in EXCUSES[excuse].laws:
             raise ValueError(f"{excuse.value!r} is not declared to excuse the law {law!r}")
         name = f"{law}: {excuse.value}"

@@ -132,7 +132,7 @@ class SimulatedStream:
     # --- changes -----------------------------------------------------------------------------------------------
 
     def write(self, shard_id: str, records: int, now: float) -> None:
-        """Write ``records`` new records, with random keys of its key range, to an open shard."""
+        """Write ``records`` new records to an open shard. Their keys are random keys of the shard's key range."""
         entry, written = self.shards[shard_id], self.written
         for _ in range(records):
             key = entry.low + (entry.high - entry.low) * self.dice.randrange(KEYS_PER_SHARD) // KEYS_PER_SHARD
@@ -209,7 +209,7 @@ class SimulatedStream:
         return ancestors(shard_id, self.parents)
 
     def expirable_ids(self) -> list[str]:
-        """Return the sorted ids of closed shards whose ancestors have all left the stream, so that they may leave."""
+        """Return the sorted ids of closed shards that may leave the stream: all their ancestors have already left."""
         closed = [name for name, entry in self.shards.items() if entry.is_listed and not entry.is_open]
         return sorted(name for name in closed if not any(self.shards[old].is_listed for old in self.ancestors(name)))
 

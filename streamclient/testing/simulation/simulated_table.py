@@ -20,7 +20,7 @@ class Actor(Protocol):
     name: str
     """The actor's name in rows of the table."""
     label: str
-    """The actor's name in the trace. For workers it is the name in rows with the number of the process."""
+    """The actor's name in the trace. For a worker, the label consists of the name in rows and the process's number."""
     kind: str
     """The kind of actor: ``worker``, ``java``, ``operator`` or ``outside``."""
     is_alive: bool

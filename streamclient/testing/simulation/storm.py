@@ -26,7 +26,8 @@ FEWEST_SHARDS_CAP = 12
 """A history with fewer shards than this number may always split them."""
 
 MEND_DURATIONS = 3.0
-"""The interval, in lease durations, at which an operator lets shards continue that stopped after a failure or loss."""
+"""The interval, in lease durations, at which an operator lets stopped shards continue. A shard stops after a failure or
+a loss."""
 
 HELD_SECONDS = 1.0
 """The time, in seconds, for which a stopped shard is paused, so that it starts anew afterwards."""
@@ -92,8 +93,8 @@ class Storm:
     def calm(self) -> None:
         """End every fault except freezes, so that the fleet can recover.
 
-        A freeze keeps its planned end, for which events of the frozen process wait. If the freeze ended earlier, later
-        events would overtake these events.
+        A freeze keeps its planned end, because events of the frozen process wait for this end. If the freeze ended
+        earlier, later events would overtake these events.
         """
         world = self.world
         world.note("outside", "calm")
@@ -116,7 +117,7 @@ class Storm:
 
         After the storm, parked records were replayed, but an earlier order to park a record may still be in force. The
         order would park that record again, and then more records of the key might be parked than the failure policy
-        allows. So the operator orders to drop the record instead, and repeats the replay.
+        allows. So the operator orders to skip the record instead, and repeats the replay.
         """
         if self.operator.has_parked and not self.world.is_writing:
             for key in self.world.table.sorted_keys():
@@ -267,9 +268,9 @@ class Storm:
         return self._destroy(action, _anew)
 
     def _destroy(self, action: Action, change: Callable[[Lease], Lease | None]) -> bool:
-        """Destroy a row, unless the same row was destroyed a short time ago.
+        """Destroy a row. Leave the row alone if it was destroyed a short time ago.
 
-        Otherwise a late write that repairs the first destruction would be accepted after the second destruction, too.
+        After a second destruction, a late write that repairs the first destruction would be accepted, too.
         """
         key = _pick(self.world.table.sorted_keys(), action.where)
         if key is None or self.world.has_begun_anew(key):
@@ -345,7 +346,7 @@ class Storm:
         return key is not None and self.operator.take_out(key, is_skip=action.amount > 0)
 
     def _hold(self, action: Action) -> bool:
-        """Let a worker's own program pause the whole worker or one lease, unless the process is frozen."""
+        """Let a worker's own program pause the whole worker or one lease. A frozen process pauses nothing."""
         worker, key = self._living(action), _pick(self.world.table.sorted_keys(), action.where)
         if not isinstance(worker, PythonProcess) or worker.is_frozen or key is None:
             return False

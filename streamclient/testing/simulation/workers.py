@@ -1,4 +1,4 @@
-"""Real workers on simulated time, which do nothing unless the caller lets time pass.
+"""Real workers on simulated time. They work only while the caller lets time pass.
 
 ``Simulation`` owns the clock. Its pools queue calls instead of running them. Each step of the simulation runs the turns
 of all workers, and continues one call. A step without anything to do moves the time forward. Calls into user code run
@@ -172,7 +172,9 @@ class Simulation:
             if condition():
                 return
             if self.now >= limit:
-                assert not required, f"not reached within {seconds} s: {[w.statuses() for w in self.workers]}"
+                assert not required, (
+                    f"the condition was not reached within {seconds} s: {[w.statuses() for w in self.workers]}"
+                )
                 return
             self._step(limit, condition)
         raise AssertionError("the simulation does not come to rest")
@@ -246,7 +248,7 @@ class SimulatedWorker:
 
     @property
     def holdings(self) -> Holdings:
-        """The core of the worker, which decides about leases. Callers may only read it."""
+        """The core of the worker, which decides about leases. Callers must not change the core."""
         return self.coordinator.holdings
 
     def turn(self) -> None:
@@ -308,12 +310,12 @@ class SimulatedWorker:
 
     @property
     def has_messages(self) -> bool:
-        """Whether messages wait that the next turn of the owner loop would handle."""
+        """Whether messages wait for the next turn of the owner loop."""
         return not self.is_over and not self.is_frozen and self.coordinator.loop.has_messages
 
     @property
     def next_moment(self) -> float:
-        """The time of the next turn without messages: the deadline that the last turn left, or the end of a freeze."""
+        """The time of the next turn if no message comes: the deadline that the last turn set, or a freeze's end."""
         return self.frozen_until if self.is_frozen else self._due
 
     def statuses(self) -> dict[str, Any]:

@@ -42,7 +42,7 @@ class Habits:
     """The behaviour of user code when no fault happens."""
 
     checkpointed_share: float = 0.8
-    """The share of batches that a processor writes and checkpoints immediately, with the batches that it has kept."""
+    """The share of batches that a processor writes and checkpoints immediately, together with its kept batches."""
     prompt_seconds: float = 0.02
     """The duration, in seconds, of a call that has no work to do."""
     queued_share: float = 0.05
@@ -118,6 +118,8 @@ class SimulatedWorld(PlayedHistory):
     """All parts of one fleet's history except its processes, which a ``SimulatedFleet`` starts."""
 
     plan: Plan
+    disturbs_pages: bool = True
+    """Whether some pages are wrong or incomplete while records are written."""
 
     def __init__(
         self,
@@ -141,11 +143,11 @@ class SimulatedWorld(PlayedHistory):
         self.losses: set[str] = set()
         """The shards for which a worker has reported a loss of records."""
         self.hangs: dict[str, float] = {}
-        """The time until which the processors of a shard hang, by shard."""
+        """The time until which the processors of a shard hang, by shard id."""
         self.failing: dict[str, float] = {}
-        """The time until which the processors of a shard raise, by shard."""
+        """The time until which the processors of a shard raise, by shard id."""
         self.dragging: dict[str, tuple[float, float]] = {}
-        """The time until which the processors of a shard are slow, and the factor of their slowness, by shard."""
+        """The time until which the processors of a shard are slow, and the factor of their slowness, by shard id."""
         self.stale: tuple[float, float] = (0.0, 0.0)
         """The time until which the service returns outdated lists of shards, and the age of these lists in seconds."""
         self.contested: set[str] = set()
@@ -153,10 +155,8 @@ class SimulatedWorld(PlayedHistory):
         self.patience_seconds = plan.duration_seconds * (1.0 - 2.0 * plan.drift) - 1e-6
         self.is_writing = True
         self.habits = Habits()
-        self.disturbs_pages = True
-        """Whether some pages are wrong or incomplete while records are written."""
         self.asked: Counter[tuple[str, str, bool]] = Counter()
-        """The number of equal checkpoint requests, by ``Request.asked``."""
+        """The number of equal checkpoint requests. The keys are values of ``Request.asked``."""
         self._consumers: dict[str, list[ConsumerRole]] = {}
         self._requests: dict[int, Request] = {}
         self._values = count(1)
@@ -164,7 +164,7 @@ class SimulatedWorld(PlayedHistory):
         """The time when a worker's session was last killed or removed, by the worker's name."""
         self._registered_at: dict[str, float] = {}
         self._replaced_at: dict[Actor, float] = {}
-        """The time when a newer process registered under the name of an older process, by the older process."""
+        """For each replaced process, the time when a newer process registered under its name."""
         self.born_at: dict[Actor, float] = {}
         """The time when each process started, in order, for Python and Java clients."""
         self._moved_at: dict[str, float] = {}
@@ -204,7 +204,7 @@ class SimulatedWorld(PlayedHistory):
             self.agenda.after(self.plan.write_seconds * (0.5 + self.dice.random()), self._write_records)
 
     def may_be_missing(self, record: int, number: int) -> Excuse | None:
-        """Return the reason why a change need not reach the sink; ``None`` if the change must reach it.
+        """Return the reason why a change may be missing in the sink; ``None`` if the change must reach the sink.
 
         The change is given by the key ``record`` and its number.
         """

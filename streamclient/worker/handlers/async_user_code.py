@@ -57,15 +57,17 @@ class AsyncUserCode(ABC):
     def last_work(
         self, reason: ShutdownReason, end: tuple[AsyncBatch, Settlement], commit: Callable[[], Awaitable[None]]
     ) -> MakeCoroutine | None:
-        """Return a function that does the last work of user code for the shard; ``None`` if there is no such work.
+        """Return a function that makes the coroutine for the last work of user code for the shard.
 
-        ``end`` is a batch without records, which stands for the end of the shard. ``commit`` stores the largest
-        permitted position.
+        The result is ``None`` if there is no such work. ``end`` is a batch without records, which stands for the end of
+        the shard, together with the settlement of this batch. ``commit`` stores the largest permitted position.
         """
 
     @abstractmethod
     def stores_at(self, reason: ShutdownReason, *, has_stored_all: bool, has_unstored: bool) -> bool:
-        """Return whether to store the largest permitted position at the end, if user code has no last work.
+        """Return whether a shutdown for ``reason`` must store the largest permitted position.
+
+        The method is called only if user code has no last work.
 
         ``has_stored_all`` says whether the positions of all batches are stored. ``has_unstored`` says whether
         the commit of a handled batch got no answer from the status table.

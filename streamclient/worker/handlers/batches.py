@@ -118,7 +118,7 @@ class BatchBase(Sequence[StreamRecord]):
         is_end: bool = False,
         lost_after: str | None = None,
     ) -> None:
-        """Make a batch; programs receive batches and need not call this.
+        """Make a batch; programs receive batches, and need not make them.
 
         ``store`` stores a position, and raises the errors of ``checkpointer.checkpoint``. For an ``AsyncBatch``,
         ``store`` is awaited.
@@ -158,8 +158,9 @@ class BatchBase(Sequence[StreamRecord]):
     def to_arrow(self) -> Table:
         """Return the records as a ``pyarrow.Table``, with a row for each record.
 
-        The table has a column for each column that a record of the batch puts. The rows are the same as in
-        ``streamclient.destinations.change_rows``. If the batch is a whole page, this method makes no record objects.
+        The table has a column for each column of the data table into which a record of the batch puts a value. The rows
+        are the same as in ``streamclient.destinations.change_rows``. If the batch is a whole page, this method makes no
+        record objects.
 
         Raises:
             CodecError: the records are not of one table.

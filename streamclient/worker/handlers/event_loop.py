@@ -1,4 +1,4 @@
-"""The bridge from a worker's threads into an event loop. This package uses asyncio only through the bridge."""
+"""The bridge from a worker's threads into an event loop. A worker reaches an event loop only through the bridge."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from streamclient.errors import ApplicationException, StreamClientException
 
 TURN_SECONDS = 0.005
 """The seconds after which a loop that need not wait lets the other tasks of its event loop run. Python's threads let
-each other run as often (``sys.getswitchinterval``). Letting them run before each batch cost a tenth of the rate."""
+each other run as often (``sys.getswitchinterval``). When the tasks ran before each batch, the rate fell by a tenth."""
 
 
 class Waiter(Protocol):

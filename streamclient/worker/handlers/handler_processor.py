@@ -109,8 +109,8 @@ def processor_maker(
 ) -> ProcessorMaker:
     """Return the maker of the processors or receivers of shards for ``given``, an argument of the program.
 
-    Coroutines run in ``event_loop``, or in a new event loop. The factory of receivers closes the loop when it is
-    closed.
+    Coroutines run in ``event_loop``, or in a new event loop. When the factory of receivers is closed, it closes the
+    loop.
 
     Raises:
         ConfigurationError: a worker cannot use ``given``; the message calls the argument ``name``.

@@ -34,7 +34,7 @@ def unasked_cancellation(what: str) -> ApplicationException:
 
 
 class TaskSet:
-    """A group of tasks in one event loop, whose number is counted. Used only inside the event loop."""
+    """A set of tasks in one event loop, which counts the tasks that run. Used only inside the event loop."""
 
     def __init__(self, context: Context, idle: Callable[[], object] = lambda: None) -> None:
         """Start tasks in copies of ``context``; call ``idle`` each time the last task has ended."""
@@ -71,7 +71,8 @@ class TaskCall:
     finish: Callable[[BaseException | None], None]
     """A function that ends the call with the error of its task, or with ``None``. Called in the event loop."""
     is_last: bool = False
-    """Whether this is a shard's last call. It does not wait for other calls, and may run until the line is closed."""
+    """Whether this is a shard's last call. A last call does not wait for other calls, and may run until the line is
+    closed."""
     task: Task | None = None
     is_cancelled: bool = False
 

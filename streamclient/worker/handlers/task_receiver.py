@@ -22,9 +22,9 @@ from streamclient.worker.usercode import HandedCall
 class TaskReceiver(Receiver):
     """The receiver that runs the calls of one shard as tasks of an event loop.
 
-    When a handler has ended, its batch is committed. The shard goes on when the result has come, and no thread waits
-    meanwhile. If the commit gets no usable answer, the batch counts as accepted, and the next commit or the shutdown
-    includes its position.
+    When a handler has ended, its batch is committed. The shard goes on when the result of the commit has come, and no
+    thread waits meanwhile. If the commit gets no usable answer, the batch counts as accepted. The next commit, or the
+    shutdown, then includes the batch's position.
     """
 
     def __init__(self, code: AsyncUserCode, checkpointer: RecordProcessorCheckpointer, line: TaskLine) -> None:
@@ -39,7 +39,7 @@ class TaskReceiver(Receiver):
         """Begin to make and initialise the processor, if user code has one. The first call starts the event loop.
 
         Raises:
-            NoThreadError, OSError: the system refused a resource for the event loop; the caller then fails the call.
+            NoThreadError, OSError: the system refused a resource for the event loop. The call ends with this error.
         """
         self._given, self._lost_after = given, given.lost_behind
         self._store = store_through(self._line.bridge(), self._checkpointer.begin_checkpoint)
@@ -78,7 +78,7 @@ class TaskReceiver(Receiver):
             call.finish()
 
     def closed(self) -> None:
-        """Cancel the present task, because the lease is lost, or because the worker ends without waiting for it."""
+        """Cancel the present task, because the lease is lost, or because the worker ends before the task does."""
         if self._present is not None and not self._present.is_last:
             self._line.cancel(self._present)
 

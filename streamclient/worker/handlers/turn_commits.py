@@ -16,7 +16,7 @@ _outages = OutageLog(_log)
 def is_left_unstored(shard_id: str, error: Exception | None) -> bool:
     """Log an unsuccessful commit; return whether a later commit has to store the position as well.
 
-    ``error`` is the result of the commit, ``None`` after success.
+    ``error`` is the error of the commit; it is ``None`` after success.
 
     Raises:
         Exception: ``error`` itself, if the position can never be stored, so that the batch has failed.

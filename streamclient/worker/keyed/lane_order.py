@@ -162,7 +162,7 @@ class LaneOrder:
         return dropped_bytes
 
     def start_again(self, batch: int) -> None:
-        """Forget the failure, and the last batch, which will come again. No record may be under way now."""
+        """Forget the failure, and the last batch ``batch``, which will come again. No record may be under way now."""
         self._watermark.withdraw(batch)
         self.failure, self.is_halted = None, False
 

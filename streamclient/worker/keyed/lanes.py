@@ -96,7 +96,7 @@ class Lanes:
             self._changed.wait_for(lambda: self.is_idle)
 
     def start_again(self, batch: int) -> None:
-        """Forget the failure, and the last batch, which will come again. No record may be under way now."""
+        """Forget the failure, and the last batch ``batch``, which will come again. No record may be under way now."""
         with self._changed:
             self._order.start_again(batch)
             self._halt.clear()

@@ -36,7 +36,7 @@ class Watermark:
 
     @property
     def unfinished(self) -> int:
-        """The number of records in batches that have begun, without the finished records."""
+        """The number of unfinished records in the batches that have begun."""
         return sum(batch.left for batch in self._batches)
 
     def begin(self, position: str, records: int) -> int:
@@ -55,7 +55,7 @@ class Watermark:
         self._advance()
 
     def withdraw(self, number: int) -> None:
-        """Forget the last batch that began, because it will come again, as a whole or in parts."""
+        """Forget batch ``number``, the last one that began, because it will come again, as a whole or in parts."""
         if not self._batches or number != self._first_number + len(self._batches) - 1:
             raise ValueError(f"batch {number} is not the last unfinished one")
         self._batches.pop()

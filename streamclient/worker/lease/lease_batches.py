@@ -1,6 +1,6 @@
 """Writes of many rows in one request. Every checkpoint and every heartbeat is one of these writes.
 
-The SDK's encoder writes byte by byte, and its HTTP client makes objects of headers that no caller reads. Together they
+The SDK's encoder writes byte by byte, and its HTTP client makes header objects that no caller reads. Together they
 take half of a worker's processor time for a page of a thousand records. So this module encodes the requests itself.
 These requests equal the SDK's requests in every field.
 """
@@ -39,7 +39,7 @@ def _number(field: int, value: int) -> bytes:
     return bytes((field << 3, value))
 
 
-# The encoded fields that hold enumerations and booleans, by the SDK's values.
+# The encoded fields that hold enumerations and booleans. The keys are the SDK's values.
 
 _EXISTENCE = {
     getattr(tablestore.RowExistenceExpectation, member.name): _number(1, member)
@@ -50,7 +50,7 @@ _CHANGES = {
     "DELETE_ALL": CellOperation.DELETE_ALL_VERSIONS,
     "INCREMENT": CellOperation.INCREMENT,
 }
-"""The changes of a cell in lease rows, by the SDK's names. Lease rows do not use the SDK's other changes."""
+"""The kinds of changes of a cell that lease rows use. The keys are the SDK's names of these changes."""
 
 _TYPES = {kind.name.lower(): _number(1, kind) for kind in schema.OperationType}
 
@@ -75,7 +75,7 @@ def _sending(calls: SignedCalls, others: Callable[..., Any]) -> Callable[..., An
 
 
 def batch_message(request: BatchWriteRowRequest) -> bytes:
-    """Encode a request of the SDK whose rows ``lease_rows`` made.
+    """Encode a request of the SDK, whose rows come from the module ``lease_rows``.
 
     The function encodes by hand, because a library takes three times as long for such nested messages.
     """
@@ -154,7 +154,7 @@ def _results(answer: bytes) -> dict[str, list[Any]]:
 
 @lru_cache(maxsize=CACHED_ANSWERS)
 def _tables_in(answer: bytes) -> Mapping[str, tuple[tuple[bool, str, str, CapacityUnit | None], ...]]:
-    """Return one tuple per row, by table: whether the write succeeded, the code and text of its error, and its cost."""
+    """Return for each table one tuple per row: whether the write succeeded, its error's code and text, and its cost."""
     message = schema.parse(schema.BatchWriteRowResponse, answer)
     return {
         table.table_name: tuple((row.is_ok, row.error.code, row.error.message, _cost(row)) for row in table.rows)

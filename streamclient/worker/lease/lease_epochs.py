@@ -1,4 +1,4 @@
-"""Epochs: numbers that only grow, in one row per shard of the status table. The row outlives the shard's lease.
+"""Epochs: numbers that only grow. The status table has one epoch row per shard, which outlives the shard's lease.
 
 The service can increase a column in one write, but the SDK does not decode the row that comes back. A later read could
 give two workers the same epoch. So a worker makes a new epoch by comparing and setting, for many shards together. One
@@ -28,12 +28,12 @@ EPOCH = "Epoch"
 EPOCH_FORMAT = KeptFormat("the epoch row")
 
 CELLS: Cells[EpochRow] = {"number": lambda row: {EPOCH: row.number}}
-"""The functions that return the columns of an epoch row, by the name of the row's field."""
+"""The functions that return the columns of an epoch row. The keys are the names of the row's fields."""
 
 DRAWS_AT_MOST = 4
 """The largest number of attempts to draw an epoch while other workers draw epochs of the same shard. Only workers that
-acquire the shard at the same time do so, and each draws one epoch. So if more attempts fail, the service probably
-refuses every write."""
+acquire the shard at the same time draw its epochs, and each of them draws one. So if more attempts fail, the service
+probably refuses every write."""
 
 
 @frozen
@@ -55,7 +55,7 @@ class EpochRows:
         return [drawn[key] for key in lease_keys]
 
     def forget(self, lease_keys: Sequence[str]) -> Mapping[str, Exception]:
-        """Delete the rows of ``lease_keys``; return the error of each row that stays, by key."""
+        """Delete the rows of ``lease_keys``; return the errors of the rows that stay. The keys are lease keys."""
         kept: dict[str, Exception] = {}
         for batch in _batches(lease_keys):
             answers = self._send([write_rules.forget(key) for key in batch])

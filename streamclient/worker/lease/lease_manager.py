@@ -74,8 +74,8 @@ class LeaseManager(WritingLeaseManager):
         client: a ``tablestore.OTSClient``.
         status_table_name: the name of the table; see ``create_lease_table_if_not_exists``.
         stream_id: the stream to which the leases belong. One table may hold the leases of several streams.
-        client_config: the settings, such as the lease duration, which limits the time-out of calls, and the capacity of
-            the table.
+        client_config: the settings, such as the capacity of the table and the lease duration. The lease duration limits
+            the time-out of calls.
         clock: returns monotonic seconds.
         sleep: waits a number of seconds, between retries.
         metrics: counts requests and rows; ``streamclient.metrics.labelled`` adds labels.
@@ -118,7 +118,7 @@ class LeaseManager(WritingLeaseManager):
         self._workers = WorkerRows(self._client, status_table_name, stream_id)
         self._retry = self._config.lease_manager_retry_strategy or LeaseRetryStrategy()
         self._sleep = sleep
-        # Each scan replaces these mappings as a whole, so that readers in other threads need no lock.
+        # Each scan replaces these mappings as a whole, so that other threads can read them without a lock.
         self._unreadable: Mapping[str, UnreadableRow] = {}
         self._damaged: Mapping[str, str] = {}
 
@@ -188,7 +188,10 @@ class LeaseManager(WritingLeaseManager):
         return [answers[index] for index in range(len(writes))]
 
     def draw_epochs(self, lease_keys: Sequence[str]) -> Sequence[int | Exception]:
-        """Draw an epoch for each of the distinct ``lease_keys``; return an epoch or an error per key, in order."""
+        """Draw an epoch for each of ``lease_keys``, which must all be different.
+
+        Return an epoch or an error per key, in order.
+        """
         return self._epochs.draw(lease_keys)
 
     def forget_epochs(self, lease_keys: Sequence[str]) -> None:
@@ -199,7 +202,7 @@ class LeaseManager(WritingLeaseManager):
     def note_order(self, note: NoteOrder) -> None:
         """Store the outcome of an operator's order as an audit row, in one attempt.
 
-        Raises ``StreamClientError`` unless the row is certainly stored.
+        If the method returns, the row is certainly stored. Otherwise it raises ``StreamClientError``.
         """
         put_note(self._client, self._table_name, self._stream_id, note)
 
@@ -212,7 +215,7 @@ class LeaseManager(WritingLeaseManager):
         return self._retried(action, lambda: self._workers.read_all(with_info=with_info))
 
     def read_workers(self, worker_ids: Sequence[str]) -> Sequence[WorkerRow]:
-        """Return the rows of the distinct ``worker_ids``, without ``info``. Each request is sent once."""
+        """Return the rows of ``worker_ids``, which must all be different, without ``info``. No request is repeated."""
         try:
             return self._workers.read(worker_ids)
         except Exception as error:
@@ -220,7 +223,7 @@ class LeaseManager(WritingLeaseManager):
             raise failure from failure.__cause__
 
     def wake(self, worker_ids: Sequence[str]) -> None:
-        """Wake the workers with the distinct ``worker_ids``. Each request is sent once."""
+        """Wake the workers ``worker_ids``, which must all be different. No request is repeated."""
         self._workers.wake(worker_ids)
 
     def _send(self, writes: Sequence[LeaseWrite | WorkerWrite]) -> Sequence[WriteAnswer]:

@@ -1,6 +1,6 @@
 """The metrics of the requests to the status table, counted where the SDK sends the requests.
 
-All statements about the cost of the table use these counts. Rows are counted as the service bills them. These are the
+All statements about the cost of the table use these counts. Rows are counted as the service bills them. It bills the
 rows in responses, and the rows of each write request that got a response, whether or not their conditions were met.
 """
 

@@ -4,7 +4,7 @@ Only this module names the columns that the Java client knows. The layout is the
 (``ShardLeaseSerializer``), so that workers of both languages share one table. Columns of our own (``own_columns``) are
 added to that layout. Laws:
 
-* a row is written whole once, by create; every other write changes only its own columns, and is refused if the row is
+* a row is written whole once, by create; every other write changes only some columns, and is refused if the row is
   absent. So no write can leave a row with fewer than the five columns that the Java client needs;
 * cells never carry a timestamp: the service's own clock stamps them, and tools read the stamp as the last heartbeat;
 * a row that cannot be read, such as a row of a later version, is left out and stays unchanged; it never fails the scan.
@@ -101,7 +101,7 @@ def end_key(stream_id: str) -> list[tuple[str, object]]:
 
 
 def format_parents(parent_shard_ids: Iterable[str]) -> str:
-    """Return the ids as the text of a cell: sorted, with a line feed after each id. Readers accept any order."""
+    """Return the ids as the text of a cell: sorted, with a line feed after each id. All clients accept any order."""
     return "".join(f"{parent}\n" for parent in sorted(parent_shard_ids))
 
 
@@ -184,8 +184,8 @@ def written_columns(write: LeaseWrite) -> dict[str, object]:
 
 
 Cells = Mapping[str, Callable[[RowT], Mapping[str, object]]]
-"""Functions that return the columns of a row, by the name of the row's field. The value of a column to remove is
-``None``."""
+"""Functions that return the columns of a row. The keys are the names of the row's fields. The value of a column to
+remove is ``None``."""
 
 CELLS: Cells[Lease] = {
     "counter": lambda lease: {COUNTER: lease.counter},
@@ -198,9 +198,9 @@ CELLS: Cells[Lease] = {
 
 
 def item_of(write: Write[RowT], key: list[tuple[str, object]], cells: Cells[RowT]) -> Any:
-    """Return a write to a row of any type as one row of a BatchWriteRow request.
+    """Return ``write`` as one row of a BatchWriteRow request.
 
-    The rule of the write determines the condition and the columns.
+    The written row may be of any type. The rule of the write determines the condition and the columns.
     """
     if write.result is None:
         # An absent row counts as removed, so the row need not exist, and missing columns fulfil the condition.
@@ -223,7 +223,10 @@ def _columns(row: RowT, names: tuple[str, ...], cells: Cells[RowT]) -> dict[str,
 
 
 def _as_expected(write: Write[RowT], cells: Cells[RowT], *, pass_if_missing: bool) -> Any:
-    """Return the comparisons of a write as one condition on the latest versions of columns; ``None`` without any."""
+    """Return the comparisons of a write as one condition on the latest versions of columns.
+
+    The result is ``None`` if the write compares no column.
+    """
     expected = write.expected
     compared = {} if expected is None else _columns(expected, write.rule.if_same, cells)
     parts = [
@@ -244,7 +247,7 @@ def _still_missing(column: str) -> Any:
 def _absent(column: str, smallest: object) -> Any:
     """Return a condition that holds only while the row lacks the column: not (column >= the smallest value).
 
-    The comparison fails for a missing column.
+    This comparison fails for a missing column.
     """
     present = SingleColumnCondition(column, smallest, ComparatorType.GREATER_EQUAL, False, True)
     return _composite(LogicalOperator.NOT, [present])

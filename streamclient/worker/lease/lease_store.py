@@ -29,8 +29,8 @@ class WriteAnswer:
     """The answer to one write: its outcome, as far as the outcome is known after the request."""
 
     outcome: WriteOutcome
-    """The outcome of the write. ``REFUSED`` means that its condition was not met. Every other failure is ``UNCERTAIN``,
-    with an ``error``."""
+    """The outcome of the write. ``REFUSED`` means that the write's condition was not met. Every other failure is
+    ``UNCERTAIN``, with an ``error``."""
     error: Exception | None = None
     """The error that makes the outcome uncertain. Its ``kind`` says whether the write may have been applied."""
 
@@ -76,10 +76,10 @@ class WorkerDirectory(Protocol):
         """
 
     def read_workers(self, worker_ids: Sequence[str]) -> Sequence[WorkerRow]:
-        """Return the rows of distinct ``worker_ids``, without ``info``, in any order; absent rows are left out.
+        """Return the rows of ``worker_ids``, without ``info``, in any order; absent rows are left out.
 
-        The read is tried once, because a worker that watches other workers soon reads again. Raises
-        ``DependencyException``.
+        All ``worker_ids`` must be different. The read is tried once, because a worker that watches other workers soon
+        reads again. Raises ``DependencyException``.
         """
 
     def write_many(self, writes: Sequence[LeaseWrite | WorkerWrite]) -> Sequence[WriteAnswer]:
@@ -89,9 +89,10 @@ class WorkerDirectory(Protocol):
         """
 
     def wake(self, worker_ids: Sequence[str]) -> None:
-        """Increase ``wake`` in the rows of the distinct ``worker_ids``, without a condition; ignore absent rows.
+        """Increase ``wake`` in the rows of ``worker_ids``, whatever its value is; ignore absent rows.
 
-        Raises ``DependencyException`` if a worker may not have been woken.
+        All ``worker_ids`` must be different. Raises ``DependencyException`` if it is uncertain whether all these
+        workers were woken.
         """
 
 
@@ -101,7 +102,7 @@ class OrderNotes(Protocol):
     def note_order(self, note: NoteOrder) -> None:
         """Store the outcome of an operator's order about records.
 
-        Raises ``StreamClientError`` unless the outcome is certainly stored.
+        If the method returns, the outcome is certainly stored. Otherwise it raises ``StreamClientError``.
         """
 
 

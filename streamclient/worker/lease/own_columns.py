@@ -8,7 +8,8 @@ columns are hints: a worker that finds none of them continues from the checkpoin
 * one exception: a later version may forbid reading the shard. So if the content is of a later version, the whole row is
   refused;
 * a prepared checkpoint is stored together with the checkpoint that the row has then. If a Java worker moves the
-  checkpoint afterwards, it leaves these columns unchanged. They are then out of date, and count as absent.
+  checkpoint afterwards, it leaves the columns of the prepared checkpoint unchanged. These columns are then out of date,
+  and count as absent.
 """
 
 from __future__ import annotations
@@ -30,9 +31,9 @@ PENDING_EPOCH = "PendingEpoch"
 PENDING_BESIDE = "PendingBeside"
 """The column that holds the row's checkpoint at the time when the pending checkpoint was prepared."""
 PENDING_LAST = "PendingLast"
-"""The column that holds the position of the batch's last record and the prepared position. A worker that does not know
-this column leaves it unchanged. Its prepared position then differs from the column ``PENDING``, which shows that it is
-out of date."""
+"""The column that holds two positions: of the batch's last record, and the prepared position. A worker that does not
+know this column leaves it unchanged when it prepares another checkpoint. The prepared position in this column then
+differs from the column ``PENDING``. This shows that this column is out of date."""
 
 PAUSE = "Pause"
 PAUSE_TAKEN = "PauseTaken"
@@ -87,10 +88,10 @@ OWN_COLUMNS = frozenset({FORMAT_COLUMN, *_PENDING_TYPES, PENDING_LAST, PAUSE, PA
 
 @frozen
 class OwnColumns:
-    """The values in the columns of our own of one row, and the problems of these columns."""
+    """The content of the columns of our own in one row: the values, and the problems of these columns."""
 
     fields: Mapping[str, Any]
-    """The values for ``Lease``, by the name of its field. A field with its default value is left out."""
+    """The values for a ``Lease``. The keys are names of its fields. A field with its default value is left out."""
     problems: str = ""
     """A text that names the columns that cannot be read, and the reasons; empty if all can be read."""
     refusal: str = ""
@@ -136,7 +137,10 @@ def _read_pending(cells: Mapping[str, Any], checkpoint: str) -> dict[str, Any]:
 
 
 def _read_last(text: object, value: str) -> SequenceInfo | None:
-    """Return the position of a batch's last record from ``text``; ``None`` if ``value`` is not the batch's end."""
+    """Return the position of a batch's last record from ``text``; ``None`` if ``text`` does not belong to ``value``.
+
+    ``value`` is the prepared position, which is the end of the batch.
+    """
     sequence, _, position = text.partition(" ") if isinstance(text, str) else ("", "", "")
     numbers = sequence.split("/")
     if position != value or len(numbers) != 3 or not all(number.isdecimal() for number in numbers):
@@ -257,5 +261,5 @@ OWN_CELLS: Mapping[str, Callable[[Lease], Mapping[str, object]]] = {
     "progress": _progress_cells,
     "orders": lambda lease: {ORDERS: format_orders(lease.orders) if lease.orders else None},
 }
-"""The functions that return the columns of a lease, by the name of the lease's field. The value of a column to remove
-is ``None``."""
+"""The functions that return the columns of a lease. The keys are the names of the lease's fields. The value of a column
+to remove is ``None``."""

@@ -1,8 +1,8 @@
 """The lease manager's own connection to the service, made from the user's client without changing that client.
 
 The SDK's default policy repeats a refused write up to twenty times, and sleeps for up to a minute inside the call. For
-leases both are wrong. A heartbeat that is a minute late is worthless. A conditional write that is repeated after it was
-applied is refused, because its own first attempt has changed the row.
+leases both are wrong. A heartbeat that is a minute late is worthless. If a conditional write is repeated after it was
+applied, the service refuses it, because its own first attempt has changed the row.
 """
 
 from __future__ import annotations

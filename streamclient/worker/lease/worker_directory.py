@@ -61,7 +61,7 @@ CELLS: Cells[WorkerRow] = {
     "balance_by": lambda row: {BALANCE_BY: row.balance_by},
     "info": lambda row: {INFO: row.info},
 }
-"""The functions that return the columns of a worker row, by the name of the row's field."""
+"""The functions that return the columns of a worker row. The keys are the names of the row's fields."""
 
 COLUMN_TYPES: Mapping[str, type] = {NONCE: str, BEAT: int, STATE: str, WAKE: int}
 
@@ -105,7 +105,7 @@ class WorkerRows:
         """Wake the workers ``names``, which must all be different; skip workers that have no row.
 
         Raises:
-            DependencyException: some workers may not have been woken.
+            DependencyException: it is uncertain whether all workers were woken.
         """
         for start in range(0, len(names), ROWS_PER_BATCH):
             items = [self._wake_item(name) for name in names[start : start + ROWS_PER_BATCH]]

@@ -145,7 +145,10 @@ def _by_key(records: Iterable[ParkedRecord]) -> Iterator[list[ParkedRecord]]:
 def _replay_key(
     store: IParkingStore, make: Callable[[], IRecordProcessor], records: Sequence[ParkedRecord]
 ) -> tuple[int, str]:
-    """Replay the records of one key; return the number processed, and the error that ended the replay or ``""``."""
+    """Replay the records of one key; return the number of processed records, and the error, or ``""``.
+
+    The error is the one that ended the replay of the key.
+    """
     done = 0
     for _, run in groupby(records, lambda parked: parked.shard_id):
         replayer = _Replayer(store, list(run))
@@ -208,7 +211,10 @@ class _Replayer(IRecordProcessorCheckpointer):
         except Exception as raised:
             return error or described(raised)
         if not error and self.done < len(self._records):
-            return "the processor did not checkpoint it; call checkpointer.checkpoint() in process_records or shutdown"
+            return (
+                "the processor did not checkpoint the record; call checkpointer.checkpoint() in process_records or "
+                "shutdown"
+            )
         return error
 
     def _run(self, processor: IRecordProcessor) -> str:
@@ -255,7 +261,7 @@ class _Replayer(IRecordProcessorCheckpointer):
     def prepare_checkpoint(self, checkpoint_value: str | None, state: bytes) -> IPreparedCheckpoint:
         """Return a prepared checkpoint, which is not stored.
 
-        So after a crash the record is still parked, and ``state`` is lost.
+        So after a crash the records up to this checkpoint are still parked, and ``state`` is lost.
         """
         count = self._count_up_to(checkpoint_value)
         value = self._start if count == 0 else self._records[count - 1].record_id

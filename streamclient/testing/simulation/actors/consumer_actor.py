@@ -44,14 +44,14 @@ BATCH_RECORDS = 5
 happen while a batch is processed."""
 
 CUT_SHARE = 0.02
-"""The share of an open shard's pages, while faults happen, that lack their next iterator and some of their records.
+"""While faults happen, the share of an open shard's pages that lack their next iterator and some of their records.
 These pages model truncated pages, whose bytes look like the last page of a closed shard."""
 
 REPEATED_SHARE = 0.01
-"""The share of pages, while faults happen, that have records and repeat the requested iterator as next iterator."""
+"""While faults happen, the share of pages with records in which the next iterator repeats the requested iterator."""
 
 ELSEWHERE_SHARE = 0.01
-"""The share of pages, while faults happen, that come from another shard and are older than the last page read. A
+"""While faults happen, the share of pages that come from another shard and are older than the last page read. A
 consumer could not recognise newer pages of another shard."""
 
 ELSEWHERE_AGAIN_SHARE = 0.3
@@ -112,7 +112,7 @@ class Consumer:
         self.handle(facts.StopAsked(reason))
 
     def mark(self, reason: ShutdownReason) -> None:
-        """Let the consumer's processor ask for its own end, for ``reason``."""
+        """Make the consumer's processor ask for its own shutdown with ``reason``; do nothing without a processor."""
         if self.processor is not None:
             self._later(0.0, self.handle, facts.Marked(self.processor.number, reason))
 
@@ -271,7 +271,7 @@ class Consumer:
         self._asked(failed, self._page, command.visit, command.position, self.process.local())
 
     def _asked(self, failed: ConsumerEvent, answer: Callable[..., None], *given: Any) -> None:
-        """Let the stream answer by ``answer`` after a while, or handle ``failed`` if the network loses the answer."""
+        """Call the stream: after a while call ``answer``, or handle ``failed`` if the call to the stream fails."""
         process, network = self.process, self.world.network
         fate = network.fate(process.name, process.dice)
         seconds = 2.0 * network.delay(process.name, process.dice)
@@ -308,7 +308,7 @@ class Consumer:
         return SimulatedPage(PartOfShard(shard, start, end), following, hint, RECORD_BYTES * (end - start))
 
     def _disturbed(self, position: Position, start: int, end: int, following: Position) -> tuple[int, Position]:
-        """Return the end and the next position of a page. Now and then both are changed, so that the page is wrong."""
+        """Return the end and the next position of a page, now and then changed so that the page is wrong."""
         dice, injected = self.faults, self.world.injected
         if self.shard.is_open and dice.chance(CUT_SHARE):
             injected["cut page"] += 1
@@ -319,7 +319,7 @@ class Consumer:
         return end, following
 
     def _page_of_another_shard(self) -> SimulatedPage | None:
-        """Return an older page of another shard, if one exists, with a next position that looks like this shard's."""
+        """Return an older page of another shard, if one exists. Its next position looks valid for this shard."""
         last, dice, stream = self.machine.trail.last, self.faults, self.world.stream
         other = stream.shards[dice.choice(sorted(stream.shards))]
         before = 0 if last is None else stream.place_at(other.shard_id, last.timestamp_micros // MICROS_PER_SECOND)

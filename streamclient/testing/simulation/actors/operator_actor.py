@@ -1,7 +1,7 @@
 """The simulated operator, who pauses, rewinds, releases and moves leases, and gives orders to park or skip records.
 
-The operator sends the same conditional writes as the commands for operators. The operator changes a lease that may be
-in use only after the lease's owner has acknowledged a pause. An order about records needs no pause.
+The operator sends the same conditional writes as the commands for operators. Before the operator changes a lease that
+may be in use, the lease's owner must acknowledge a pause. An order about records needs no pause.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Operator(Outsider):
         return self._change_paused(key, seconds, change)
 
     def release(self, key: str, seconds: float) -> bool:
-        """Pause a shard, release its lease once the owner obeys within ``seconds``, and resume the shard."""
+        """Pause a shard, release its lease if the owner obeys within ``seconds``, and resume the shard."""
         return self._change_paused(key, seconds, lambda row: self._world.table.land(self, leases.release(row)))
 
     def move(self, key: str, receiver: str) -> bool:
@@ -77,7 +77,7 @@ class Operator(Outsider):
         return self._world.table.land(self, leases.steal(row, receiver))
 
     def take_out(self, key: str, *, is_skip: bool) -> bool:
-        """Add an order to park one record of a shard, or to skip it with ``is_skip``.
+        """Add an order to park one record of a shard; with ``is_skip``, add an order to skip this record.
 
         The record is the next poison record or, without a poison record, the next record to read.
         """

@@ -50,7 +50,8 @@ class PythonProcess(SimulatedProcess):
         self.set_clock(plan.drift)
         self.is_stopping = False
         self.is_selective = False
-        """Whether a processor of the worker has marked itself done. The worker never takes that shard's lease again."""
+        """Whether a processor of the worker has marked itself as done. The worker never takes the shard of such a
+        processor again."""
         self.pace = WorkerPace(world.config).table()
         self.consumers: dict[str, Consumer] = {}
         """The consumers that have not ended, by the identifier of their acquisition."""
@@ -58,7 +59,7 @@ class PythonProcess(SimulatedProcess):
         self.held_by_program: dict[str | None, None] = {}
         """The shards that the worker's own program paused; ``None`` stands for the whole worker."""
         self.decided: dict[str, LeaseWrite] = {}
-        """The last write of each lease that the core decided, by lease key. Any other write of the process is late."""
+        """By lease key, the last write that the core decided. Any other write of the process is late."""
         self._tick_due = NEVER_DUE
         """The deadline of the tick that is scheduled; infinite if no tick is scheduled."""
         position = InitialPosition.oldest() if plan.position == "oldest" else InitialPosition.latest()
@@ -117,7 +118,7 @@ class PythonProcess(SimulatedProcess):
     # --- events ------------------------------------------------------------------------------------------------
 
     def deliver(self, event: Event) -> None:
-        """Let the process handle ``event`` immediately, or after a freeze. A dead process ignores it."""
+        """Let the process handle ``event`` immediately, or after a freeze. A dead process ignores the event."""
         self.when_awake(self.handle, event)
 
     def handle(self, event: Event) -> None:
@@ -159,7 +160,7 @@ class PythonProcess(SimulatedProcess):
             self.agenda.at(moment, self.when_awake, self._tick, deadline)
 
     def _tick(self, due: float) -> None:
-        """Handle the deadline ``due``, unless the core has postponed it since."""
+        """Handle the deadline ``due``. If the core has postponed the deadline, schedule another tick instead."""
         if self._tick_due != due:
             return
         self._tick_due = NEVER_DUE
@@ -185,8 +186,8 @@ class PythonProcess(SimulatedProcess):
     ) -> None:
         """Send a call to the service.
 
-        The service runs ``land`` with the outcome and ``arguments``, unless the call or its answer is lost. If only the
-        answer is lost, the service runs ``effect`` instead.
+        If the answer reaches the process, the service runs ``land`` with the outcome and ``arguments``. If the service
+        carries out the call but the answer is lost, the service runs ``effect`` instead.
         """
         fate = self.network.fate(self.name, self.dice)
         if effect is not None and fate in CARRIED_OUT:

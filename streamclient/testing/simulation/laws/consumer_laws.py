@@ -140,7 +140,7 @@ class OrderedRecordsStayOut(Law):
 
 
 class PausedShardsRest(Law):
-    """Once the owner has acknowledged a pause, its shard is neither read nor processed until the pause is over."""
+    """Once the owner has acknowledged a pause, the shard is neither read nor processed until the pause is over."""
 
     name = "paused shards rest"
 
@@ -149,7 +149,9 @@ class PausedShardsRest(Law):
         if change.what == WriteKind.TAKE_PAUSE.value and row is not None and not self._is_over(row):
             for consumer in self.world.readers_of(row.lease_key):
                 if consumer.process is actor:
-                    raise self.broken(row.lease_key, f"{actor.label} says it rests, but {consumer!r} reads it")
+                    raise self.broken(
+                        row.lease_key, f"{actor.label} acknowledged the pause, but {consumer!r} reads the shard"
+                    )
 
     def consumer_started(self, consumer: ConsumerRole) -> None:
         self._judge(consumer, "starts")
@@ -171,14 +173,16 @@ class PausedShardsRest(Law):
 
 
 class ProgramsPause(Law):
-    """No consumer starts while the worker's own program pauses its shard, or the whole worker."""
+    """No consumer of a shard starts while the worker's own program pauses the shard or the whole worker."""
 
     name = "programs pause"
 
     def consumer_started(self, consumer: ConsumerRole) -> None:
         held = consumer.process.held_by_program
         if None in held or consumer.lease_key in held:
-            raise self.broken(consumer.lease_key, f"{consumer!r} starts although its program holds it")
+            raise self.broken(
+                consumer.lease_key, f"{consumer!r} starts although the worker's own program paused the shard"
+            )
 
 
 class StartsWhereStored(Law):
@@ -196,7 +200,9 @@ class StartsWhereStored(Law):
             return
         is_after = place(consumer.checkpoint) > place(row.checkpoint)
         if is_after and not self.excuses(consumer.process, key, Excuse.ROW_DESTROYED):
-            raise self.broken(key, f"{consumer!r} starts at {consumer.checkpoint}, after what is stored: {row}")
+            raise self.broken(
+                key, f"{consumer!r} starts at {consumer.checkpoint}, which is after the stored checkpoint: {row}"
+            )
 
 
 class PreparedIsRemembered(Law):

@@ -38,8 +38,8 @@ class OneReader(Law):
     """No process has two consumers of a shard. No two processes read a shard under leases that both may rely on.
 
     A process that takes an expired lease, or starts to read a shard, must be the only process that relies on the lease.
-    A reader whose row was destroyed from outside is excused until its next heartbeat, which shows the destruction. A
-    process whose name another process has taken over is excused for at most one lease duration.
+    A reader whose lease row was destroyed from outside is excused until its next heartbeat, which shows the
+    destruction. A process whose name another process has taken over is excused for at most one lease duration.
     """
 
     name = READERS
@@ -55,7 +55,7 @@ class OneReader(Law):
             return
         for other in self.world.readers_of(change.lease_key):
             if other.process is not actor and self._relies_on_it(other) and not self._is_hasty(actor, before):
-                raise self.broken(change.lease_key, f"{actor.label} took what {other!r} still relies on")
+                raise self.broken(change.lease_key, f"{actor.label} took a lease on which {other!r} still relies")
 
     def consumer_started(self, consumer: ConsumerRole) -> None:
         require(ReaderBegan(consumer, consumer.process, consumer.lease_key), self._judge)
@@ -88,8 +88,8 @@ class Patience(Law):
     lease, or a lease that was handed over to the worker, may be taken immediately.
 
     The lease duration is measured in true time, less the largest allowed drift of clocks. If a row was destroyed from
-    outside, its counter begins anew, and the row may look like an earlier state of the row. This excuses the worker
-    that takes the lease.
+    outside, its counter begins anew, and the new row may look like an earlier state of the destroyed row. This excuses
+    the worker that takes the lease.
     """
 
     name = "patience"
@@ -102,7 +102,7 @@ class Patience(Law):
         if rest >= self.world.patience_seconds or self.world.is_dismissed(before):
             return
         if not self.excuses(actor, key, Excuse.ROW_ANEW):
-            text = f"{change.what} of {before} by {actor.label}, although it had moved {rest:.3f} s before"
+            text = f"{change.what} of {before} by {actor.label}, although the row had changed {rest:.3f} s before"
             raise self.broken(key, text)
 
 
@@ -140,7 +140,9 @@ class FencedWritesFail(Law):
             return
         if not self._is_same_worker(actor, owner):
             label = owner.label if owner is not None else "no worker"
-            raise self.broken(before.lease_key, f"a {what} of {actor.label} was accepted, but {label} took it last")
+            raise self.broken(
+                before.lease_key, f"a {what} of {actor.label} was accepted, but {label} took the lease last"
+            )
 
     def _is_same_worker(self, actor: Actor, owner: Actor | None) -> bool:
         """Return whether ``owner`` is another process of ``actor``'s worker, so that ``actor``'s write breaks no law.
@@ -171,7 +173,7 @@ class EpochsGrow(Law):
         super().__init__(world)
         self._last: dict[str, ConsumerRole] = {}
         self._takes: dict[str, tuple[Actor, int]] = {}
-        """The process that took each lease last, and the number of changes of the taking process, by lease key."""
+        """By lease key: the process that took the lease last, and how often takes changed this process."""
         self._known_takes: dict[str, int] = {}
 
     def row_changed(self, change: LeaseChange) -> None:
@@ -212,7 +214,7 @@ class KilledStaysKilled(Law):
 
 
 class VerdictsAreLate(Law):
-    """A session is killed only after it has expired by the clock of its worker. So all its leases have expired, too."""
+    """A session is killed only after it expired by its worker's clock. So the worker's leases have expired, too."""
 
     name = "verdicts are late"
 

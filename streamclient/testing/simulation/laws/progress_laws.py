@@ -76,7 +76,7 @@ class CheckpointsOnlyAdvance(Law):
             if change.write is not last_decision(actor, key):
                 return
             if stored < told:
-                raise self.broken(key, f"{what} of {actor.label} stored {after}, but it had stored {told} before")
+                raise self.broken(key, f"{what} of {actor.label} stored {after}, although position {told} was stored")
         if what == WriteKind.TAKE.value:
             self._own[key] = (actor, stored)
 
@@ -94,7 +94,7 @@ class CheckpointsOnlyAdvance(Law):
 
 
 def held_by(actor: Actor) -> Container[str]:
-    """Return the keys of the leases that ``actor`` believes that it holds; empty for an actor that is not a worker."""
+    """Return the keys of the leases that ``actor`` believes to hold; empty for an actor that is not a worker."""
     holdings = getattr(actor, "holdings", None)
     return () if holdings is None else holdings.held
 
@@ -106,7 +106,10 @@ def last_decision(actor: Actor, lease_key: str) -> LeaseWrite | None:
 
 
 class CheckpointsFollowProcessing(Law):
-    """Every record before a stored checkpoint was processed. SHARD_END is stored only after all records of a shard."""
+    """Every record before a stored checkpoint was processed.
+
+    SHARD_END is stored only after all records of the shard were processed.
+    """
 
     name = "checkpoints follow processing"
 
@@ -146,19 +149,19 @@ class AnswersAreTrue(Law):
             return
         self._held.add((after.lease_key, after.checkpoint, False))
         if not change.actor.is_python or change.what not in (WriteKind.CHECKPOINT.value, WriteKind.PREPARE.value):
-            return  # a Java worker may store the end of the shard, which has the same value
+            return  # a Java worker may store SHARD_END, which a refused request may also have asked for
         is_first_phase = change.what == WriteKind.PREPARE.value
         value = after.pending.value if is_first_phase and after.pending is not None else after.checkpoint
         asked = (after.lease_key, value, is_first_phase)
         self._stored.add(asked)
         if asked in self._denied and self.world.asked[asked] == 1:
-            raise self.broken(after.lease_key, f"{after} was stored after the answer that it never would be")
+            raise self.broken(after.lease_key, f"{after} was stored after the answer that it would not be stored")
 
     def checkpoint_answered(self, process: ProcessRole, request: Request, answer: AnswerCheckpoint) -> None:
         asked, key = request.asked, request.consumer.lease_key
         if answer.outcome is CheckpointOutcome.STORED:
             if asked not in self._stored and asked not in self._held:
-                raise self.broken(key, f"{request.value} of {process.label} was answered as stored, but it is not")
+                raise self.broken(key, f"{request.value} of {process.label} was answered as stored, but is not stored")
         elif answer.outcome in (CheckpointOutcome.LEASE_LOST, CheckpointOutcome.REJECTED):
             is_untrue = asked in self._stored and self.world.asked[asked] == 1
             if is_untrue and self.excuses(process, key, Excuse.ROW_DESTROYED):
@@ -283,10 +286,10 @@ class NothingIsSkipped(Law):
             return
         known = sorted(name for name in world.stream.ancestors(key) if world.creator_of(name) not in (None, actor))
         if known or world.plan.position == "oldest":
-            text = f"{actor.label} lets {after} start after its beginning, although others created {known}"
+            text = f"{actor.label} lets {after} skip records, although others created rows of its ancestors {known}"
             raise self.broken(key, text)
         if first > world.stream.place_at(key, world.start_of(actor)):
-            raise self.broken(key, f"{actor.label} lets {after} start after what was written when it started itself")
+            raise self.broken(key, f"{actor.label} lets {after} skip records written after this worker's start")
 
 
 class LossesAreReported(Law):

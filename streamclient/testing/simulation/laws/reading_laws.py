@@ -45,10 +45,10 @@ class _Reader:
 class ReadInTime(Law):
     """A record that comes during a pause of its shard waits at most for the shard's polling interval.
 
-    A shard pauses after a page without new records. The interval is shortest while the worker had records of the table
-    within ten seconds, and of the shard within a minute. Afterwards the interval grows in proportion to the time
-    without records, up to the longest interval. If the worker's shards together would exceed the reserved part of the
-    read ceiling, all intervals grow by the same factor.
+    A shard pauses after a page without new records. The interval is shortest if the worker got records of the table in
+    the last ten seconds, and records of the shard in the last minute. Otherwise the interval grows in proportion to the
+    time without records, up to the longest interval. If the reads of all the worker's shards together would exceed the
+    part of the read ceiling that is reserved for them, all intervals grow by the same factor.
     """
 
     name = "read in time"

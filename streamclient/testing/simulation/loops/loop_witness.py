@@ -82,7 +82,7 @@ class WitnessedCall(HandedCall):
         return is_claimed
 
     def cancel(self) -> bool:
-        """Take the call back for the owner thread, and report this to the witness; return whether it succeeded."""
+        """Take the call back for the owner thread, and tell the witness; return whether the call was taken back."""
         was_free = not self.is_claimed and not self.ends
         is_taken_back = super().cancel()
         if is_taken_back:
@@ -117,7 +117,7 @@ class LoopWitness(Witness):
     """A ``Witness`` that also knows the state of each batch's loop body, and judges the laws of loops."""
 
     is_quiet: bool = field(default=False, kw_only=True)
-    """Whether the plan has no freezes, cuts and faults of calls, by which a living process may lose a lease."""
+    """Whether no living process may lose a lease: the plan has no freezes, no cuts and no faults of calls."""
     stores_turns: bool = field(default=True, kw_only=True)
     """Whether the loop's turn after a body commits the batch; otherwise the body commits."""
     tells_ends: bool = field(default=False, kw_only=True)
@@ -171,7 +171,9 @@ class LoopWitness(Witness):
         shard_id, left = batch.shard.shard_id, life.left
         call = life.out.get(shard_id)
         if call is None or not call.is_open or call.body not in (Body.NONE, Body.LEFT):
-            self.break_law(SETTLED, shard_id, f"{life.name} got a batch that it has not claimed, or has already")
+            self.break_law(
+                SETTLED, shard_id, f"{life.name} got a batch that it has not claimed, or that it already has"
+            )
         changes = [self.change_of(record) for record in batch]
         if changes != call.changes:
             self.break_law(NOTHING_FALLS, shard_id, f"{life.name} got other changes than it claimed")
@@ -205,7 +207,9 @@ class LoopWitness(Witness):
         """Judge a wait for a batch that timed out or was cancelled. The wait must not have claimed a batch."""
         for call in life.claimed:
             if call.body is Body.NONE:
-                self.break_law(NOTHING_FALLS, call.shard_id, f"a wait of {life.name} was cancelled, its batch is gone")
+                self.break_law(
+                    NOTHING_FALLS, call.shard_id, f"a wait of {life.name} ended without a batch, but claimed one"
+                )
 
 
 class LoopReader(WitnessedReader, Receiver):
@@ -218,8 +222,8 @@ class LoopReader(WitnessedReader, Receiver):
         super().__init__(witness, life)
         self._own = own
         self.done = self.safe = self.stored = 0
-        """Three counts of the shard's changes: finished by programs, allowed before a stored checkpoint, and before the
-        stored checkpoint."""
+        """Three counts of the shard's changes: the changes that programs have finished, the changes that may be before
+        a stored checkpoint, and the changes that are before the stored checkpoint."""
         self.may_end = False
         """Whether the program has asked for the end of the shard to be stored."""
         self.out: WitnessedCall | None = None
@@ -237,7 +241,7 @@ class LoopReader(WitnessedReader, Receiver):
     def process(self, given: ProcessRecordsInput, call: HandedCall) -> None:
         """Judge whether the batch may be a repeated attempt, and pass the call on to the wrapped receiver."""
         if given.attempt and self.shard_id not in self.life.failed:
-            self.witness.break_law(LEFT, self.shard_id, f"{self} is given a batch once more, but none has failed")
+            self.witness.break_law(LEFT, self.shard_id, f"{self} is given a batch once more, but no batch has failed")
         changes = [self.witness.change_of(record) for record in given.records]
         self._own.process(given, WitnessedCall.watch(call, self, changes))
 
@@ -246,7 +250,7 @@ class LoopReader(WitnessedReader, Receiver):
         reason = given.shutdown_reason
         self.witness.note(self.life.name, f"{SHUTDOWN} {self.shard_id}", reason.value)
         if reason is ShutdownReason.ZOMBIE and self.witness.is_quiet:
-            self.witness.break_law(LEASES, self.shard_id, f"{self} lost its lease, and only its loop was slow")
+            self.witness.break_law(LEASES, self.shard_id, f"{self} lost its lease, although only its loop was slow")
         self._own.shutdown(given, WitnessedCall.watch(call, self))
 
     def closed(self) -> None:
@@ -269,7 +273,7 @@ class LoopReader(WitnessedReader, Receiver):
             witness.handed_out(self, call.changes)
 
     def taken_back(self, call: WitnessedCall, *, was_free: bool) -> None:
-        """Judge that the owner thread takes a call back. The program must not have the call."""
+        """Judge a call that the owner thread takes back. The program must not have the call."""
         self.witness.counts["taken back"] += 1
         self.witness.note(self.life.name, f"takes back {self.shard_id}", _names(call.changes))
         if not was_free:
@@ -307,7 +311,10 @@ class LoopReader(WitnessedReader, Receiver):
             self.life.failed.add(self.shard_id)
 
     def finished(self, call: WitnessedCall, *, stores: bool) -> None:
-        """Record that a batch and all changes before it are finished, and with ``stores`` may be checkpointed."""
+        """Record that a batch and all changes before it are finished.
+
+        With ``stores``, the position after the batch may be stored from now on.
+        """
         self.done = max([self.done, *(self.witness.places[change][1] + 1 for change in call.changes)])
         if stores:
             is_end = not call.changes or call.position == CheckpointPosition.SHARD_END

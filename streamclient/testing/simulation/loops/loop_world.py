@@ -182,7 +182,7 @@ class LoopTrial(Trial):
             self.witness.break_law(REASONS, "", text)
 
     def _worker_ended(self, process: LoopProcess) -> None:
-        """Start a new process after a while, as a supervisor does, unless the history is ending."""
+        """Start a new process after a while, as a supervisor does. At the end of the history, start no process."""
         name = process.life.name
         self.note(name, "ends", "")
         if process.consumption.failure is not None:
@@ -218,7 +218,10 @@ class LoopTrial(Trial):
             self.simulation.agenda.after(GIVE_BACK_SECONDS, self._require_hand_over, process)
 
     def _require_hand_over(self, process: LoopProcess) -> None:
-        """Judge a worker that was asked to stop. The worker may keep only leases whose batches its program has."""
+        """Judge a worker that was asked to stop.
+
+        The worker may keep the lease of a shard only while its program has a batch of the shard.
+        """
         worker = process.life.worker
         if not self.plan.is_quiet or worker is None or worker.is_over:
             return
@@ -238,7 +241,7 @@ class LoopTrial(Trial):
             self.trace.note(self.elapsed, who, text, next((word for word in words if word in shards), ""), detail)
 
     def close(self) -> None:
-        """Close the coroutines of all programs that still wait, at the end of the history."""
+        """End the trial: close all coroutines of programs that still wait."""
         self.is_closed = True
         with quiet_logs():
             for process in self.processes:

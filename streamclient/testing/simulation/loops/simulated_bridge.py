@@ -15,7 +15,8 @@ from streamclient.testing.simulation.workers import QueuedPool, Simulation
 from streamclient.worker.handlers.event_loop import TimedLoopBridge
 
 MOST_CLOSINGS = 5
-"""The largest number of calls of ``close`` for one coroutine, which may await while it is closed."""
+"""The largest number of calls of ``close`` for one coroutine. A coroutine that awaits while it is closed needs another
+call."""
 
 
 class LoopQueue(QueuedPool):
@@ -115,7 +116,7 @@ class SimulatedTask:
             self.bridge.current = None
 
     def _wait(self, waiter: SimulatedWaiter | None) -> None:
-        """Let the coroutine go on once ``waiter`` is rung, or without a waiter after all posted functions."""
+        """Let the coroutine go on when ``waiter`` is rung or, without a waiter, after all posted functions."""
         if waiter is None:
             self.bridge.post(self._step)
         else:
@@ -158,7 +159,7 @@ class SimulatedBridge(TimedLoopBridge):
     def start(
         self, coroutine: Coroutine[Any, Any, None], ended: Callable[[BaseException | None], None]
     ) -> SimulatedTask:
-        """Run ``coroutine`` as a task of the event loop; call ``ended`` with its error, or ``None``, at its end."""
+        """Run ``coroutine`` as a task of the event loop. At its end, call ``ended`` with its error or with ``None``."""
         task = SimulatedTask(self, coroutine, ended)
         self.tasks.append(task)
         return task
@@ -211,7 +212,7 @@ class SimulatedBridge(TimedLoopBridge):
         self.queue.calls.clear()
 
     def close_tasks(self) -> None:
-        """Close the event loop and all coroutines that have not ended, at the end of the history."""
+        """Close the event loop and all its coroutines that have not ended, because the history is over."""
         self.close()
         for task in self.tasks:
             if not task.is_over:

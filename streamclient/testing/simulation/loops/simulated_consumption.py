@@ -16,8 +16,8 @@ from streamclient.worker.handlers.batches import Commit
 from streamclient.worker.running import EndedBySigterm
 
 GIVE_BACK_SECONDS = 2.0
-"""The time, in seconds, within which a worker must release its leases after the program dropped its object or closed
-its event loop."""
+"""The time limit, in seconds, for a worker to release its leases. The time begins when the program drops the object
+that it iterates over, when the event loop is closed, or when the worker is asked to stop."""
 
 
 class LoopWorker(SimulatedWorker):
@@ -98,5 +98,5 @@ class SimulatedConsumption(Consumption):
     def _require_end(self) -> None:
         worker = self._life.worker
         if self._witness.is_quiet and worker is not None and not worker.is_over:
-            text = f"{self._life.name} keeps leases after its program dropped them: {', '.join(worker.holdings.held)}"
+            text = f"{self._life.name} keeps leases although its program is gone: {', '.join(worker.holdings.held)}"
             self._witness.break_law(NO_LEAK, "", text)

@@ -27,14 +27,13 @@ from streamclient.worker import Worker
 from streamclient.worker.handlers.batches import RecordProcessorFactory
 
 STORM_DURATIONS = 12.0
-"""The length of the time range in which records are written and faults happen, in lease durations."""
+"""The length of the storm, in lease durations. In this time records are written and faults happen."""
 
 RECOVERY_DURATIONS = 20.0
-"""The time after the last fault, in lease durations, within which all changes must be delivered."""
+"""The time limit for the delivery of all changes, in lease durations after the last fault."""
 
 QUIET_SHARE = 0.1
-"""The share of ``STORM_DURATIONS`` at the beginning in which no faults happen, while the fleet distributes the
-shards."""
+"""The share of the storm that has no faults. In this time, at the beginning, the fleet distributes the shards."""
 
 
 @define(eq=False)
@@ -60,13 +59,13 @@ class Trial:
     fleet: list[Life] = field(factory=list)
     """All processes that were ever started, in the order of their starts."""
     keys_of: dict[str, list[str]] = field(factory=dict)
-    """The keys that each open shard holds, by shard."""
+    """The keys that each open shard holds, by shard id."""
     changes_of: dict[str, list[Change]] = field(factory=dict)
-    """The changes that were written to each shard, by shard. A shard without changes has no entry."""
+    """The changes that were written to each shard, by shard id. A shard without changes has no entry."""
     opened: dict[str, float] = field(factory=dict)
-    """The time when each shard was opened, by shard, in seconds since the run began."""
+    """By shard id, the time when the shard was opened, in seconds since the run began."""
     written_at: dict[str, list[float]] = field(factory=dict)
-    """The times of each shard's changes, by shard, in seconds since the run began."""
+    """By shard id, the times of the shard's changes, in seconds since the run began."""
     _reading_dice: Dice = field(init=False)
     _created: int = 0
     _written_micros: int = 0

@@ -21,7 +21,8 @@ from streamclient.worker.handlers.batches import RecordProcessorFactory
 from streamclient.worker.handlers.handler_processor import blocking_maker
 
 SHOWN_LINES = 12
-"""The largest number of steps, and of faults, that a failure report shows. They are the last steps and faults."""
+"""The largest number of faults that a failure report shows, and the largest number of steps. The report shows the last
+faults and the last steps."""
 
 
 class SimulationFailed(AssertionError):
@@ -110,7 +111,7 @@ class StreamSimulation:
             keys: the number of rows that the changes concern; the key column is ``id``.
             max_records: the largest number of records in one batch.
             faults: the faults to inject, made by ``Faults``; none by default.
-            seeds: the number of seeds, counted from 0, or the seeds themselves. Each seed gives another history.
+            seeds: the number of seeds, which begin at 0, or the seeds themselves. Each seed gives a different history.
             columns: a function of a key and a number n, which returns the columns of the n-th change of the key; by
                 default ``{"number": n}``.
             config: the settings of the workers; by default with longer read and signal intervals, to save time.
@@ -119,7 +120,7 @@ class StreamSimulation:
                 fails by an ``AssertionError`` or by returning ``False``.
 
         Raises:
-            SimulationFailed: with one of the seeds ``check`` failed, or a law was broken, for example because a change
+            SimulationFailed: ``check`` failed with one of the seeds, or a law was broken, for example because a change
                 was lost.
             ConfigurationError: an argument is invalid.
         """
@@ -179,7 +180,7 @@ class StreamSimulation:
         return "\n".join(
             [
                 f"seed {trial.seed} (of {seeds}) fails: {failed.law}: {failed.text}",
-                f"it needs only: {', '.join(str(fault) for fault in needed) or 'no fault at all'}",
+                f"the failure needs only: {', '.join(str(fault) for fault in needed) or 'no fault at all'}",
                 "what was done to the fleet:",
                 *(f"  {line}" for line in trial.incidents[-SHOWN_LINES:]),
                 "the last steps:",
@@ -190,7 +191,10 @@ class StreamSimulation:
 
 
 def _needed(settings: TrialSettings, seed: int, law: str) -> tuple[Fault, ...]:
-    """Return the faults without which the same seed does not break ``law``."""
+    """Return faults of ``settings`` that suffice to break ``law`` with ``seed``.
+
+    A fault is left out if ``law`` is also broken without this fault.
+    """
     faults = settings.faults
     for fault in settings.faults:
         fewer = tuple(other for other in faults if other is not fault)

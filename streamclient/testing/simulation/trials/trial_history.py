@@ -40,7 +40,7 @@ FAULTS: Mapping[str, str] = {
     "merge": Do.MERGE.value,
     CALM: "calm",
 }
-"""The kind, in documents of histories, of each step that comes from outside the fleet, by the text of the step."""
+"""The kinds that documents of histories give to steps from outside the fleet. The keys are the texts of the steps."""
 
 
 def trial_history(trial: Trial, failed: LawBroken | None) -> HistoryDocument:

@@ -31,7 +31,7 @@ class TrialLeases(MemoryLeaseManager):
         """Make an empty table.
 
         Args:
-            stream_id: the id of the stream that has the leases.
+            stream_id: the id of the stream whose leases the table stores.
             dice: the random numbers that decide which calls fail.
             shares: the probability of each fault of a call.
             injected: the counts to which each fault of a call is added.
@@ -74,7 +74,10 @@ class TrialLeases(MemoryLeaseManager):
         super().wake(worker_ids)
 
     def write_many(self, writes: Sequence[LeaseWrite | WorkerWrite]) -> Sequence[WriteAnswer]:
-        """Carry out ``writes``, unless the request is lost; return uncertain answers if the call fails."""
+        """Carry out ``writes``, and return the answers; a simulated fault makes all answers uncertain.
+
+        The writes are carried out if there is no fault, or if the fault loses only the answer.
+        """
         fate = self._fate()
         if fate in (None, Fate.LOST_ANSWER):
             before = self._present_rows()

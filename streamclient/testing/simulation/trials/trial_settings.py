@@ -25,8 +25,8 @@ CHOICES: Mapping[str, tuple[Do | Fate, str]] = {
     "throttled": (Fate.THROTTLED, "throttled"),
     "failing_reads": (Fate.FAILING_READ, "failing reads"),
 }
-"""The faults that users can choose, by the method of ``Faults``: each fault's name in all simulations, and its name in
-messages for users."""
+"""The faults that users can choose. A key is the name of a method of ``Faults``. Its value holds the kind of the fault,
+and the name of the fault in messages for users."""
 
 
 @frozen
@@ -41,7 +41,7 @@ class Fault:
 
     @property
     def kind(self) -> Do | Fate:
-        """The kind of the fault, by the name that all simulations use."""
+        """The kind of the fault, as all simulations name it."""
         return CHOICES[self.choice][0]
 
     def __str__(self) -> str:
@@ -73,7 +73,7 @@ class Faults:
 
     @staticmethod
     def pause_longer_than_lease(times: int = 1) -> Fault:
-        """Freeze a process with its user code until others have its leases. Then the process continues as a zombie."""
+        """Freeze a process and its user code until other workers may have its leases. Then it continues as a zombie."""
         return _repeated("pause_longer_than_lease", times)
 
     @staticmethod
@@ -103,12 +103,12 @@ class Faults:
 
     @staticmethod
     def throttled(share: float = 0.05) -> Fault:
-        """Let the status table refuse calls because of too much load."""
+        """Let the status table refuse ``share`` of the calls because of too much load."""
         return _shared("throttled", share)
 
     @staticmethod
     def failing_reads(share: float = 0.05) -> Fault:
-        """Let the given share of the reads of records fail."""
+        """Let ``share`` of the reads of records fail."""
         return _shared("failing_reads", share)
 
     @staticmethod

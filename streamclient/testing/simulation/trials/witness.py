@@ -117,7 +117,7 @@ class Witness:
                 raise broken
 
     def handed_out(self, reader: WitnessedReader, changes: list[Change]) -> None:
-        """Judge a batch that ``reader`` gets, and note that the reader has not accepted its changes yet."""
+        """Judge a batch that ``reader`` gets, and note that the reader has not accepted the changes yet."""
         self.tell(delivered(reader, changes))
         reader.in_hand = list(changes)
 
@@ -159,7 +159,7 @@ class WitnessedReader:
         self.begin = ""
         self.last: Change | None = None
         self.in_hand: list[Change] = []
-        """The changes of the last batch that user code has not accepted yet."""
+        """The changes of the last batch, without the changes that user code has already accepted."""
 
     def begins(self, given: InitializationInput) -> str:
         """Report the beginning of this reader to the witness; return a text about the beginning."""

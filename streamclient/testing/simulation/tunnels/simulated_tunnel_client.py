@@ -106,7 +106,10 @@ class TunnelProcess(SimulatedProcess):
     def _ask(
         self, verb: str, request: Any, answered: Callable[[Any], Event], failed: Callable[[Exception], Event]
     ) -> None:
-        """Call the service. Deliver to the session the event that ``answered`` or ``failed`` makes of the result."""
+        """Call the service, and deliver an event to the session.
+
+        ``answered`` makes the event from a response, and ``failed`` makes the event from an error.
+        """
         self._call(verb, request, lambda answer, error: self.deliver(failed(error) if error else answered(answer)))
 
     def _request(self, kind: type[Any], holder: Reader | tunnel_events.FindCheckpoint, **fields: Any) -> Any:

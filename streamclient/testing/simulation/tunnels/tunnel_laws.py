@@ -37,7 +37,7 @@ HOLDER = "one holder"
 
 @define(eq=False)
 class Reader:
-    """The reader of one channel, which reads and processes pages, and stores its position, the token, now and then."""
+    """The reader of one channel. It reads and processes pages. Now and then it stores its position, the token."""
 
     process: str
     channel_id: str
@@ -70,7 +70,7 @@ class TunnelLaws:
     """The client ids of the sessions that the service lost without notice."""
     _names: dict[str, str] = field(factory=dict)
     _channels: dict[str, str] = field(factory=dict)
-    """The service's channel ids, by the names that ``name`` gives."""
+    """The service's channel ids. The keys are the short names that the method ``name`` gives."""
     _positions: dict[str, int] = field(factory=dict)
     _judges: tuple[Judge, ...] = field(init=False)
 
@@ -88,7 +88,7 @@ class TunnelLaws:
         return name
 
     def check(self, holds: bool, law: str, channel: str, text: str) -> None:
-        """Raise ``LawBroken`` with ``law``, ``channel`` and ``text`` unless ``holds`` is true."""
+        """Raise ``LawBroken`` with ``law``, ``channel`` and ``text`` if ``holds`` is false."""
         if not holds:
             raise LawBroken(law, channel, text)
 
@@ -118,7 +118,7 @@ class TunnelLaws:
         if not channel.is_over and channel.client_id not in ("", reader.client_id):
             excuse = excuse or (Excuse.SESSION_LOST if reader.client_id in self.ended else None)
             is_excused = excuse is not None and self.history.excused.note(HOLDER, excuse)
-            self.check(is_excused, HOLDER, name, f"{reader} processed what another client has")
+            self.check(is_excused, HOLDER, name, f"{reader} processed a page, but another client has the channel")
         self._note(reader, "processed", name, len(records))
         changes = [record for record in records if record.sequence_info.timestamp_micros]
         self.base |= {_key(record) for record in records if not record.sequence_info.timestamp_micros}

@@ -22,8 +22,9 @@ from streamclient.wire.schema import PrimaryKeyType, RowExistenceExpectation
 CALM_PROCESS_SECONDS = 0.05
 
 SETTLE_DURATIONS = 15
-"""The time after all faults, in ``duration_seconds`` of the plan, within which all records must be delivered. This
-time suffices for the expiry of dead sessions, and for reading channels one after the other."""
+"""The time limit for the delivery of all records. The time begins at the end of all faults, and its unit is the plan's
+``duration_seconds``. This time suffices for the expiry of dead sessions, and for reading the channels one after the
+other."""
 
 LOOK_SECONDS = 5.0
 """The interval, in seconds, between two checks of the stored checkpoints and of the recovery."""

@@ -29,7 +29,7 @@ class OwnedLease:
 
 
 def change(process: JavaProcess, what: str, key: str, counter: int, **columns: Any) -> bool:
-    """Update a row if its counter equals ``counter``; return whether it was updated. No other field is compared."""
+    """Update a row if its counter equals ``counter``; return whether the row was updated. Compare no other field."""
     table = process.world.table
     row = table.rows.get(key)
     if row is None or row.counter != counter:

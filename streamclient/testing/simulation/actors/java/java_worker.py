@@ -21,12 +21,12 @@ workers."""
 PARENT_POLL_SECONDS = 5.0
 
 FRESH_SECONDS = 60.0
-"""The time, in seconds, without a successful pass of the taker, or without any pass of the renewer, after which a Java
-worker ends. The number is for a lease duration of 20 s. The time grows in proportion to the lease duration."""
+"""The time limit, in seconds, for successful passes of the taker and for passes of the renewer. If one of the two makes
+no such pass in this time, the Java worker ends. The number is for a lease duration of 20 s. The limit grows in
+proportion to the lease duration."""
 
 SDK_RETRIES = 4
-"""The number of retries that the SDK makes when the worker lists the shards. If all retries fail, the worker
-ends."""
+"""The number of retries that the SDK makes when the worker lists the shards. If all retries fail, the worker ends."""
 
 BATCH_RECORDS = 5
 
@@ -193,7 +193,7 @@ class JavaWorker(JavaProcess):
     # --- shard sync --------------------------------------------------------------------------------------------
 
     def _sync(self) -> None:
-        """Create the rows of shards without a row, and delete rows without a shard, both without a condition."""
+        """Create rows for the shards that have none, and delete the rows of shards that are gone, unconditionally."""
         self._is_syncing, self._synced_at = True, self.local()
         self.call(self.world.listing, self._listed, lambda: self.die("shards could not be listed"), retries=SDK_RETRIES)
 
