@@ -106,7 +106,7 @@ def test_a_session_that_the_program_asked_for_is_not_stopped_by_the_factory_that
 
 
 @pytest.mark.parametrize(
-    ("name", "hint"), [("appName", "did you mean app_name"), ("driver.memory", "Spark's begin with 'spark.'")]
+    ("name", "hint"), [("appName", "did you mean app_name"), ("driver.memory", "settings begin with 'spark.'")]
 )
 def test_a_setting_that_is_none_of_spark_is_refused(name: str, hint: str) -> None:
     with pytest.raises(ConfigurationError, match=f"no setting {name}.*{hint}"):
