@@ -58,7 +58,7 @@ def is_local(endpoint: object) -> bool:
     return parts.scheme == "http" and parts.hostname in _THIS_MACHINE
 
 
-def start_one(endpoint: str) -> str:
+def advice_to_start(endpoint: str) -> str:
     """Return the advice to start a local server at ``endpoint``; if ``endpoint`` is not local, return an empty text."""
     if not is_local(endpoint):
         return ""

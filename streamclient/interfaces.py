@@ -41,7 +41,7 @@ class InitializationInput:
     the same record."""
     progress: Progress | None = None
     """The progress up to the stored checkpoint; ``None`` if the lease's row does not contain the progress."""
-    lost_behind: str | None = None
+    lost_after: str | None = None
     """The stored checkpoint, if records after it have left the stream and the loss was accepted; otherwise ``None``.
 
     An operator or ``ClientConfig.trimmed_data_policy`` accepts a loss. In that case ``initial_checkpoint`` is the

@@ -133,7 +133,7 @@ def _handle(handler: Callable[[int, FrameType | None], object]) -> dict[int, Any
     return {each: signal.signal(each, handler) for each in handled}
 
 
-def leave_ending_signals() -> None:
+def ignore_ending_signals() -> None:
     """Ignore ``ENDING_SIGNALS`` in this process of a pool, and leave them to the process that started the pool.
 
     The starting process ends this process. If a process of a pool ended on a signal, the pool would break while tasks

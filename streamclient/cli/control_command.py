@@ -14,7 +14,7 @@ from streamclient.cli.options import connection_of, connection_parent
 from streamclient.cli.terminal.commands import EXIT_DONE, CommandFailed, runs
 from streamclient.cli.terminal.layout import Column, matching_id
 from streamclient.cli.terminal.output import id_shortener, print_json, print_table, print_text
-from streamclient.errors import start_one
+from streamclient.errors import advice_to_start
 
 TIMEOUT_SECONDS = 30.0
 """The time limit of one admin call, in seconds. An admin call waits only for the lock of the server's
@@ -163,7 +163,7 @@ class _Session:
             response = connection.getresponse()
             return response.status, response.read()
         except (OSError, http.client.HTTPException) as error:
-            advice = start_one(self._endpoint) if isinstance(error, ConnectionRefusedError) else ""
+            advice = advice_to_start(self._endpoint) if isinstance(error, ConnectionRefusedError) else ""
             raise CommandFailed(f"no answer from {self._endpoint}: {error}{advice}") from error
         finally:
             connection.close()

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from streamclient.base.reasons import counted
-from streamclient.cli.missing_packages import named_if_missing
+from streamclient.cli.missing_tables import named_if_missing
 from streamclient.cli.options import command_client, connection_parent
 from streamclient.cli.terminal.commands import EXIT_DONE, CommandFailed, runs
 from streamclient.cli.terminal.layout import Column

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from streamclient.cli.missing_packages import named_if_missing
+from streamclient.cli.missing_tables import named_if_missing
 from streamclient.cli.options import command_client, connection_parent
 from streamclient.cli.terminal.commands import EXIT_DONE, CommandFailed, runs, shown_until_ended
 from streamclient.cli.terminal.output import complain, id_shortener, print_json_line, print_text

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from streamclient.base import checks
 from streamclient.base.reasons import counted
 from streamclient.base.times import duration, parse_moment, utc_text
-from streamclient.cli.missing_packages import named_if_missing
+from streamclient.cli.missing_tables import named_if_missing
 from streamclient.cli.options import command_client
 from streamclient.cli.terminal.commands import EXIT_DONE, CommandFailed
 from streamclient.cli.terminal.layout import Column, matching_id

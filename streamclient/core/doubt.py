@@ -52,7 +52,7 @@ def write_answered(state: WorkerState, call: WriteLease, answer: Answered[WriteO
         state.land(key)
         _note(state, write)
         _applied(state, write, answer.sent_at, None, is_plain=True)
-    elif isinstance(answer.error, ConfigurationError) and _is_asked_for(state, write):
+    elif isinstance(answer.error, ConfigurationError) and _is_dispensable(state, write):
         state.land(key)
         _put_aside(state, state.held[key], write, answer.error)
     elif _needs_read_back(state, write):
@@ -123,7 +123,7 @@ def _is_held_write(write: LeaseWrite) -> bool:
     return write.kind not in (WriteKind.STEAL, WriteKind.DELETE)
 
 
-def _is_asked_for(state: WorkerState, write: LeaseWrite) -> bool:
+def _is_dispensable(state: WorkerState, write: LeaseWrite) -> bool:
     """Return whether the lease is held and the worker can do without ``write``, if the store does not support it."""
     own_columns = (WriteKind.TAKE_PAUSE, WriteKind.LEAVE_PAUSE, WriteKind.END_ORDERS)
     is_asked = write.kind in (*CHECKPOINT_KINDS, *own_columns, WriteKind.RELEASE)
@@ -145,7 +145,7 @@ def _put_aside(state: WorkerState, held: HeldLease, write: LeaseWrite, error: Ex
         pause = write.seen.pause
         text = f"pauses are obeyed but cannot be acknowledged: {error}"
         state.report(Severity.WARNING, held.lease.lease_key, text)
-        state.keep(evolve(held, may_say_obeys=False, mute_pause="" if pause is None else pause.request_id))
+        state.keep(evolve(held, may_acknowledge=False, mute_pause="" if pause is None else pause.request_id))
     settle(state, held.lease.lease_key)
 
 

@@ -185,8 +185,8 @@ class HeldLease:
     consuming: Consuming = Consuming.NO_CONSUMER
     is_gone: bool = False
     is_offered: bool = False
-    may_say_obeys: bool = False
-    """``is_gone``, ``is_offered`` and ``may_say_obeys`` are facts about the row. They stand for ``GONE``, ``OFFERED``
+    may_acknowledge: bool = False
+    """``is_gone``, ``is_offered`` and ``may_acknowledge`` are facts about the row. They stand for ``GONE``, ``OFFERED``
     and ``OBEYS`` of ``RowState``, and several of them may hold at the same time."""
     promised_to: str = ""
     """The worker that shall receive the lease to even out loads. This worker hands the lease over without being
@@ -238,7 +238,7 @@ class HeldLease:
             return RowState.GONE
         if self.is_offered:
             return RowState.OFFERED
-        return RowState.OBEYS if self.may_say_obeys else RowState.OWN
+        return RowState.OBEYS if self.may_acknowledge else RowState.OWN
 
     @property
     def step(self) -> LeaseStep:
@@ -294,7 +294,7 @@ def accepted(
         valid_until=until,
         moved_at=max(held.moved_at, sent_at),
         is_renewal_due=False,
-        may_say_obeys=held.may_say_obeys and write.kind is not WriteKind.LEAVE_PAUSE,
+        may_acknowledge=held.may_acknowledge and write.kind is not WriteKind.LEAVE_PAUSE,
         is_gone=False,
         is_offered=False,
         doubt=NO_DOUBT,

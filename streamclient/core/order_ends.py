@@ -28,7 +28,7 @@ def heed_orders(state: WorkerState, held: HeldLease) -> HeldLease:
     if held.consuming is Consuming.CONSUMER and lease.orders != held.orders_given:
         state.emit(GiveOrders(key, held.identifier, lease.orders))
         held = evolve(held, orders_given=lease.orders)
-    held = _without_those_that_came_back(held)
+    held = _without_revived_withdrawals(held)
     for order, outcome in (*_ended(state, held), *held.orders_gone.values()):
         note = (key, order.request_id)
         if order.request_id not in held.noted and note not in state.notes_under_way:
@@ -38,7 +38,7 @@ def heed_orders(state: WorkerState, held: HeldLease) -> HeldLease:
     return held
 
 
-def _without_those_that_came_back(held: HeldLease) -> HeldLease:
+def _without_revived_withdrawals(held: HeldLease) -> HeldLease:
     """Forget the withdrawal of each order that is in the row again, and return the changed lease.
 
     A Java worker may have overwritten the row meanwhile, for example.

@@ -71,7 +71,7 @@ def register(state: WorkerState, lease: Lease, sent_at: float) -> None:
         state.next_acquisition(),
         consuming=_left_over(state, key),
         # The row may acknowledge a pause from an earlier time in which this worker held the lease.
-        may_say_obeys=lease.is_paused_by_owner,
+        may_acknowledge=lease.is_paused_by_owner,
     )
     state.keep(held)
     state.report(Severity.INFO, key, f"took {lease}")
@@ -365,9 +365,9 @@ def _write_next(state: WorkerState, held: HeldLease) -> None:
     elif is_mark_void(state, lease):
         send(state, leases.take(lease, state.worker_id))
     elif _must_acknowledge(state, held):
-        state.keep(evolve(held, may_say_obeys=True))
+        state.keep(evolve(held, may_acknowledge=True))
         send(state, leases.take_pause(lease))
-    elif held.may_say_obeys and _present_pause(state, lease) is None:
+    elif held.may_acknowledge and _present_pause(state, lease) is None:
         send(state, leases.leave_pause(lease))
     elif (left := orders_left(state, held)) != lease.orders:
         send(state, leases.end_orders(lease, left))

@@ -179,7 +179,7 @@ class LineReceiver(Receiver):
 
     def initialize(self, given: InitializationInput, call: HandedCall) -> None:
         """Keep ``given`` for later batches; no user code runs yet."""
-        self._given, self.lost_after = given, given.lost_behind
+        self._given, self.lost_after = given, given.lost_after
         call.finish()
 
     def process(self, given: ProcessRecordsInput, call: HandedCall) -> None:

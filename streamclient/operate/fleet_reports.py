@@ -44,7 +44,7 @@ class ShardGroup:
         return self.lines[0].explanation.situation
 
     @property
-    def furthest_behind(self) -> ShardLine | None:
+    def longest_lag(self) -> ShardLine | None:
         """The shard with the longest known lag; ``None`` if no lag is known."""
         known = [line for line in self.lines if line.lag_seconds is not None]
         return max(known, key=lambda line: line.lag_seconds or 0.0, default=None)
@@ -59,7 +59,7 @@ class ShardGroup:
         """Return the group as one line for a log, with its longest lag and its shortest time to loss."""
         noun = "shard" if len(self.lines) == 1 else "shards"
         parts = [f"{self.table_name}: {len(self.lines)} {noun} {self.situation.name}"]
-        if (late := self.furthest_behind) is not None and late.lag_seconds is not None:
+        if (late := self.longest_lag) is not None and late.lag_seconds is not None:
             bound = "at most " if late.is_lag_bound else ""
             parts.append(f"longest lag {bound}{duration(late.lag_seconds)} (shard {late.shard_id})")
         if (near := self.nearest_to_loss) is not None and near.seconds_to_loss is not None:
@@ -94,7 +94,7 @@ def fleet_report(view: Overview) -> Document:
 
 
 def _group_document(group: ShardGroup) -> Document:
-    late, near = group.furthest_behind, group.nearest_to_loss
+    late, near = group.longest_lag, group.nearest_to_loss
     return {
         "situation": group.situation.name,
         "moves": group.situation.moves,

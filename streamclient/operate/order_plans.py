@@ -107,14 +107,14 @@ def plan_record_order(
             "order fewer, or wait until the standing orders are obeyed"
         )
     else:
-        reason = _deaf_to_orders(facts, lease)
+        reason = _why_ignored(facts, lease)
     if reason:
         return ChangePlan(refusals=(Refusal(shard_id=shard_id, reason=reason),))
     change = PlannedWrite(write=rule.set_orders(lease, (*lease.orders, order)), effect=order_words(order))
     return ChangePlan(changes=(change,), notes=_order_notes(facts, lease, order))
 
 
-def _deaf_to_orders(facts: FleetFacts, lease: Lease) -> str:
+def _why_ignored(facts: FleetFacts, lease: Lease) -> str:
     """Return why the owner, or every living worker, would ignore an order; empty if the order will be obeyed."""
     living = living_workers(facts)
     obeying = [name for name in living if name in facts.workers and facts.workers[name].info.obeys_orders]

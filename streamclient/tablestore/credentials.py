@@ -15,7 +15,7 @@ def credentials_of(provider: Any) -> Any:
         DependencyException: the provider raised, for example because its server does not answer. The same call may
             succeed later.
     """
-    if type(provider) is PatientProvider:  # its get_credentials calls this function for the provider that it wraps
+    if type(provider) is RetriableProvider:  # its get_credentials calls this function for the provider that it wraps
         return provider.get_credentials()
     try:
         return done("get_credentials", provider.get_credentials())
@@ -27,7 +27,7 @@ def credentials_of(provider: Any) -> Any:
         ) from error
 
 
-class PatientProvider:
+class RetriableProvider:
     """A wrapper of a credentials provider, for calls that the SDK sends itself.
 
     If the wrapped provider fails, the error says that the same call may succeed later.

@@ -24,7 +24,7 @@ from urllib3.util.ssl_ import create_urllib3_context
 from streamclient.base.reasons import counted
 from streamclient.errors import CodecError, ConfigurationError, DisorderError, printable
 from streamclient.tablestore.connection_limits import limits_of
-from streamclient.tablestore.credentials import PatientProvider, credentials_of
+from streamclient.tablestore.credentials import RetriableProvider, credentials_of
 from streamclient.tablestore.integrity import Integrity, checked_client, integrity_of
 from streamclient.tablestore.kept_connections import HttpAnswer, KeptConnections, tell_of_forks
 from streamclient.wire import schema
@@ -269,7 +269,7 @@ def with_own_connection(client: Any) -> Any:
     connection of the user's own, the copy keeps that connection.
     """
     own = copy(client)
-    own.credentials_provider = PatientProvider(client.credentials_provider)
+    own.credentials_provider = RetriableProvider(client.credentials_provider)
     own.protocol = telling_protocol(client.protocol)
     if type(client.connection) in _REPLACEABLE:
         own.connection = OwnConnection(_exchange_of(client))

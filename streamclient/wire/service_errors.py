@@ -25,8 +25,8 @@ from streamclient.errors import (
     StreamClientException,
     TrimmedDataException,
     UnreadableAnswerError,
+    advice_to_start,
     printable,
-    start_one,
 )
 
 CONDITION_CHECK_FAIL = "OTSConditionCheckFail"
@@ -329,7 +329,7 @@ def _network_error(error: Exception, write: bool, client: Any) -> DependencyExce
 def _start_one(error: BaseException, endpoint: object) -> str:
     """Return the advice to start a local server if a port of this machine refused the connection; otherwise ``""``."""
     is_refused = isinstance(error.__cause__ or error.__context__, ConnectionRefusedError)
-    return start_one(endpoint) if is_refused and isinstance(endpoint, str) else ""
+    return advice_to_start(endpoint) if is_refused and isinstance(endpoint, str) else ""
 
 
 def _is_bad_certificate(error: BaseException) -> bool:

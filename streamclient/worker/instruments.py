@@ -37,7 +37,7 @@ LEASE_STATES: Final = ("running", "waiting", "finished")
 NO_CAUSE: Final = "none"
 """The value of the label ``cause`` for a shard that makes progress. Only shards without progress have a cause."""
 
-FROM_ZERO: Final = (metric_table.RECORDS_PARKED, metric_table.STALLS)
+SHOWN_FROM_ZERO: Final = (metric_table.RECORDS_PARKED, metric_table.STALLS)
 """The counters that are shown as 0 from the beginning. If a series begins with its first event, Prometheus sees no
 increase."""
 
@@ -186,7 +186,7 @@ class Instruments:
         self.parked_records: Counter[str] = Counter()
         """The number of records of each shard that were parked since the worker began. The keys are shard ids. Parked
         records are counted even without metrics."""
-        for counter in FROM_ZERO:
+        for counter in SHOWN_FROM_ZERO:
             metrics.increment(counter, 0)
 
     # --- reports of the coordinator --------------------------------------------------------------------------------

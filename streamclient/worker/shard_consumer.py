@@ -247,7 +247,7 @@ class ShardConsumer:
             marker,
             command.pending,
             progress=command.progress,
-            lost_behind=command.lost_behind,
+            lost_after=command.lost_after,
             fleet_has_processed=self._start.fleet_has_processed,
         )
         self._session = session_of(given, around.make_processor, checkpointer)

@@ -41,9 +41,9 @@ def test_nothing_is_handed_over_while_user_code_may_run() -> None:
     ("facts", "state"),
     [
         ({}, RowState.OWN),
-        ({"may_say_obeys": True}, RowState.OBEYS),
-        ({"may_say_obeys": True, "is_offered": True}, RowState.OFFERED),
-        ({"may_say_obeys": True, "is_offered": True, "is_gone": True}, RowState.GONE),
+        ({"may_acknowledge": True}, RowState.OBEYS),
+        ({"may_acknowledge": True, "is_offered": True}, RowState.OFFERED),
+        ({"may_acknowledge": True, "is_offered": True, "is_gone": True}, RowState.GONE),
     ],
 )
 def test_what_keeps_a_row_from_being_read_for_longest_is_its_state(facts: dict[str, Any], state: RowState) -> None:

@@ -225,7 +225,7 @@ LOOP_MUTATIONS = (
     Mutation(
         "the end of a shard is stored although its processor has not stored everything",
         frozenset({STORED}),
-        [(ProcessorCode, "stores_at", _stores_at_every_end)],
+        [(ProcessorCode, "is_store_due", _stores_at_every_end)],
         made_to_fit=_with_ends(concurrency=2, commit_every=3, is_processor=True),
         size=Size.LOOP,
     ),

@@ -314,7 +314,7 @@ class NewProcessor:
     """The progress of the shard up to ``initial``."""
     pending: PendingCheckpoint | None
     """The checkpoint that an earlier processor prepared and did not complete; ``None`` without such a checkpoint."""
-    lost_behind: str | None = None
+    lost_after: str | None = None
     """The stored checkpoint, if records after it are lost and the loss was accepted; otherwise ``None``."""
 
 

@@ -22,7 +22,7 @@ from streamclient.core.events import Severity, StartConsumer
 from streamclient.model import CheckpointPosition, PendingCheckpoint, ShutdownReason, TrimmedRange
 from streamclient.records import SequenceInfo, StreamRecord
 
-STORED_REASONS = (ShutdownReason.ZOMBIE, ShutdownReason.STOLEN, ShutdownReason.PAUSED, ShutdownReason.PROCESS_DONE)
+ENDING_REASONS = (ShutdownReason.ZOMBIE, ShutdownReason.STOLEN, ShutdownReason.PAUSED, ShutdownReason.PROCESS_DONE)
 """The reasons for ``shutdown`` after which the consumer ends, whatever checkpoint is stored. After any other reason,
 the consumer ends only if SHARD_END is stored."""
 
@@ -105,7 +105,7 @@ class ConsumerState:
         self._accepts_loss = False
         self._is_position_lost = False
         """Whether the records after the stored position are lost, so that reading continues at the oldest record."""
-        self._is_past_loss = False
+        self._follows_loss = False
         self._last_processed: SequenceInfo | None = None
         self._pause = 0.0
         self._raised: Raised | None = None
@@ -127,7 +127,7 @@ class ConsumerState:
     @property
     def is_final(self) -> bool:
         """Whether the present processor is the last one of this consumer."""
-        return self.is_finished or self.stop_reason in STORED_REASONS
+        return self.is_finished or self.stop_reason in ENDING_REASONS
 
     @property
     def waits_for_end(self) -> bool:

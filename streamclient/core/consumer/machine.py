@@ -57,11 +57,11 @@ class ConsumerMachine(PageReader):
         self._processors += 1
         self._has_processor = True
         self._offered, self._cut = pending, None
-        self._is_past_loss = self._accepts_loss
+        self._follows_loss = self._accepts_loss
         self.halt_reason = None
         self.position, self._dealt_with, self.trail = Position(initial), self._progress, ReadTrail()
-        lost_behind = self.stored if self._accepts_loss else None
-        self._tell(consumer_events.NewProcessor(self._processors, initial, self._progress, pending, lost_behind))
+        lost_after = self.stored if self._accepts_loss else None
+        self._tell(consumer_events.NewProcessor(self._processors, initial, self._progress, pending, lost_after))
         if pending is not None:
             progress = further(self._progress, records=pending.records)
             self._tell(consumer_events.Offer(pending.value, progress, pending.last))
@@ -178,7 +178,7 @@ class ConsumerMachine(PageReader):
     def _has_stored(self, event: consumer_events.CheckpointAnswered) -> None:
         self.stored = event.value
         self._progress = event.progress or self._progress
-        self._accepts_loss = self._accepts_loss and not self._is_past_loss
+        self._accepts_loss = self._accepts_loss and not self._follows_loss
         self._tell_ended_orders()
         if self.is_finished:
             self._finished_by_user()

@@ -222,7 +222,7 @@ class PageReader(ConsumerState):
         self._log(Severity.ERROR, f"{text} (policy {policy.value})")
         if policy is TrimmedDataPolicy.RESTART_AT_OLDEST:
             self._give_up_lost_records()
-            self._is_past_loss, self.trail = True, ReadTrail()
+            self._follows_loss, self.trail = True, ReadTrail()
             return True
         self.lost = lost
         how = f"call worker.accept_loss({self.shard_id!r}), or set trimmed_data_policy to RESTART_AT_OLDEST"

@@ -102,13 +102,13 @@ class RowCells:
     change that deletes a single version, if the row may already have contained this change when the row was read. See
     law 3 in ``fold``."""
 
-    def is_behind(self, record: StreamRecord, shard: str) -> bool:
+    def lacks(self, record: StreamRecord, shard: str) -> bool:
         """Return whether the row lacks the change ``record`` of ``shard``, so that the change must be applied."""
         return self.sequence is None or self.shard != shard or record.sequence_info > self.sequence
 
     def apply(self, record: StreamRecord, shard: str, rule: TableRule) -> None:
         """Apply the change ``record`` of ``shard`` to the row. If the row has this change already, do nothing."""
-        if not self.is_behind(record, shard):
+        if not self.lacks(record, shard):
             return
         millis = record.sequence_info.timestamp_micros // 1_000
         if rule.ttl_millis is not None:

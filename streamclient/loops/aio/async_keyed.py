@@ -78,7 +78,7 @@ class AsyncKeyedCode(AsyncUserCode):
         """
         return partial(self._close, reason) if self._has_begun else None
 
-    def stores_at(self, reason: ShutdownReason, *, has_stored_all: bool, has_unstored: bool) -> bool:
+    def is_store_due(self, reason: ShutdownReason, *, has_stored_all: bool, has_unstored: bool) -> bool:
         """Return ``False``, because ``last_work`` stores the position."""
         return False
 

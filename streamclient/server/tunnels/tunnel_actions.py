@@ -265,10 +265,10 @@ def checkpoint(state: ServerState, request: Any) -> Any:
     tunnel = _usable(state, request.tunnel_id)
     channel = _channel(tunnel, request.channel_id)
     is_outdated = request.sequence_number < channel.sequence_number
-    is_behind_the_end = channel.is_over and request.checkpoint != FINISHED
+    is_after_the_end = channel.is_over and request.checkpoint != FINISHED
     is_known = request.client_id in tunnel.clients or request.client_id in tunnel.former_clients
     went_on = channel.client_id not in ("", request.client_id) and is_known
-    if is_outdated or is_behind_the_end or went_on:
+    if is_outdated or is_after_the_end or went_on:
         raise refusals.SEQUENCE_NUMBER(given=request.sequence_number, expected=channel.sequence_number)
     require_number("sequence number", request.sequence_number, channel.sequence_number)
     if request.checkpoint == FINISHED:

@@ -113,7 +113,7 @@ class SinkOutput:
     def begin(self, given: InitializationInput) -> Beginning:
         """Return the stored checkpoint as the start of the shard's first batch."""
         last, stored = self._lasts.get(given.shard_info.shard_id), _stored_position(given)
-        is_past_loss = given.lost_behind is not None
+        is_past_loss = given.lost_after is not None
         return Beginning(stored, last if last and last.end == stored else None, is_past_loss=is_past_loss)
 
     def write(self, parts: Sequence[Part], jobs: CancellableJobs) -> Mapping[str, StreamClientError]:
@@ -197,7 +197,7 @@ class DestinationOutput:
             )
         if last is None and not self.starts_anew:
             self._require_commits(given, stored)
-        return Beginning(stored, last, pending, is_past_loss=given.lost_behind is not None)
+        return Beginning(stored, last, pending, is_past_loss=given.lost_after is not None)
 
     def _require_commits(self, given: InitializationInput, stored: str) -> None:
         """Refuse a shard without a commit in this destination if workers have already processed records.
@@ -319,9 +319,9 @@ def _stored_position(given: InitializationInput) -> str:
     """Return the position at which the shard's next batch starts.
 
     This is the shard's checkpoint. If records after it were lost, ``initial_checkpoint`` is ``TRIM_HORIZON``, and
-    ``lost_behind`` is the checkpoint.
+    ``lost_after`` is the checkpoint.
     """
-    return given.initial_checkpoint if given.lost_behind is None else given.lost_behind
+    return given.initial_checkpoint if given.lost_after is None else given.lost_after
 
 
 def _processed_records(given: InitializationInput) -> int:

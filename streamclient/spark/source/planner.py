@@ -65,7 +65,7 @@ MOST_EMPTY_PAGES = 10
 """The number of consecutive empty pages after which a shard counts as caught up. A single empty page proves nothing,
 because the service also returns one, with another iterator, when it skips records."""
 
-_GONE_CODES = {"OTSObjectNotExist", "OTSParameterInvalid"}
+_MISSING_SHARD_CODES = {"OTSObjectNotExist", "OTSParameterInvalid"}
 """The error codes that the service may send for a shard that does not exist. The service's documentation
 does not say which."""
 
@@ -426,7 +426,7 @@ class StreamPlanner:
             self._lost(f"records of shard {shard} were trimmed before they were read: {error}")
         except DependencyException as error:
             # A shard that is no longer listed may still be readable. It is gone only if the service refuses the read.
-            if error.code not in _GONE_CODES or taken or self._is_listed(shard):
+            if error.code not in _MISSING_SHARD_CODES or taken or self._is_listed(shard):
                 raise
             self._lost(f"shard {shard} is gone, and was not read to its end: {error}")
             return None, PageSummary(0, None, None, None)

@@ -14,7 +14,7 @@ from typing import Any
 
 from attrs import define, field
 
-from streamclient.base.interrupts import ending_signals_held_back, leave_ending_signals
+from streamclient.base.interrupts import ending_signals_held_back, ignore_ending_signals
 from streamclient.base.reasons import counted
 from streamclient.testing.simulation.drawing import Size, draw_plan, size_of
 from streamclient.testing.simulation.runner import HistoryVerdict, run_plan
@@ -173,7 +173,7 @@ def pool_of(processes: int) -> Iterator[ProcessPoolExecutor]:
     A bare ``ProcessPoolExecutor`` would first wait for running tasks, which may take a minute.
     """
     before = {child.pid for child in active_children()}
-    with ProcessPoolExecutor(processes, mp_context=get_context("spawn"), initializer=leave_ending_signals) as pool:
+    with ProcessPoolExecutor(processes, mp_context=get_context("spawn"), initializer=ignore_ending_signals) as pool:
         try:
             yield pool
         except BaseException:

@@ -42,7 +42,7 @@ class AsyncUserCode(ABC):
     """Whether the batch is committed at the end of ``handle``, without a call of ``commit``."""
 
     @property
-    def is_made_first(self) -> bool:
+    def needs_initialize(self) -> bool:
         """Whether ``initialize`` has work to do, and so must be awaited first."""
         return True
 
@@ -64,7 +64,7 @@ class AsyncUserCode(ABC):
         """
 
     @abstractmethod
-    def stores_at(self, reason: ShutdownReason, *, has_stored_all: bool, has_unstored: bool) -> bool:
+    def is_store_due(self, reason: ShutdownReason, *, has_stored_all: bool, has_unstored: bool) -> bool:
         """Return whether a shutdown for ``reason`` must store the largest permitted position.
 
         The method is called only if user code has no last work.
@@ -92,7 +92,7 @@ class HandlerCode(AsyncUserCode):
         self.commits_by_itself: bool = commit == "turn"
 
     @property
-    def is_made_first(self) -> bool:
+    def needs_initialize(self) -> bool:
         """``False``, because ``initialize`` has nothing to do."""
         return False
 
@@ -107,7 +107,7 @@ class HandlerCode(AsyncUserCode):
         is_told = reason is ShutdownReason.TERMINATE and not self.commits_by_itself
         return partial(run_batch, self, *end) if is_told else None
 
-    def stores_at(self, reason: ShutdownReason, *, has_stored_all: bool, has_unstored: bool) -> bool:
+    def is_store_due(self, reason: ShutdownReason, *, has_stored_all: bool, has_unstored: bool) -> bool:
         """Return whether the shard's end, or a batch whose commit got no answer, must be committed."""
         return is_commit_due(reason, has_unstored=has_unstored)
 
@@ -152,7 +152,7 @@ class ProcessorCode(AsyncUserCode):
     async def _shutdown(self, reason: ShutdownReason, commit: Callable[[], Awaitable[None]]) -> None:
         checks.done("shutdown", cast(object, await self._made.shutdown(reason, commit)))
 
-    def stores_at(self, reason: ShutdownReason, *, has_stored_all: bool, has_unstored: bool) -> bool:
+    def is_store_due(self, reason: ShutdownReason, *, has_stored_all: bool, has_unstored: bool) -> bool:
         """Return whether to store the shard's end for a processor without ``shutdown``."""
         return self._processor is not None and reason is ShutdownReason.TERMINATE and has_stored_all
 

@@ -72,8 +72,8 @@ class BlockingTwin(IRecordProcessor):
     def initialize(self, initialization_input: InitializationInput) -> None:
         """Run the initialisation of the user code, if it has one."""
         self._given = initialization_input
-        self._lost_after = initialization_input.lost_behind
-        if self._code.is_made_first:
+        self._lost_after = initialization_input.lost_after
+        if self._code.needs_initialize:
             self._run("initialize", self._code.initialize(initialization_input))
 
     def process_records(self, process_records_input: ProcessRecordsInput) -> None:
@@ -114,7 +114,7 @@ class BlockingTwin(IRecordProcessor):
         has_stored_all = isinstance(checkpointer, RecordProcessorCheckpointer) and checkpointer.has_stored_all
         if work is not None:
             self._run("shutdown", work())
-        elif self._code.stores_at(reason, has_stored_all=has_stored_all, has_unstored=False):
+        elif self._code.is_store_due(reason, has_stored_all=has_stored_all, has_unstored=False):
             checkpointer.checkpoint()
 
     def _run(self, name: str, coroutine: Coroutine[Any, Any, None]) -> None:

@@ -41,14 +41,14 @@ class HandlerProcessor(IRecordProcessor):
     def initialize(self, initialization_input: InitializationInput) -> None:
         """Keep ``initialization_input`` for the batches."""
         self._given = initialization_input
-        self._lost_behind = initialization_input.lost_behind
+        self._lost_after = initialization_input.lost_after
         self._has_unstored = False
 
     def process_records(self, process_records_input: ProcessRecordsInput) -> None:
         """Call the handler, and commit the batch if the handler has not settled it and commits are not explicit."""
         given = process_records_input
         is_committed = self._handle(given.checkpointer, given.records, given.attempt)
-        self._lost_behind = None
+        self._lost_after = None
         if is_committed:
             self._has_unstored = False
         elif self._commits_by_itself:
@@ -85,7 +85,7 @@ class HandlerProcessor(IRecordProcessor):
             position=checkpointer.largest_permitted_checkpoint_value,
             attempt=attempt,
             is_end=is_end,
-            lost_after=self._lost_behind,
+            lost_after=self._lost_after,
         )
         try:
             require_none(self._handler(batch))

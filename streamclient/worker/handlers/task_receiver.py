@@ -41,9 +41,9 @@ class TaskReceiver(Receiver):
         Raises:
             NoThreadError, OSError: the system refused a resource for the event loop. The call ends with this error.
         """
-        self._given, self._lost_after = given, given.lost_behind
+        self._given, self._lost_after = given, given.lost_after
         self._store = store_through(self._line.bridge(), self._checkpointer.begin_checkpoint)
-        if self._code.is_made_first:
+        if self._code.needs_initialize:
             self._put(call, partial(self._code.initialize, given), call.finish)
         else:
             call.finish()
@@ -70,7 +70,7 @@ class TaskReceiver(Receiver):
         work = self._last_work(reason)
         if work is not None:
             self._put(call, work, call.finish, is_last=True)
-        elif self._code.stores_at(
+        elif self._code.is_store_due(
             reason, has_stored_all=self._checkpointer.has_stored_all, has_unstored=self._has_unstored
         ):
             self._checkpointer.begin_checkpoint(None, partial(self._last_stored, call))
