@@ -184,18 +184,19 @@ def consumption_of(
     else:
         of_worker = given if worker is None else evolve(given, client_tag=worker)
     if of_worker.process_records_executor is not None:
-        raise ConfigurationError("process_records_executor must be left out of config: a loop has no such threads")
+        raise ConfigurationError("process_records_executor must be left out of config: the loop has its own executor")
     made = partial(_tunnel_worker, of_worker, tunnels, (tunnel, of_table))
     return Consumption(of_worker.client_tag, made, settings, commit)
 
 
 def _table_of_tunnel(table: object, tunnel: str, is_left_out: Mapping[str, bool]) -> str | None:
-    """Return ``table`` if the options suit a tunnel.
+    """Return ``table``, after checking that the options of ``changes`` suit the tunnel ``tunnel``.
 
-    ``is_left_out`` has the options that do not go with a tunnel. Its values say whether the caller left the option out.
+    The keys of ``is_left_out`` are the names of the options that may not be given for a tunnel. Each value is true if
+    the caller left this option out.
 
     Raises:
-        ConfigurationError: ``table`` is not a name, or the caller gave an option that does not go with a tunnel.
+        ConfigurationError: ``tunnel`` or ``table`` is not a valid name, or the caller gave one of these options.
     """
     checks.identifier.require("tunnel", tunnel)
     if table is not None and not isinstance(table, str):

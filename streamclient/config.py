@@ -31,9 +31,10 @@ BEATS_PER_LEASE = 3.3
 of a single heartbeat or scan does no harm."""
 
 READS_PER_SECOND = 400
-"""The largest number of polls a second that a worker may make. A poll is a read that may find no record.
-``EAGER_SHARDS`` may allow more polls. This number suffices for four shards with traffic and a thousand quiet shards.
-On a busy machine, a thousand reads took about one second of a processor core."""
+"""The largest number of polls a second that a worker may make, unless ``EAGER_SHARDS`` allows more. A poll is a read
+that may find no record. A read right after a page that promised more records is not a poll. This number suffices for
+four shards with traffic and a thousand quiet shards. On a busy machine, a thousand reads took about one second of a
+processor core."""
 
 EAGER_SHARDS = 6
 """The number of shards that a worker may always read every ``worker_idle_time_millis``, even if these are more than
@@ -299,8 +300,8 @@ class ClientConfig:
     max_reads_per_second: int | None = field(default=None, validator=checks.optional(checks.positive))
     """The largest number of reads a second over all shards of the worker. A read that follows records is not counted,
     and never slowed. A worker that would exceed this number lengthens all times between reads by the same factor, and
-    shows that factor in its row. ``None`` stands for 400 or for the reads of six shards at
-    ``worker_idle_time_millis``, whichever is more."""
+    shows that factor in its row. ``None`` stands for 400, or for the number of reads a second
+    with which six shards are each read every ``worker_idle_time_millis``, whichever is more."""
     prefetch: Prefetch = field(default=Prefetch(), validator=checks.instance(Prefetch))
     deliver_empty_batches: bool = field(default=False, validator=checks.flag)
     """Whether ``process_records`` is called after a read that returned no records. The Java client always calls it."""

@@ -66,7 +66,7 @@ def advice_to_start(endpoint: str) -> str:
 
 
 def install_extra(extra: str) -> str:
-    """Return the advice to install an extra of this package. No package index offers this package."""
+    """Return the advice to install an extra from source, because no package index offers this package."""
     return (
         f'install the extra {extra} from the same source as streamclient, in a checkout with  pip install ".[{extra}]"'
     )
@@ -82,7 +82,7 @@ class ErrorKind(Enum):
     """The service refused for another passing reason; nothing was applied; retry."""
 
     AMBIGUOUS = "ambiguous"
-    """No trustworthy answer came back. A write may or may not have been applied: read the row before you conclude."""
+    """No trustworthy answer came back. A write may or may not have been applied: read the row to find out."""
 
     PERMANENT = "permanent"
     """The same request will fail again, so retrying is useless."""

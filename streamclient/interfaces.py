@@ -162,7 +162,9 @@ class IRecordProcessorCheckpointer(ABC):
 
         This method returns once the prepared checkpoint is stored. Then commit to the sink, and call ``checkpoint()``
         on the returned object. If this process dies in between, the next processor of the shard gets value and state as
-        ``InitializationInput.pending_checkpoint``. So that processor knows exactly which batch may have been committed.
+        ``InitializationInput.pending_checkpoint``. The next processor then knows exactly which batch may have been
+        committed.
+
         A second call replaces the prepared checkpoint. Storing a checkpoint removes the prepared checkpoint. Only a
         write that repeats the stored position leaves the prepared checkpoint in place. The permitted values, the errors
         and the permitted threads are the same as for ``checkpoint``. ``state`` has at most 64 KiB.
@@ -405,7 +407,8 @@ class IRetryStrategy(ABC):
     def should_retry(self, action: RetryableAction, error: Exception, retries: int) -> bool:
         """Return whether to retry ``action`` after ``retries`` retries.
 
-        Before the client repeats a conditional write, it reads the row.
+        The client does not ask this method about conditional writes. If the outcome of such a write is unknown, the
+        client reads the row, and then decides itself whether to write again.
         """
 
     @abstractmethod

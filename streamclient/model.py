@@ -31,7 +31,7 @@ class CheckpointPosition:
 
 @frozen
 class PendingCheckpoint:
-    """The first half of a two-phase checkpoint: a batch to be committed to a sink, stored beside the checkpoint."""
+    """The first half of a two-phase checkpoint, stored beside the checkpoint: a batch will be committed to a sink."""
 
     value: str
     """The position after the batch, to be stored as the checkpoint."""
@@ -63,7 +63,7 @@ class Pause:
     """An operator's order to hold a shard without reading it. Java workers do not know such orders."""
 
     request_id: str
-    """The id of this order. A new id for each order shows which order an owner acknowledged."""
+    """The id of this order. Each order has a new id, so ``Lease.pause_taken`` shows which order an owner obeyed."""
     by: str
     reason: str
     until_micros: int | None = None
@@ -101,10 +101,10 @@ class RecordOrder:
     record_ids: tuple[str, ...]
     """The ids of the records, in the form of ``ParkedRecord.record_id``."""
     parking_table: str = ""
-    """The table in which these records are parked, unless the worker has a parking store of its own."""
+    """The table in which the records of the order are parked, unless the worker has a parking store of its own."""
     parking_directory: str = ""
-    """The directory in which these records are parked. If neither a table nor a directory is given, the records are
-    dropped."""
+    """The directory in which the records of the order are parked. If neither a table nor a directory is given, the
+    records are dropped."""
 
     @property
     def is_skip(self) -> bool:

@@ -126,8 +126,7 @@ def readable_position(text: str) -> str:
 
 
 LONGEST_PLAIN_POSITION = 24
-"""The length of the longest text that cannot be an iterator of a service. Texts up to this length are shown
-unchanged."""
+"""The largest number of characters of a position that is shown unchanged. Iterators of a service are longer."""
 
 _LAYOUTS = {16: struct.Struct("<QQ"), 28: struct.Struct("<qqiq")}
 """The layouts of known positions inside iterators, by their length in bytes: 16 for the local server, and 28 for the

@@ -68,7 +68,7 @@ def with_jitter(millis: int, dice: random.Random) -> float:
 
 
 def decision_of(strategy: IRetryStrategy, action: RetryableAction, error: Exception, retries: int) -> float | None:
-    """Return the pause before a retry, in seconds, that a user's strategy chooses; ``None`` for no retry.
+    """Ask a user's ``strategy``; return the pause before the retry, in seconds, or ``None`` for no retry.
 
     The strategy is user code, which may take long and may raise. So an owner thread must not call this function.
 

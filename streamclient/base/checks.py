@@ -220,7 +220,7 @@ def implementation(interface: type) -> Check:
 def function(of: str) -> Check:
     """Return the check for a plain function, or for another object that does its work when it is called.
 
-    In a refusal, ``of`` follows the word "callable". It tells which arguments the function takes, or what it makes.
+    A refusal says "callable" and then ``of``, a text about the arguments or the result of the function.
     Async functions and generators are refused, because a call only makes an object that must still be run.
     """
     return Check(f"callable {of}", lambda value: callable(value) and not deferring(value), because=deferring)
@@ -389,7 +389,8 @@ def choice(name: str, kind: type[_Member], given: object) -> _Member:
 
 
 _HOMES: dict[str, dict[str, set[str]]] = {}
-"""The names of the classes that have a setting, by the module of the classes and then by the setting's name."""
+"""The classes that take settings. The outer key is a module, and the inner key is the name of a setting. The value has
+the names of those classes of the module that have this setting."""
 
 
 def explains_names(made: _Made) -> _Made:
@@ -437,9 +438,11 @@ def _explained(call: Callable[..., Any], owner: str, module: str) -> Callable[..
 
 
 def _elsewhere(name: str, known: Sequence[str], module: str) -> str:
-    """Return a hint at another class with a setting like ``name``; empty if a name of ``known`` is as similar.
+    """Return a hint for the unknown setting ``name``: another class has a setting with the same or a similar name.
 
-    The search covers the classes of ``module``, then classes of modules whose names end with ``config``.
+    ``known`` has the settings of the called class. The hint is empty if a setting of ``known`` is at least as similar,
+    or if no class has a similar setting. The search covers the classes of ``module``, then the classes of modules whose
+    names end with ``config``.
     """
     own, letters = {_letters(setting) for setting in known}, _letters(name)
     for where in (module, *(each for each in _HOMES if each.endswith("config"))):

@@ -22,7 +22,8 @@ PACKAGES = {
     "server": ("aiohttp", "re2"),
     "spark": ("pyspark", "pyarrow"),
 }
-"""The top-level modules that streamclient imports from an extra, by the extra's name. ``setup.cfg`` has versions."""
+"""The top-level modules that streamclient imports from each extra, by the extra's name. ``setup.cfg`` says which
+versions of their packages are accepted."""
 
 
 def require_extra(extra: str, needed_by: str, modules: Sequence[str] | None = None) -> None:

@@ -122,7 +122,10 @@ class HealthServer:
 
 
 def _judgement(name: str, judge: Callable[[], WorkerHealth]) -> Callable[[str], _Answer]:
-    """Return the function that answers the probe ``name`` by ``judge``. Only the answer to ``/health`` names shards."""
+    """Return the function that answers the probe ``name`` with the health that ``judge`` returns.
+
+    Only the answer to ``/health`` names shards.
+    """
     return (lambda _: _judged_with_shards(judge())) if name == "health" else (lambda _: _judged(judge()))
 
 
@@ -193,7 +196,10 @@ class _Server(socketserver.TCPServer):
 
     @contextmanager
     def at_work(self, request: Any) -> Iterator[None]:
-        """Keep ``process_request`` from closing the connection while the block runs; the client waits for an answer."""
+        """Keep ``process_request`` from closing the connection ``request`` while the block runs.
+
+        In the block, the server makes the answer, so the client waits for the server and not the server for the client.
+        """
         with self._changed:
             is_given_up = self._waits_for_client.pop(request, request) is request
         yield

@@ -67,8 +67,8 @@ class SteadyLogger(logging.Logger):
 def make_printable(record: logging.LogRecord) -> None:
     """Change an entry so that it takes one line, even with names and texts from outside, and has a bounded length.
 
-    Indented lines, such as the lines of a stack, stay below the first line. An entry that has this form already stays
-    unchanged, and keeps its template. Errors of formatting are raised.
+    Indented lines, such as the lines of a stack, stay below the first line. If an entry already has this form, it is
+    not changed, and its template and arguments stay separate. Errors of formatting are raised.
     """
     message = record.getMessage()
     shown = _CONTINUES.join(printable(line, None) for line in message.rstrip("\n").split(_CONTINUES))
@@ -88,7 +88,10 @@ def of_shard(shard_id: str) -> Mapping[str, str]:
 
 
 def is_said_at_end(record: logging.LogRecord) -> bool:
-    """Return whether an entry only says why a worker ends. The error that the worker raises says the same."""
+    """Return whether an entry says why a worker ends, and has no traceback.
+
+    A command may leave such an entry out, because it prints the error that the worker raises, which says the same.
+    """
     return getattr(record, ENDS, False) and not record.exc_info
 
 
@@ -106,7 +109,8 @@ def logger(name: str) -> logging.Logger:
 
 
 _told = threading.Lock()
-"""A lock that the report of the first failure takes and never releases, so that no further failure is reported."""
+"""A lock that is taken, and never released, by the report about the first error of a handler, filter or formatter of
+the log. So no further error of this kind is reported."""
 
 
 def _tell_once(error: BaseException) -> None:

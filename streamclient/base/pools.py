@@ -54,8 +54,8 @@ class DaemonPool(Executor):
         self._title = f"pool {name}"
         self._most_threads = most_threads
         self._lock = threading.RLock()
-        """The lock for the pool's state. Methods take it directly, because taking it through ``_changed`` costs three
-        times as much."""
+        """The lock for the pool's state. The condition ``_changed`` has the same lock. Methods take the lock
+        directly, because taking it through the condition costs three times as much."""
         self._changed = threading.Condition(self._lock)
         self._calls: deque[tuple[Future[Any] | None, Callable[[], Any]]] = deque()
         self._threads: set[threading.Thread] = set()
@@ -157,7 +157,12 @@ class DaemonPool(Executor):
             del next_call
 
     def _next_call(self, bell: threading.Lock) -> tuple[Future[Any] | None, Callable[[], Any]] | None:
-        """Return the next call; ``None`` once this thread has left the pool."""
+        """Wait for the next call; return its future, if any, and its function.
+
+        Return ``None`` once this thread has left the pool, because the pool was shut down or the thread was idle for
+        ``IDLE_SECONDS``. ``bell`` is a lock of this thread. It is locked while the thread waits; another thread
+        releases it when a call comes.
+        """
         while True:
             with self._lock:
                 if self._calls:

@@ -85,8 +85,8 @@ class Judged:
     """The verdict on a page: whether the reader may use it, and which of its records are new."""
 
     why: str = ""
-    """The reason why the page must be wrong; empty if the page may be right. A reader uses nothing of a doubtful page,
-    not even its next position."""
+    """The reason why the page must be wrong; empty if the page may be right. A page with a reason is doubtful: a reader
+    uses nothing of it, not even its next position."""
     taken: int = 0
     """The number of records at the beginning of the page that are not new, because the reader took them earlier. It is
     above 0 only after the reader went back to read earlier pages again."""
@@ -159,7 +159,11 @@ class ReadTrail:
         self._doubted = ""
 
     def turn(self, asked: str) -> str:
-        """Return the position to read next after a doubtful page at ``asked``."""
+        """Turn round after the page at ``asked`` was doubtful; return the position to read next.
+
+        The first time, that is the position of the page with the last record. If the reader was already going back,
+        it is the position of the first doubtful page. If there is no position to go back to, it is ``asked`` again.
+        """
         if self._doubted or not self._position:
             there, self._doubted = self._doubted or asked, ""
             return there

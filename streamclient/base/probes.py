@@ -67,7 +67,7 @@ class Probed(ABC):
     @property
     @abstractmethod
     def work_health(self) -> WorkerHealth:
-        """The health of the work, whether the worker or daemon runs or not.
+        """The health of the work alone. Unlike ``health``, it does not depend on whether the worker or daemon runs.
 
         The work is healthy before its beginning. After an orderly end, its health stays as it last was.
         """

@@ -56,7 +56,8 @@ class ReasonKind(Enum):
 class Cause(Enum):
     """The exact causes for which a held shard can wait.
 
-    Each cause has one ``ReasonKind``. ``Reason.subject`` is the thing that a reason with the cause names.
+    Each cause has one ``ReasonKind``. Some causes concern one thing, such as another shard or a call. A reason with
+    such a cause names this thing in ``Reason.subject``.
     """
 
     # Steps of the shard's lease, before any record of the shard is read.
@@ -115,12 +116,14 @@ class Cause(Enum):
     PARKING_QUEUED = "parking_queued"
     PARKING_RUNS = "parking_runs"
     NEXT_TRY = "next_try"
-    """The worker will try a failed action again, after the time in ``Reason.detail``. The previous reason of the shard
-    names the failure."""
+    """The worker will try a failed action again, after the time in ``Reason.detail``. The reason before this one in
+    ``ShardStatus.reasons`` names the failure."""
     PRESENT_TRY = "present_try"
-    """The worker is trying a failed action again. The previous reason of the shard names the failure."""
+    """The worker is trying a failed action again. The reason before this one in ``ShardStatus.reasons`` names the
+    failure."""
     STRATEGY_ASKED = "strategy_asked"
-    """The user's retry strategy decides about a retry. The previous reason of the shard names the failure."""
+    """The user's retry strategy is deciding whether to retry. The reason before this one in ``ShardStatus.reasons``
+    names the failure."""
 
     # Reads of the stream.
     READING_FAILED = "reading_failed"
@@ -179,7 +182,7 @@ class _Words:
     kind: ReasonKind
     phrase: str
     more: str = ": {detail}"
-    """The text that follows the phrase if the reason has a detail."""
+    """The text that is printed after ``phrase`` if the reason has a detail; ``{detail}`` stands for that detail."""
 
 
 _CLOSING = {
@@ -278,7 +281,7 @@ BEFORE_READING = frozenset(
         Cause.CHANNEL_GIVEN_UP,
     }
 )
-"""The causes with which a shard does not have a processor yet."""
+"""A set of causes. A held shard that waits for one of these causes has no processor yet."""
 
 
 def text_of(*reasons: Reason) -> str:
@@ -287,7 +290,7 @@ def text_of(*reasons: Reason) -> str:
 
 
 def kind_of(reasons: Iterable[Reason]) -> ReasonKind:
-    """Return the kind of the first of several reasons."""
+    """Return the kind of the first of ``reasons``; ``ReasonKind.NONE`` if there are no reasons."""
     return next((reason.kind for reason in reasons), ReasonKind.NONE)
 
 
@@ -331,13 +334,19 @@ def traceback_of(error: BaseException) -> str:
 
 
 def plain_traceback(error: BaseException) -> str | None:
-    """Return the result of ``traceback_of``; ``None`` if log handlers would make the same text."""
+    """Return the result of ``traceback_of``; ``None`` if Python's own text for the traceback is the same.
+
+    With ``None``, log handlers may make the text of the traceback themselves.
+    """
     told = traceback_of(error)
     return None if told == "".join(traceback.format_exception(error)).rstrip("\n") else told
 
 
 def _lines(error: BaseException, told: str) -> list[str]:
-    """Return the lines of an error's message. Only a message of this package keeps its line breaks."""
+    """Return the lines of ``told``, the message of ``error``.
+
+    Only a message of this package's errors is split at its line breaks. Any other message is returned as one line.
+    """
     return told.split("\n") if isinstance(error, StreamClientError) else [told]
 
 
@@ -371,7 +380,8 @@ def encodable(text: str) -> str:
 class Raised:
     """The error of a call, with texts about the error. The thread of the call makes the texts.
 
-    Owner threads use these texts, because they run no user code. They read only the type of the error itself.
+    Making such a text may run user code, which an owner thread must not do. So an owner thread uses the finished
+    texts. It reads only the type of the error itself.
     """
 
     error: BaseException

@@ -46,16 +46,18 @@ class Setting:
     """The function that turns the given value into the setting's value, or raises. The text of a
     ``ConfigurationError`` becomes part of the refusal."""
     from_text: Callable[[str], Any] = lambda text: text
-    """The function that turns the text of a variable into the value that a TOML file would have. It never raises."""
+    """The function that turns the text of an environment variable into the value that a TOML file would have. It never
+    raises."""
     default: Any = None
     is_needed: bool = False
     needed_with: tuple[str, Enum] | None = None
-    """The name of another setting, and the value of that setting with which this setting is needed."""
+    """The name of another setting, and a value. This setting is needed if the other setting has this value."""
     spared_by: tuple[str, Callable[[Any], bool]] | None = None
     """The name of another setting, and a check. If the other setting is given and its value passes the check, this
     setting is not needed."""
     only_with: tuple[str, Enum] | None = None
-    """The name of another setting, and the only value of that setting with which this setting is allowed."""
+    """The name of another setting, and a value. If the other setting is given with a different value, this setting is
+    not allowed."""
     variable: str = ""
     """The environment variable that has the value if the setting is not given."""
     others: tuple[str, ...] = ()
@@ -231,9 +233,10 @@ def require_known_sections(
 
 
 def expanded(label: str, content: Any, environment: Mapping[str, str], complain: Complain) -> Any:
-    """Return ``content`` with each ``${NAME}`` replaced by that environment variable, also inside tables.
+    """Return ``content`` with the value of the environment variable ``NAME`` in place of each ``${NAME}``.
 
-    Call ``complain`` for each unknown variable; ``label`` names the content in the complaint.
+    If ``content`` is a dictionary, all texts in it are treated in this way. Call ``complain`` for each unknown
+    variable; ``label`` names the content in the complaint.
     """
     if isinstance(content, dict):
         return {key: expanded(f"{label}.{key}", value, environment, complain) for key, value in content.items()}

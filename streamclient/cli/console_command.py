@@ -69,7 +69,9 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         help="lease duration of the fleets; by default the one that their workers publish, else 20",
     )
     parking_options(parser)
-    parser.add_argument("--processor", metavar="MODULE:NAME", help="makes the processors for replays, as for Worker")
+    parser.add_argument(
+        "--processor", metavar="MODULE:NAME", help="factory of the processors for replays, as for Worker"
+    )
     rights = parser.add_argument_group("what the page may do")
     rights.add_argument("--allow-actions", action="store_true", help="pause, move and release shards, park and replay")
     rights.add_argument("--show-values", action="store_true", help="show values of columns, not keys alone")
@@ -259,6 +261,9 @@ def _by_name(sites: Iterable[Site]) -> Mapping[str, Site]:
 
 
 def _command_options(connection: Connection) -> list[str]:
-    """Return the options by which a command copied from the page reaches the same instance, without access keys."""
+    """Return the options that name the instance of ``connection`` in the commands that the page shows.
+
+    A user copies such a command from the page into a shell. The options do not contain the access keys.
+    """
     options = [] if connection.endpoint == LOCAL_ENDPOINT else ["--endpoint", connection.endpoint]
     return [*options, *([] if connection.instance == LOCAL_INSTANCE else ["--instance", connection.instance])]

@@ -17,8 +17,8 @@ from streamclient.cli.terminal.output import id_shortener, print_json, print_tab
 from streamclient.errors import advice_to_start
 
 TIMEOUT_SECONDS = 30.0
-"""The time limit of one admin call, in seconds. An admin call waits only for the lock of the server's
-engine."""
+"""The time limit of one admin call, in seconds. This is more than a call needs: it waits only for the lock of the
+server's engine."""
 
 SHARD_COLUMNS = (
     Column("SHARD"),
@@ -96,7 +96,12 @@ def _add_data_actions(actions: Actions) -> None:
     trim = _add_action(actions, "trim", _trim, "forget stream records as if their retention were over")
     trim.add_argument("table")
     trim.add_argument("shard", nargs="?", help="shard id, or its first characters; default: all shards")
-    trim.add_argument("--before-micros", type=int, metavar="MICROSECONDS", help="forget records written earlier")
+    trim.add_argument(
+        "--before-micros",
+        type=int,
+        metavar="MICROSECONDS",
+        help="forget records written before this time, in microseconds since 1970",
+    )
     trim.add_argument("--keep-last", type=int, metavar="N", help="forget all but the N newest records of each shard")
     expire = _add_action(actions, "expire-iterators", _expire_iterators, "make all iterators handed out so far fail")
     expire.add_argument("table")
@@ -205,7 +210,7 @@ def _print_shards(shards: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _full_id(session: _Session, table: str, given: str | None) -> str | None:
-    """Return the full id of the shard whose id begins with ``given``; ``None`` for ``None``."""
+    """Return the full id of the shard whose id begins with ``given``; ``None`` if ``given`` is ``None``."""
     if given is None:
         return None
     listed = session.call("GET", "shards", {"table": table})["shards"]

@@ -137,7 +137,10 @@ def withdraw(site: Site, arguments: argparse.Namespace) -> int:
 
 
 def _require_yes(arguments: argparse.Namespace, what: str) -> None:
-    """Make the command a dry run if neither ``--yes`` nor ``--dry-run`` is given, and tell the user."""
+    """Make the command a dry run, and say so to the user, if neither ``--yes`` nor ``--dry-run`` is given.
+
+    ``what`` names the action for which the user must add ``--yes``.
+    """
     if not arguments.yes and not arguments.dry_run:
         arguments.dry_run = True
         complain(f"this is a dry run; add --yes to {what}")
@@ -322,7 +325,11 @@ def _execute(site: Site, arguments: argparse.Namespace, make: Callable[[], Order
 def _order(
     arguments: argparse.Namespace, prepare: Callable[[FleetFacts], Planner], *, wakes_all: bool = False
 ) -> Callable[[], Order]:
-    """Return a function that makes an order from the arguments. The order gets its planner from ``prepare``."""
+    """Return a function that makes an order from the arguments.
+
+    ``prepare`` takes the state of the fleet, and returns the function that plans the changes. With ``wakes_all``, the
+    order wakes all workers of the fleet, and not only the workers whose leases change.
+    """
     return lambda: Order(
         command=_command(arguments),
         reason=arguments.reason,

@@ -23,7 +23,7 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     )
     replay = _add(actions, "replay", "give parked records to a processor, in order per key")
     replay.add_argument(
-        "--processor", required=True, metavar="MODULE:FACTORY", help="makes the processors, as for Worker"
+        "--processor", required=True, metavar="MODULE:FACTORY", help="factory of the processors, as for Worker"
     )
     _with_cause(replay, "all records of each key that has a record with this cause, as `parked causes` names it")
     discard = _with_parts(_add(actions, "discard", "forget parked records without processing them"))
@@ -41,22 +41,28 @@ def _add(actions: Any, name: str, text: str) -> argparse.ArgumentParser:
     store.add_argument("--directory", metavar="DIR", help="a FileParkingStore")
     store.add_argument("--table", metavar="NAME", help="a TableParkingStore")
     selection = parser.add_argument_group("which records; default: all")
-    selection.add_argument("--stream", metavar="ID", help="of this stream")
-    selection.add_argument("--key", action="append", metavar="JSON", help='of this key, as [["id", "k3"]]; repeatable')
+    selection.add_argument("--stream", metavar="ID", help="records of this stream")
+    selection.add_argument(
+        "--key", action="append", metavar="JSON", help='records of this key, as [["id", "k3"]]; repeatable'
+    )
     parser.set_defaults(action=name)
     runs(parser, run)
     return parser
 
 
 def _with_parts(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
-    """Add the options that may select only some of a key's records.
+    """Add the options that may select only some of the parked records of a key; return ``parser``.
 
-    A replay does not have these options, because it replays all records of a key in order, through all shards.
+    The action ``replay`` does not have these options, because it always replays all parked records of a key, in order
+    and from all shards.
     """
-    selection = _with_cause(parser, "with this cause, as `parked causes` names it")
-    selection.add_argument("--shard", metavar="ID", help="of the shard whose id begins with ID")
+    selection = _with_cause(parser, "records with this cause, as `parked causes` names it")
+    selection.add_argument("--shard", metavar="ID", help="records of the shard whose id begins with ID")
     selection.add_argument(
-        "--record", action="append", metavar="ID", help="whose record id, or its last part, begins with ID; repeatable"
+        "--record",
+        action="append",
+        metavar="ID",
+        help="records whose id, or its last part, begins with ID; repeatable",
     )
     return parser
 

@@ -1,7 +1,7 @@
 """The pytest option that writes the history of a failed simulation as a page for a browser.
 
-This plugin is separate from ``streamclient.testing``, which has the fixtures, because that package does not import the
-page.
+The fixtures are in ``streamclient.testing``. This plugin is separate, because it needs ``streamclient.console`` for the
+page, and ``streamclient.testing`` does not import that package.
 """
 
 from __future__ import annotations

@@ -59,7 +59,11 @@ def _import(module: str) -> object:
 
 
 def _answers(settings: RunSettings, parts: RunParts) -> Sequence[str]:
-    """Ask the service about each table; return a sentence about each. A refusal becomes a mistake of the settings."""
+    """Ask the service about each table of the run; return a sentence about each table that the run can use.
+
+    For each other table, add a mistake to ``settings.mistakes``. If the service refuses the keys or cannot be reached,
+    add one mistake and ask no more.
+    """
     client = without_retries(parts.stream.client)
     api = TablestoreStreamApi(client, retry=READ_RETRY)
     questions: list[tuple[Key, Callable[[], str]]] = [

@@ -56,7 +56,7 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="name of the worker, unique in its fleet (default: HOST-PID-RANDOM); with --processes, a prefix of names",
     )
-    parser.add_argument("--group", metavar="NAME", help="keep the leases in the table TABLE_NAME, as loops do")
+    parser.add_argument("--group", metavar="NAME", help="keep leases in table <data table>_NAME, as loops do")
     parser.add_argument(
         "--from",
         dest="beginning",
@@ -130,9 +130,11 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _speak(arguments: argparse.Namespace, settings: RunSettings, worker: str) -> None:
-    """Set the functions of the arguments that print the command's own lines; begin the log if its format is JSON.
+    """Store the function that prints the command's own lines in ``arguments.tell``.
 
-    A log as text begins later, so that the user's program can set up its own logging when it is imported.
+    If the settings ask for a log in JSON, that function prints JSON, ``arguments.complain`` prints errors as JSON, and
+    the log begins now. A log as text begins later, so that the user's program can set up its own logging when it is
+    imported.
     """
     arguments.tell = complain
     if settings.is_json_log:

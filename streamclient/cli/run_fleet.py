@@ -60,8 +60,8 @@ LONGEST_LINE_BYTES = 1 << 20
 """The length, in bytes, at which a line of output is broken, so that an endless line does not fill the memory."""
 
 LONGEST_REST = 1 << 16
-"""The largest number of characters of an unfinished line that are kept for a thread. Longer text is written
-immediately."""
+"""The largest number of characters that ``WholeLines`` keeps of a line that a thread has begun and not ended. A longer
+beginning is written immediately."""
 
 STDIN, STDOUT, STDERR = 0, 1, 2
 
@@ -89,7 +89,10 @@ class PassedOutput:
         return data != b""
 
     def close(self) -> None:
-        """Pass on the remaining output of an ended process. Its child processes may still hold the stream open."""
+        """Pass on the remaining output of an ended process, and close this end of the stream.
+
+        This method does not wait for the end of the stream, because child processes may still hold the stream open.
+        """
         if self.source.closed:
             return
         self.pass_on()
@@ -348,7 +351,9 @@ def run_processes(arguments: argparse.Namespace, settings: RunSettings) -> int:
     """Run the workers of ``--processes`` until a signal comes; return the exit code.
 
     Raises:
-        ConfigurationError: settings are invalid, as far as a check without importing objects can find.
+        ConfigurationError: settings are invalid. This process imports no objects that the settings name, so only
+            the workers' processes find mistakes in these objects.
+        CommandFailed: this system has no process groups, or all processes failed soon after their start.
     """
     if not hasattr(os, "killpg"):
         raise CommandFailed("--processes needs process groups and their signals, which this system does not have")
@@ -402,7 +407,7 @@ class WholeLines(io.TextIOWrapper):
         self._begun = threading.local()
 
     def write(self, text: str) -> int:
-        """Write the whole lines of ``text``; keep an unfinished line of the thread until the thread ends the line."""
+        """Write the whole lines of ``text``; keep an unfinished line until the same thread ends the line."""
         whole, end, rest = (getattr(self._begun, "text", "") + text).rpartition("\n")
         if len(rest) > LONGEST_REST:
             whole, end, rest = whole + end, rest, ""

@@ -208,7 +208,10 @@ _SECTIONS: Sequence[Section] = (
 
 
 def _told_of_others(section: Section) -> Section:
-    """Return ``section`` with hints for the keys of other sections. The refusal of such a key names that section."""
+    """Return ``section`` with a hint for each key of the other sections.
+
+    If a user puts such a key into ``section``, the refusal names the sections to which the key belongs.
+    """
     own = {setting.name for setting in section.settings}
     homes: dict[str, list[str]] = {}
     for other in _SECTIONS:

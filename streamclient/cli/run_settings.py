@@ -132,7 +132,8 @@ class RunSettings:
     def label(self, section: str, name: str) -> str:
         """Return the name of a setting for error messages.
 
-        A given setting has the name from its origin, such as the option. Any other setting is named by its section.
+        A setting that was given is named as it was given, for example by its option. Any other setting is named by its
+        section and its name, joined by a dot.
         """
         given = self.found.get((section, name))
         return f"{section}.{name}" if given is None else given.label

@@ -70,7 +70,7 @@ def run(arguments: argparse.Namespace) -> int:
         return _run_one(arguments)
     if arguments.replay or arguments.page or arguments.seeds < 1:
         option = "--page" if arguments.page else "--replay"
-        raise CommandFailed(f"{option} needs --seed or --plan; --seeds must be at least 1")
+        raise CommandFailed(f"{option} needs --seed or --plan; without these, --seeds must be at least 1")
     return _run_many(arguments)
 
 
@@ -125,7 +125,10 @@ def _size(arguments: argparse.Namespace) -> Size | None:
 
 
 def _shrunk(broken: list[HistoryVerdict], arguments: argparse.Namespace) -> list[HistoryVerdict]:
-    """Print a violation of each of the first ``SHRUNK_LAWS`` broken laws, with a smaller plan; return the verdicts."""
+    """Print one violation for each of the first ``SHRUNK_LAWS`` broken laws; return the verdicts that were printed.
+
+    Unless ``--no-shrink`` is given, look for a smaller plan that breaks the same law, and print its violation instead.
+    """
     first: dict[str, HistoryVerdict] = {}
     for verdict in broken:
         if verdict.violation is not None:

@@ -69,9 +69,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _watched(client: Any) -> tuple[Any, Callable[[], int]]:
-    """Return the client, and a function that returns the service's time, which the client learns from answers.
+    """Return a copy of ``client`` that notes the time in each answer, and a function that returns the service's time.
 
-    The position "latest" is a time of the service's clock.
+    The command needs this time for the positions "latest" and "2h-ago", which are times of the service's clock.
     """
     from streamclient.operate.service_clock import ServiceClock  # noqa: PLC0415
 

@@ -38,8 +38,8 @@ SPARE_LINES = 2
 """The number of lines of a screen that are reserved for the number of omitted shards, and for the cursor."""
 
 VERDICT_SHARE, WORKER_SHARE = 3, 4
-"""The largest parts of a screen's lines: a third for the verdict, a quarter for workers. With larger parts, no line
-might be left for a shard."""
+"""The numbers by which a screen's height is divided: the verdict gets at most a third of the lines, and the workers get
+at most a quarter. With larger parts, no line might be left for a shard."""
 
 SENTENCE_LINES = 3
 """The largest number of lines of the verdict's first sentence on a screen of limited height. The sentence may be cut,

@@ -74,9 +74,10 @@ def _verify(arguments: argparse.Namespace) -> int:
 
 
 def _fleet_of(arguments: argparse.Namespace) -> Callable[[], FleetFacts] | None:
-    """Return a function that reads the fleet's leases and shards; ``None`` if the command line names neither table.
+    """Return a function that reads the fleet's leases and shards; ``None`` if the options name no table of a fleet.
 
-    Tables that only the environment names do not count, because they may belong to another fleet.
+    If only the environment names the data table and the status table, the result is ``None``, too, because these tables
+    may belong to another fleet.
     """
     if not any(hasattr(arguments, name.replace("-", "_")) for name in TABLES):
         return None
@@ -96,9 +97,9 @@ def _fleet_of(arguments: argparse.Namespace) -> Callable[[], FleetFacts] | None:
 
 
 def _parents(facts: FleetFacts) -> dict[str, frozenset[str]]:
-    """Return those parents of each shard that have a lease.
+    """Return, by shard id, the parents of each shard, but only the parents with a lease.
 
-    Other parents had ended before the fleet began, or their leases were deleted.
+    A parent without a lease had ended before the fleet began, or its lease was deleted.
     """
     return {shard: parents.intersection(facts.leases) for shard, parents in facts.parents.items()}
 

@@ -47,7 +47,8 @@ COMMENT_SECONDS = 15.0
 """The seconds without news after which a feed sends a comment line, so that proxies keep the connection open."""
 
 LONG_POLL_SECONDS = 20.0
-"""The longest time, in seconds, that a feed request with ``have`` waits for news. Proxies wait longer for answers."""
+"""The longest time, in seconds, that the answer to a feed request with the parameter ``have`` waits for news. Proxies
+wait longer for an answer, so they do not cut the request."""
 
 LOOK_SECONDS = 1.0
 """The seconds after which a feed without news checks whether its viewer is still connected."""
@@ -103,7 +104,7 @@ class App:
         return RefusingHandler(self._server, self._refuse)
 
     def _refuse(self, status: int, message: str | None = None) -> web.Response:
-        """Return the answer to bytes that are not HTTP, and to failures outside ``_handle``."""
+        """Return the answer to bytes that are not HTTP, or to a request that failed outside ``_handle``."""
         return self._refusal(ConsoleError(status, "http", "this is not a valid HTTP request"))
 
     def _refusal(self, error: ConsoleError) -> web.Response:
@@ -174,10 +175,10 @@ class App:
     async def _feed(self, request: web.BaseRequest, query: Mapping[str, str]) -> web.StreamResponse:
         topics = [topic for topic in query.get("of", "").split(",") if topic]
         if not 1 <= len(topics) <= MOST_TOPICS:
-            raise ConsoleError(400, "of", f"of must name 1 to {MOST_TOPICS} documents, as in of=verdict,changes:orders")
+            raise ConsoleError(400, "of", f"'of' must name 1 to {MOST_TOPICS} documents, as in of=verdict,rows:orders")
         have = query.get("have", "0")
         if not have.isdecimal():
-            raise ConsoleError(400, "have", "have must be the id of an earlier answer")
+            raise ConsoleError(400, "have", "'have' must be the id of an earlier answer")
         if self._watch.viewer_count >= MOST_FEEDS and DoorRule.FEEDS in self._doors.rules:
             raise ConsoleError(503, "feeds", f"there are {MOST_FEEDS} feeds already", "Close some tabs.")
         viewer = self._watch.join(topics, int(have))
@@ -222,10 +223,13 @@ class App:
 
 
 class _NoPlainHttp(PlainHttp):
-    """A ``PlainHttp`` that leaves every request to aiohttp: the console uses only the limits of ``Connections``."""
+    """A ``PlainHttp`` that leaves every request to aiohttp.
+
+    ``Connections`` needs a ``PlainHttp``, but the console uses ``Connections`` only for its limits.
+    """
 
     def __init__(self) -> None:
-        """Do nothing: an object that answers no request needs no service."""
+        """Do nothing: this object answers no request, so it does not need the service that a ``PlainHttp`` calls."""
 
     @property
     def is_open(self) -> bool:

@@ -2,7 +2,7 @@
 
 A page of any website, in a browser on this machine, can send requests to the console's port. The website can also let
 its host name resolve to this machine. The console has no cookies, so a browser adds no authority to such a request.
-Each rule stops one attack. Tests switch off one rule, and show that the attack then succeeds.
+Each rule stops one attack. For each rule, a test shows that its attack succeeds if this rule is switched off.
 """
 
 from __future__ import annotations
@@ -119,7 +119,8 @@ class ConsoleDoors:
     rules: frozenset[DoorRule] = frozenset(DoorRule)
     allows_changes: bool = True
     is_behind_proxy: bool = False
-    """Whether browsers reach the console through a proxy, by the proxy's scheme and name. The name is in ``hosts``."""
+    """Whether browsers reach the console through a proxy. The address in the browser then has the scheme and the host
+    name of the proxy. This host name is in ``hosts``."""
     who_header: str = ""
     """The header in which the proxy states the user who sent a request; empty if the proxy states no user."""
 
@@ -162,7 +163,7 @@ class ConsoleDoors:
                 raise ConsoleError(400, "host", f"a request needs exactly one Host header, not {len(given)}")
             if not self.hosts.knows(given[0]):
                 advice = "Use 127.0.0.1 or localhost, or start the console with --allowed-host NAME."
-                raise ConsoleError(403, "host", f"the console is not {_shown(given[0])}", advice)
+                raise ConsoleError(403, "host", f"the console does not have the name {_shown(given[0])}", advice)
         return given[0] if given else ""
 
     def _check_change(self, host: str, headers: Headers) -> None:
@@ -177,7 +178,11 @@ class ConsoleDoors:
             raise ConsoleError(415, "json", f"send a change as application/json, not as {_shown(kind) or 'nothing'}")
 
     def _is_own(self, origin: str, host: str) -> bool:
-        """Return whether ``origin`` belongs to the console or its proxy. A proxy may change the scheme and ``Host``."""
+        """Return whether ``origin`` belongs to the console or to the proxy before it.
+
+        ``host`` is the value of the header ``Host``. The origin of a page that came through a proxy may have another
+        scheme and another host, because the proxy has its own scheme, and may change the header.
+        """
         if origin == f"http://{host}":
             return True
         scheme, _, place = origin.partition("://")

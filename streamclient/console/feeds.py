@@ -37,8 +37,9 @@ ROUND_SECONDS = 0.1
 are at most ten rounds a second, however many requests come."""
 
 TICK_SECONDS = 0.5
-"""The longest time, in seconds, that a watch waits for ``wake`` before the next round. That round also finds changes
-that no request made, such as a split by hand."""
+"""The longest time, in seconds, that a watch waits for ``wake`` before the next round. Some changes come without a
+request, so nothing calls ``wake``, for example if a program splits a shard of its local Tablestore. The next round
+finds these changes, too."""
 
 
 class Documents(Protocol):
@@ -101,12 +102,13 @@ class Watch:
         self._is_woken = False
         self._viewers: set[Viewer] = set()
         self._viewed: dict[str, float] = {}
-        """The time at which each document last had a viewer, by the loop's clock; the oldest time first."""
+        """For each document, the time at which it last had a viewer, by the event loop's clock. The oldest time comes
+        first."""
         self._followed: dict[str, _Followed] = {}
         self._task: asyncio.Task[None] | None = None
         self._is_stopped = False
         self.version: int = 0
-        """The number of the newest version of any document."""
+        """The highest version number of all documents. Each new version of any document gets the next number."""
 
     @property
     def viewer_count(self) -> int:
@@ -206,8 +208,9 @@ class Watch:
 def patch_of(old: Document, new: Document) -> Document:
     """Return the changes from the document ``old`` to the document ``new``.
 
-    ``set`` has the members that changed, and ``gone`` the names of removed members. For a changed list of rows with an
-    id each, ``rows`` has all ids in order, and the rows that changed.
+    The result has three members. ``gone`` has the names of the members that only ``old`` has. ``rows`` has an entry for
+    each changed member that is a list of rows with ids: ``ids`` has all ids in their new order, and ``changed`` has the
+    rows that are new or changed. ``set`` has all other new or changed members.
     """
     values: dict[str, Any] = {}
     rows: dict[str, Any] = {}

@@ -44,7 +44,7 @@ PAGE = """<!doctype html>
 
 
 def page_file(history: Mapping[str, object]) -> str:
-    """Return the text of an HTML file that plays ``history``. Write the file in UTF-8.
+    """Return the text of an HTML file that plays ``history``. The caller must save the text in UTF-8.
 
     ``history`` must have the format "streamclient-history-1". The file has one script and one style sheet. The
     page's security policy permits only these two, by their hashes.

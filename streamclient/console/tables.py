@@ -216,7 +216,7 @@ def _refused(error: ServiceError) -> ConsoleError:
 
 @contextmanager
 def _refusals(code: str) -> Iterator[None]:
-    """Turn errors of the block into refusals of the console. ``code`` is the refusal's code for a wrong value."""
+    """Raise errors of the ``with`` block as ``ConsoleError``. A ``ValueError`` gets the code ``code``."""
     try:
         yield
     except ServiceError as error:

@@ -225,7 +225,11 @@ def _digest(cells: Cells | None) -> bytes | None:
 def _explain(
     found: Comparison, differing: Mapping[Key, RowCells | None], destination: MergingDestination, rule: TableRule
 ) -> None:
-    """Find the columns in which the rows ``differing`` differ, and note them in ``found``. Leave out expired cells."""
+    """Find the columns in which rows of the table and the mirror differ, and note these differences in ``found``.
+
+    The keys of ``differing`` are the keys of the rows that differ. The values are the rows in the table; ``None`` for a
+    row that the table lacks. Cells that may have expired are left out.
+    """
     there: dict[Key, RowCells | None] = dict.fromkeys(differing)
     if differing:
         rows = _rows(destination, rule, lambda text: None)
@@ -246,7 +250,10 @@ def _explain(
 def _changed_since(
     source: SourceTable, rule: TableRule, plan: CopyPlan, lasts: Mapping[str, Commit], found: Comparison
 ) -> set[Key]:
-    """Return the keys of all rows that have changes in the stream after the mirror's position."""
+    """Return the keys of all rows that have changes in the stream after the mirror's position.
+
+    ``lasts`` has the mirror's last commit of each shard, by shard id. The changes are counted in ``found.pending``.
+    """
     changed: set[Key] = set()
     done: set[str] = set()
     ends = ListedEnds()

@@ -1,8 +1,9 @@
 """Regular listings of a stream's shards, by which a mirror detects that changes of a new shard may be lost.
 
-``core.shard_tree`` explains the rule. The destination's log stores the last listing. The listing has the first position
-of each shard without merged changes. A read at this position shows whether the stream still has the shard's first
-changes. If a new listing has a shard that the stored listing lacks, the shard was opened between the two listings.
+The destination's log stores the last listing. For each shard from which no changes are merged yet, the listing has the
+shard's first position. A read at this position shows whether the stream still has the shard's first changes. If a new
+listing has a shard that the stored listing lacks, the shard was opened between the two listings. ``core.shard_tree``
+explains when the first changes of such a shard may be lost.
 """
 
 from __future__ import annotations

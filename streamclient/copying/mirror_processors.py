@@ -40,8 +40,8 @@ class MirrorProcessor(IRecordProcessor):
     def process_records(self, process_records_input: ProcessRecordsInput) -> None:
         """Pass the changes to the writer, which merges them later.
 
-        An error is never due to a record of this call. So the processor requests its restart first, and raises the
-        error then. The worker parks no record.
+        An error of the writer is never due to a record of this call, so the worker must not park a record. Therefore
+        the processor asks the worker for a restart before it raises the error.
         """
         records = process_records_input.records
         if not records:

@@ -28,9 +28,9 @@ class MergeLimits:
     max_records: int = field(default=10_000, validator=checks.positive)
     """A shard's batch is due once this many changes wait."""
     max_mebibytes: int = field(default=64, validator=checks.positive)
-    """A shard's batch is due once its waiting changes have this size. One merge takes less than twice this size from
-    all shards together. A merge needs several times the size of its changes as memory. A merge fails if a column has
-    more than two gigabytes of text."""
+    """A shard's batch is due once its waiting changes have this size. One merge may have batches of several shards, but
+    in total its changes have less than twice this size. A merge needs several times the size of its changes as memory.
+    A merge fails if a column has more than two gigabytes of text."""
     max_age_seconds: float = field(default=2.0, validator=checks.seconds)
     """A shard's batch is due once its first change has waited for this many seconds. With a shorter time, the mirror
     writes more and smaller files."""

@@ -284,9 +284,11 @@ class MirrorWriter:
                 errors[cut.part.shard] = error
 
     def _merge_all(self, left: Sequence[ShardCut], errors: dict[str, Exception]) -> None:
-        """Merge the batches ``left`` in one step, without shards that are fenced or whose changes cannot be stored.
+        """Merge the batches ``left`` in one step, if possible.
 
-        Put the errors of these shards into ``errors``.
+        If the destination refuses shards because a later owner has committed, merge the batches of the other shards. If
+        the changes of a shard cannot be stored, merge each batch in a step of its own. Put the errors of shards into
+        ``errors``, by shard id. Raise an error that concerns all batches, such as a failure of the destination.
         """
         while left:
             try:
@@ -354,9 +356,11 @@ class MirrorWriter:
     def _with_doubts(
         self, rows: Table, keys: Sequence[RowKey], doubled: Sequence[RowKey], batch: ChangeBatch | None
     ) -> Table:
-        """Return ``rows``, and the rows with the keys ``keys`` as they are in the source table now.
+        """Return ``rows`` together with the rows in doubt, as the source table has them now.
 
-        If the mirror keeps a history, store the rows from the source table in the history, as changes.
+        ``keys`` has the keys of the rows in doubt. ``doubled`` has the keys among them for which the mirror has several
+        rows. If the mirror keeps a history and ``batch`` is not ``None``, store the rows from the source table in the
+        history, as changes that follow the changes in ``batch``.
         """
         if not keys:
             return rows

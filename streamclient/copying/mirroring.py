@@ -338,8 +338,8 @@ class Mirror(Probed):
     def position(self) -> Mapping[str, str]:
         """Return for each shard the position up to which the mirror has merged changes. The keys are shard ids.
 
-        Rows may be newer than this position during the copy, and until the changes since its start are merged. Any
-        thread may call this method.
+        During the copy, and until all changes since the start of the copy are merged, rows of the mirror may be newer
+        than this position. Any thread may call this method.
 
         Raises:
             ConfigurationError: the destination is the mirror of another table.

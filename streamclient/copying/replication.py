@@ -27,8 +27,8 @@ from streamclient.errors import ConfigurationError, StreamClientError, StreamCli
 from streamclient.tablestore.signed_calls import SignedCalls
 
 POLL_SECONDS = 5.0
-"""The seconds between two reads of the source's progress. The pause is long, because only a single node of the service
-answers these calls."""
+"""The seconds between two reads of the progress, which the source stores. The pause is long, because all such calls go
+to the same single node of the service."""
 
 RATE_SECONDS = 1.0
 """The seconds after the start at which the progress line begins to show a rate."""
@@ -45,7 +45,7 @@ class ReplicationOutcome:
     """The result of one run of a replication."""
 
     is_complete: bool
-    """Whether all changes up to the end time were copied."""
+    """Whether all changes up to the end time in the settings were copied. ``False`` if the run ended earlier."""
     rows: int
     refused_rows: int
     error: BaseException | None = None
@@ -211,9 +211,10 @@ class Replication(Probed):
                 return None, False
 
     def _tell_troubles(self, source: Source, writer: DestinationWriter, told: frozenset[str]) -> frozenset[str]:
-        """Report once why the source is not read, and once why the destination is not written.
+        """Report why the source is not read, and why the destination is not written, unless ``told`` has this trouble.
 
-        ``told`` has the troubles that were already reported. Return the troubles that exist now.
+        Return the troubles that exist now. If the caller passes them as ``told`` to its next call, each trouble is
+        reported only once until it ends.
         """
         troubles = {
             "the source is not read": source.health.reason,

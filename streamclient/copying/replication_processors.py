@@ -35,7 +35,9 @@ class ReplicationProcessors(IRecordProcessorFactory):
         return ReplicationProcessor(self)
 
     def require_wanted(self, records: Sequence[StreamRecord]) -> None:
-        """Refuse a replay of parked records that ``copy`` would skip silently.
+        """Refuse to replay parked records if one of them was written after the end time.
+
+        ``copy`` skips such records without an error, so they would count as replayed although they were not written.
 
         Raises:
             StreamClientException: a record was written after the end time.

@@ -84,7 +84,7 @@ class Course:
     _last: Snapshot | None = field(init=False, default=None)
 
     def line(self, now: Snapshot) -> str:
-        """Return the progress line for the snapshot ``now``, which must be newer than all earlier ones."""
+        """Return the progress line for ``now``, which must be newer than the snapshots of all earlier calls."""
         if self._last is not None and self._last.stage == now.stage:
             now = evolve(now, least_share=self._last.share)
         if self._first is None or self._first.stage != now.stage or self._first.share is None:

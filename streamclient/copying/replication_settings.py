@@ -52,7 +52,7 @@ class PoisonRow(Enum):
     """The treatment of a row that the destination refuses for good."""
 
     STOP = "stop"
-    """End the replication with an error. No checkpoint is stored after the refused row."""
+    """End the replication with an error. The stored checkpoint stays before the refused row."""
     SKIP = "skip"
     """Write the refused row to ``poisonFile`` and go on. At the end, an error states the number of refused rows."""
 

@@ -81,7 +81,10 @@ class Source(ABC):
 
     @abstractmethod
     def state(self) -> Snapshot:
-        """Return the progress of the replication in its source. This may need calls of the service."""
+        """Return the progress as the tunnel or the leases of the source store it. This may need calls of the service.
+
+        The snapshot has no counts of rows, because the writer counts them.
+        """
 
     @property
     def exception(self) -> BaseException | None:
@@ -341,10 +344,11 @@ class StreamSource(Source):
         return max(newest, now) if is_caught_up else newest
 
     def _is_elsewhere_caught_up(self, lease: Lease, newest: int) -> bool:
-        """Return whether a shard that another process reads has no records after its checkpoint.
+        """Return whether a shard that another process reads is known to have no records after its checkpoint.
 
-        The method reads from the shard only if the settings have an end time that the shard may not have reached.
-        Without this read, the process would never learn that an idle shard is past the end time.
+        The method reads from the shard, because otherwise this process would never learn that an idle shard is past the
+        end time. If the settings have no end time, or ``newest`` is after the end time, the read is not needed, and the
+        result is ``False``. ``newest`` is the time of the newest record that was read, in microseconds.
         """
         end = self.settings.end_time_micros
         if end is None or newest > end + CLOCKS_MARGIN_MICROS or lease.checkpoint == CheckpointPosition.TRIM_HORIZON:

@@ -184,7 +184,10 @@ class SourceTable:
         )
 
     def read_again(self, rule: TableRule, keys: Sequence[Sequence[KeyValue]]) -> tuple[list[StreamRecord], int]:
-        """Read the rows with the keys ``keys``; return them as records, and the time after the read in microseconds."""
+        """Read the rows with the keys ``keys``; return them as records, and the time at which all reads had ended.
+
+        The time is in microseconds since 1970. Rows that do not exist are left out.
+        """
         records = []
         for key in keys:
             request = schema.GetRowRequest(

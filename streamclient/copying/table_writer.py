@@ -83,7 +83,7 @@ def changes_of(records: Sequence[StreamRecord]) -> list[RowChange]:
     """Return the changes that ``records`` make, in order. Leave out updates that change no column.
 
     Raises:
-        CodecError: a record that was not read from a stream cannot be encoded.
+        CodecError: a record cannot be encoded. This occurs only for records that were not read from a stream.
     """
     return [
         RowChange(kind, identity, row, records, index)
@@ -93,7 +93,7 @@ def changes_of(records: Sequence[StreamRecord]) -> list[RowChange]:
 
 
 class RefusedRowError(StreamClientException):
-    """The destination refuses a row for good. The replication stores no checkpoint after this row."""
+    """The destination refuses a row for good. The replication stores no checkpoint that is past this row."""
 
 
 @define

@@ -30,8 +30,8 @@ of the old owner or of this worker. More than a few such changes mean that anoth
 
 DELETE_TRIES_MAX = 3
 """The largest number of attempts to delete a row, each with the counter that was just read. After these attempts, the
-deletion waits for the next list of shards that requires it. A few attempts suffice, because one attempt takes a
-hundredth of the time between two heartbeats."""
+deletion waits for the next list of shards that requires it. An attempt fails if a heartbeat of the owner has moved the
+counter meanwhile. A few attempts suffice, because one takes a hundredth of the time between two heartbeats."""
 
 UNEXPLAINED_MOVES_MAX = 5
 """If this many consecutive writes are refused although the row shows them as applied, this worker concludes that
@@ -124,7 +124,10 @@ def _is_held_write(write: LeaseWrite) -> bool:
 
 
 def _is_dispensable(state: WorkerState, write: LeaseWrite) -> bool:
-    """Return whether the lease is held and the worker can do without ``write``, if the store does not support it."""
+    """Return whether the lease is held, and the worker can go on without ``write``.
+
+    The store does not support this write.
+    """
     own_columns = (WriteKind.TAKE_PAUSE, WriteKind.LEAVE_PAUSE, WriteKind.END_ORDERS)
     is_asked = write.kind in (*CHECKPOINT_KINDS, *own_columns, WriteKind.RELEASE)
     return is_asked and write.lease_key in state.held
@@ -213,9 +216,10 @@ def _applied(state: WorkerState, write: LeaseWrite, sent_at: float, row: Lease |
 
 
 def _broke_off(state: WorkerState, write: LeaseWrite) -> bool:
-    """Return whether this write restored a row that was missing, or was overwritten with a new row.
+    """Return whether the applied ``write`` restored the row of a held lease.
 
-    Before the row was restored, another worker may have held the lease.
+    Such a row was missing, or another program had overwritten it with a new row. Before the row was restored, another
+    worker may have held the lease.
     """
     is_restored = write.kind is WriteKind.TAKE and write.seen.owner != state.worker_id
     return is_restored or write.kind is WriteKind.CREATE
@@ -238,8 +242,8 @@ def _applied_unheld(state: WorkerState, write: LeaseWrite, sent_at: float) -> No
 def _resolve_take(state: WorkerState, flight: Flight, row: Lease | None) -> None:
     """Take the lease again if its row names this worker as owner, because an older write may have set the owner.
 
-    The write that set the owner may be from an acquisition long ago, and other workers measure the lease duration from
-    that write. Only after an accepted take does this worker know when its write was sent.
+    That write may be from an acquisition long ago, and other workers measure the lease duration from it. Only a take
+    that is accepted starts a lease duration whose beginning this worker knows: the time when it sent the take.
     """
     is_ours = row is not None and row.owner == state.worker_id and row.stealer in ("", state.worker_id)
     receiver = new_owner(state, row) if row is not None and is_ours and state.is_stopping else None
@@ -252,9 +256,10 @@ def _resolve_take(state: WorkerState, flight: Flight, row: Lease | None) -> None
 
 
 def _resolve_delete(state: WorkerState, flight: Flight, row: Lease | None) -> None:
-    """Try again to delete the row of a shard that left the stream; compare with ``row``, which was just read.
+    """Try again to delete the row of a shard that left the stream, if the stored row still equals ``row``.
 
-    An owner that is alive changes the row with every heartbeat, so the row of the last scan is usually out of date.
+    ``row`` was just read. The first attempt required that the stored row equals the row of the last scan. That row is
+    usually out of date, because an owner that is alive changes the stored row with every heartbeat.
     """
     is_gone = state.listing is not None and flight.write.lease_key not in state.listing
     if row is not None and is_gone and flight.tries < DELETE_TRIES_MAX and not state.is_stopping:

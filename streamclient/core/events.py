@@ -53,8 +53,8 @@ class Scan:
 
     rows: tuple[Lease, ...]
     wall_micros: int | None = None
-    """The time of this machine's clock when the scan returned, in microseconds since 1970. Pauses end by this clock.
-    ``None`` if the clock has advanced evenly since the last scan."""
+    """The time of this machine's wall clock when the scan returned, in microseconds since 1970. Pauses end by this
+    clock. ``None`` means that the wall clock and the monotonic clock have advanced equally since the last scan."""
     workers: tuple[WorkerRow, ...] | None = None
     """The rows of all workers, which are read after the rows of the leases; ``None`` if the store has no worker
     rows."""
@@ -228,7 +228,10 @@ class OrderOver:
 
 @frozen
 class ConsumerStalled:
-    """A consumer makes no progress, and no accepted reason explains that. So the worker must not keep the lease."""
+    """A consumer makes no progress: its call into user code, or its read, exceeded the limit for such calls.
+
+    So the worker must not keep the lease.
+    """
 
     lease_key: str
     consumer_id: str

@@ -186,8 +186,8 @@ class HeldLease:
     is_gone: bool = False
     is_offered: bool = False
     may_acknowledge: bool = False
-    """``is_gone``, ``is_offered`` and ``may_acknowledge`` are facts about the row. They stand for ``GONE``, ``OFFERED``
-    and ``OBEYS`` of ``RowState``, and several of them may hold at the same time."""
+    """Whether the row may acknowledge a pause, as ``RowState.OBEYS`` says. In the same way, ``is_gone`` means what
+    ``RowState.GONE`` says, and ``is_offered`` what ``OFFERED`` says. Several of them may be true at the same time."""
     promised_to: str = ""
     """The worker that shall receive the lease to even out loads. This worker hands the lease over without being
     asked."""
@@ -196,9 +196,10 @@ class HeldLease:
     has_started: bool = False
     """Whether a consumer with this identifier was started."""
     clear_since: float | None = None
-    """The time at which all conditions for a consumer were met except one: a later read of the worker's own row. Such
-    a read shows whether another process with the same name may have taken the lease meanwhile. A destination that has
-    seen this worker's epoch would refuse the writes of that process."""
+    """The time at which all conditions for a consumer were met except one: a later read of the worker's own row;
+    otherwise ``None``. The read shows whether a newer process with the same name may have taken the lease meanwhile.
+    That process may have the smaller epoch. If this worker then used its own epoch, a destination would refuse the
+    writes of the newer process."""
     pause_known_at: float = NEVER
     """The time of the read that showed the present pause and the present orders about records, or of the write that
     removed such orders. Scans that began earlier are out of date."""

@@ -186,7 +186,10 @@ class Holdings:
 
     @property
     def _has_lost_all(self) -> bool:
-        """Whether the session of the unanswered writes is over, so that their outcome does not matter."""
+        """Whether this worker's session is over, and all its leases with it.
+
+        Then the outcome of unanswered writes does not matter.
+        """
         signals = self._state.signals
         return signals.keeps_rows and signals.session.row is None
 

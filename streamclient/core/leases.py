@@ -90,8 +90,9 @@ def restore(seen: Lease, known: Lease) -> LeaseWrite:
 def take_above(write: LeaseWrite, counter: int) -> LeaseWrite:
     """Return the take ``write`` with a result whose counter is greater than ``counter``.
 
-    A Java worker's shard sync may overwrite a row with a new row, whose counter begins at 0 again. An older write of
-    this worker must not be accepted when the new row's counter reaches the number with which that write compares.
+    ``counter`` is the greatest counter with which an older write of this worker compared. A Java worker's shard sync
+    may overwrite a row with a new row, whose counter begins at 0 again. Without a greater counter, an older write that
+    arrives late could be accepted, once the new row's counter reaches the number with which that write compares.
     """
     if write.result is None or write.result.counter > counter:
         return write

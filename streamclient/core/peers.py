@@ -73,7 +73,10 @@ class Peers:
         self.observe({*seen, *self._watches}, seen.values(), now)
 
     def observe(self, names: Iterable[str], rows: Iterable[WorkerRow], now: float) -> None:
-        """Process a read of the rows of ``names`` that returned at ``now``. Names that ``rows`` lacks have no row."""
+        """Process the answer to a read of the rows of the workers ``names``. The answer came at ``now``.
+
+        Workers that are missing in ``rows`` have no row in the status table.
+        """
         seen = {row.worker_id: row for row in rows}
         for name in sorted(set(names) - {self.worker_id}):
             row = seen.get(name)

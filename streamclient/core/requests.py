@@ -59,7 +59,7 @@ def checkpoint_stored(state: WorkerState, held: HeldLease) -> None:
 def answer_sent(
     state: WorkerState, held: HeldLease, outcome: CheckpointOutcome, error: Exception | None = None
 ) -> None:
-    """Answer the checkpoint requests that the present write contains, and go on with the requests after them."""
+    """Answer with ``outcome`` the checkpoint requests that the last write contained; later requests stay queued."""
     for request in held.requests[: held.sent_requests]:
         state.emit(AnswerCheckpoint(request.request_id, outcome, error))
     state.keep(evolve(held, requests=held.requests[held.sent_requests :], sent_requests=0))

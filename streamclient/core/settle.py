@@ -86,10 +86,10 @@ def lose(
     *,
     in_doubt: CheckpointOutcome = CheckpointOutcome.LEASE_LOST,
 ) -> None:
-    """Stop holding a lease.
+    """Stop holding a lease: end its consumer, answer its checkpoint requests, and report ``text``.
 
     ``in_doubt`` is the answer to checkpoint requests that were sent. Requests that were not sent are certainly not
-    stored.
+    stored, so their answer is ``LEASE_LOST``.
     """
     held = state.give_up(lease_key)
     _end_consumer(state, held, in_doubt)
@@ -101,7 +101,8 @@ def lose(
 def start_anew(state: WorkerState, held: HeldLease, *, in_doubt: CheckpointOutcome) -> None:
     """End the consumer with ``ZOMBIE``, as if the lease were lost, but keep the lease.
 
-    Another consumer then starts from the checkpoint in the lease's row.
+    Another consumer then starts from the checkpoint in the lease's row. ``in_doubt`` is the answer to the checkpoint
+    requests of the old consumer that were sent.
     """
     _end_consumer(state, held, in_doubt)
     state.keep(

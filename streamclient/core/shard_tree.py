@@ -76,7 +76,7 @@ class ShardTree:
 
     @classmethod
     def of(cls, *known: Iterable[Shard] | Iterable[Lease]) -> ShardTree:
-        """Return the tree that lists of shards and lease rows show together."""
+        """Return the tree of all shards in ``known``, which may be lists of shards and lists of lease rows."""
         parents: dict[str, frozenset[str]] = {}
         for group in known:
             for entry in group:
@@ -154,10 +154,10 @@ class ListedShard:
     ago."""
     present_in: int = 0
     """The number of the last listing that has the shard. While a reader waits for the shard's end, a listing that has
-    only an ancestor of the shard counts, too."""
+    only an ancestor of the shard counts, too, because it may be older than the shard."""
     asked_in: int | None = None
-    """The number of the latest listing at the time when a reader first asked whether the shard has ended, and no
-    listing showed the end; ``None`` if no reader waits for an answer."""
+    """The number of the latest listing at the time when a reader first asked whether the shard has ended, and got no
+    answer because no listing showed the end. ``None`` if no reader waits for an answer."""
     closed_at: float | None = None
     """The time since when the shard is known to have children; ``None`` if the last listing shows no child."""
     gone_at: float | None = None

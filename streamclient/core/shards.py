@@ -23,7 +23,7 @@ from streamclient.model import CheckpointPosition, InitialPosition, Lease, Shard
 
 ABSENCE_SECONDS = 300.0
 """The seconds for which a shard must be absent before its row may be deleted. A long listing takes far less time, and
-the list shows a split far sooner. Keeping the row of a deleted shard for longer costs nothing."""
+after a split the list shows the new shards far sooner. Keeping the row of a deleted shard for longer costs nothing."""
 
 PLAUSIBLE_SHARE = 0.5
 """The smallest share of the previous listing's shards that a listing must have. In a shorter listing, a missing shard

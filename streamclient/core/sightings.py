@@ -240,10 +240,10 @@ class LeaseView:
         self._judge_workers(now)
 
     def note_killed(self, workers: Iterable[str], asked_at: float, now: float) -> None:
-        """Free the rows of ``workers``, whose sessions were known to be killed when the last scan had read the leases.
+        """Free the lease rows that ``workers`` own, because the sessions of these workers were killed.
 
-        That scan was requested at ``asked_at``. A row that was read again after that request may belong to a later
-        session, so it stays as it is.
+        This was known at the end of the last scan, which was requested at ``asked_at``. A row that was read again after
+        that request may belong to a later session, so it stays as it is.
         """
         for worker in sorted(workers):
             for sighting in self.counts.owned_by(worker):

@@ -28,9 +28,9 @@ from streamclient.core.worker_state import EndQuestion, WorkerState
 from streamclient.records import readable_position
 
 ACCEPTED_END_SECONDS = 900.0
-"""The time for which an operator's order to accept the end of a shard counts after it was written. This time is longer
-than the longest pause between two reads, and longer than any difference of clocks. It is short enough that a page that
-is cut much later does not count as the last page."""
+"""The time for which an operator's order to accept the end of a shard counts, from the time when the operator wrote
+the order. This time is longer than the longest pause between two reads, and longer than any difference of clocks. It is
+short enough that a page that is cut much later does not count as the last page."""
 
 
 def sync_due(state: WorkerState, event: SyncDue) -> None:
@@ -122,8 +122,9 @@ def answer_accepted(state: WorkerState) -> None:
 def _answer_ends(state: WorkerState, why_not: str) -> None:
     """Answer the consumers whose shard's end is shown, and the consumers that asked before the last listing began.
 
-    All other consumers wait for the next listing. The last listing may have failed. If the end is not shown, a consumer
-    reads again after a pause, or immediately once a later listing shows the end.
+    All other consumers wait for the next listing. If a consumer asked before the last listing began, and the end is not
+    shown, its answer gives the reason ``why_not``; for example, the listing failed. That consumer reads again after a
+    pause, or immediately once a later listing shows the end.
     """
     for consumer_id, question in list(state.end_questions.items()):
         key, is_new = question.lease_key, question.begun == state.listings_begun
@@ -203,9 +204,10 @@ def plan_sync(state: WorkerState) -> None:
 def create_missing(state: WorkerState, after: str | None = None) -> None:
     """Create the rows whose listed parents have rows by now.
 
-    The rows of children follow when these writes are accepted. With ``after``, examine only that row and the rows that
-    waited for it, because after a long history very many rows are missing. A child's row must never exist before its
-    parent's row: a Java worker would read the child immediately.
+    The rows of children follow when these writes are accepted. With ``after``, examine only the row with that lease key
+    and the rows of its children. After a long history very many rows are missing, so it would cost too much to examine
+    all of them after each write. A child's row must never exist before its parent's row: a Java worker would read the
+    child immediately.
     """
     if state.is_stopping or state.listing is None:
         return

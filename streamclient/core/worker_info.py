@@ -1,8 +1,8 @@
 """A worker's information for operators: the ``Info`` column of its row in the status table, as JSON.
 
-No decision of a worker depends on this information. If the information is missing or malformed, readers go on without
-it, and commands that need it refuse to run. A worker of a later version may write more members; unknown members are
-ignored.
+No decision of a worker depends on this information. If the information is missing or malformed, programs that read it
+go on without it, and commands that need it refuse to run. A worker of a later version may write more members; unknown
+members are ignored.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ by key. Further shards are only counted. If a worker has more such shards, they 
 limit the row stays below half a MiB, a fraction of the service's limit."""
 
 MOST_LEFT = 2_000
-"""The largest number of shards in the list ``left``: the latest ones. Earlier shards are only counted. The list takes
-up to another hundred KiB."""
+"""The largest number of shards in the list ``left``: the latest ones. Earlier shards are only counted. In addition to
+the size that ``MOST_SHARDS`` permits, this list takes up to a hundred KiB of the row."""
 
 _NEEDS_OPERATOR = ("decision", "processor", "parking", "user_code", "reading")
 """The kinds of reasons whose shards are listed before all other shards, in this order."""

@@ -77,8 +77,8 @@ class WorkerState:
     held: dict[str, HeldLease] = field(factory=dict)
     flights: dict[str, Flight] = field(factory=dict)
     compared: dict[str, int] = field(factory=dict)
-    """The greatest counter with which any write of this worker compared, by lease key. A write may be applied long
-    after it was sent."""
+    """The greatest counter with which any write of this worker compared, by lease key. Such a write may be applied long
+    after it was sent, so each take of this worker sets a greater counter (``leases.take_above``)."""
     given: dict[str, int] = field(factory=dict)
     """The number of unanswered hand-overs, by receiver."""
     creating: int = 0
@@ -256,7 +256,10 @@ class WorkerState:
 
     @property
     def loads(self) -> Mapping[str, int]:
-        """The number of leases of each worker, as last seen. Leases that are being handed over now are included."""
+        """The number of leases of each worker, as last seen.
+
+        Each hand-over that this worker has sent, and that is unanswered, adds a lease to its receiver.
+        """
         loads = dict(self.view.credits(self.now))
         for receiver, number in self.given.items():
             loads[receiver] = loads.get(receiver, 0) + number

@@ -6,9 +6,10 @@ to a limit. The call then goes on in its thread, a daemon thread that does not k
 effect after its writer has stopped waiting. So the writer looks for that commit before it makes another one.
 
 The call after a timed-out call uses new connections, because the kept connections may be silent, too. New connections
-are also used after an error that is not pyiceberg's own, because a connection keeps the settings that its database role
-had when the connection was made. While many timed-out calls are still running, a new call is possible only after a
-pause, so that threads and connections do not accumulate.
+are also used after an error that is not pyiceberg's own, because the connection may be its cause. For example, a
+database role may lose the right to write for a while, and a connection that was made during that time can never write.
+While many timed-out calls are still running, a new call is possible only after a pause, so that threads and connections
+do not accumulate.
 
 An SQLite catalog in memory is called in the caller's thread, without a limit. It needs no network, and a call in
 another thread would reach another database.
@@ -60,7 +61,7 @@ class TimedCatalog:
 
     @property
     def __class__(self) -> Any:
-        """The class of the wrapped catalog. pyiceberg checks the class of a catalog by ``isinstance``."""
+        """The class of the wrapped catalog. So this object passes pyiceberg's ``isinstance`` checks of catalogs."""
         return type(self._catalog)
 
     @__class__.setter
@@ -152,7 +153,7 @@ def load_catalog(name: str) -> Any:
 
 
 def _is_of_thread(catalog: Any) -> bool:
-    """Return whether ``catalog`` is an SQLite database in memory, which must be called in the caller's thread.
+    """Return whether ``catalog`` must be called in the caller's thread, because its database is SQLite in memory.
 
     A call in another thread would reach a different database, or SQLite would refuse the call.
     """

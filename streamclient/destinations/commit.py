@@ -45,8 +45,8 @@ other digests."""
 
 EPOCHS_END = 2**31
 NUMBERS_END = 2**32
-"""The exclusive upper limit of a commit's number. ``EPOCHS_END`` is the limit of its epoch. ``Commit.order`` packs both
-values into one signed 64-bit integer."""
+"""The exclusive upper limit of a commit's number. ``EPOCHS_END`` is the limit of its epoch. ``Commit.order`` packs the
+epoch and the number into one signed 64-bit integer."""
 
 COMMIT_FORMAT = KeptFormat("the commit")
 """The version of a commit as JSON, in a destination's log and in a prepared checkpoint. The version also covers the
@@ -91,8 +91,8 @@ class Commit:
     digest: str
     """The digest of this commit by the chain rule. It covers all values except the epoch and ``is_past_loss``."""
     is_past_loss: bool = False
-    """Whether the shard lost records after ``start`` before the worker read them. An operator has accepted this loss,
-    and the commit has only the remaining records."""
+    """Whether the shard lost records that come after ``start`` and that the worker had not read yet. An operator has
+    accepted this loss, and the commit has only the remaining records."""
 
     @classmethod
     def after(
@@ -369,7 +369,7 @@ def _refuse_out_of_line(last: Commit | None, commit: Commit) -> None:
         return
     if last is not None and (commit.number, commit.previous_digest) == (last.number + 1, last.digest):
         return
-    raise StreamClientException(f"{commit} follows no commit of the destination; the shard's last is {last or 'none'}")
+    raise StreamClientException(f"{commit} does not follow the shard's last stored commit: {last or 'none'}")
 
 
 def check_commits(commits: Sequence[Commit], application: str) -> None:

@@ -418,9 +418,9 @@ def _refuse_required(table: Table, rows: Schema) -> None:
 
 
 def _required(table: Iterable[Field], rows: Iterable[Field], path: tuple[str, ...]) -> Iterator[tuple[Any, bool]]:
-    """Compare the fields of ``table`` and ``rows``. Yield each required field that rows may lack.
+    """Yield each field that is required in ``table``, but is missing in ``rows`` or may be null there.
 
-    A result is the path of the field, and whether ``rows`` have the field (with possible nulls).
+    A result is the path of the field, and whether ``rows`` have the field. If so, its values may be null.
     """
     pa = pyarrow()
     given = {field.name: field for field in rows}

@@ -380,9 +380,9 @@ class Consumption:
             wake()
 
     def _drain(self) -> None:
-        """Empty the line. If the end of a shard waited in the line, finish its call.
+        """Empty the line. For each shard end that waited in the line, finish the worker's ``shutdown`` call.
 
-        The owner threads, not this method, take waiting batches back.
+        This method does not give waiting batches back, because the owner threads take them back.
         """
         for delivery in self.line.drain():
             delivery.refuse_end()

@@ -42,7 +42,9 @@ class LoopBase:
 
 
 class Loop(LoopBase, Iterator[Batch]):
-    """A loop over batches in one thread. ``run`` and ``each`` call a handler instead.
+    """A loop over batches in one thread. A program that calls ``run`` or ``each`` needs no loop statement.
+
+    ``run`` calls a handler for each batch, and ``each`` calls a handler for each record.
 
     ``streamclient.Changes`` adds the worker.
     """

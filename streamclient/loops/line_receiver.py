@@ -119,7 +119,11 @@ class HandedBatch:
             self._shard.checkpointer.begin_checkpoint(self._position, self._answered)
 
     def leave(self) -> None:
-        """Give the batch back, because the loop's body did not end. If the batch is settled, finish its call."""
+        """Give the batch back to the worker, because the loop's body did not end.
+
+        A batch that is already committed or has failed is not given back, and neither is the end of a shard. Instead,
+        finish the worker's call that delivered it.
+        """
         if self._settlement.error is not None:
             self.call.finish(self._settlement.error)
         elif self._settlement.is_committed or self.is_end:
@@ -128,9 +132,9 @@ class HandedBatch:
             self.call.give_back()
 
     def refuse_end(self) -> None:
-        """Finish this delivery's call if the delivery is the shard's end, because no loop will take the end.
+        """Finish the worker's ``shutdown`` call if this delivery is the shard's end, because no loop will take the end.
 
-        Usable from any thread. If the call is already claimed, do nothing.
+        Usable from any thread. If the call is already claimed or taken back, do nothing.
         """
         if self.is_end and self.call.claim():
             self.call.finish()

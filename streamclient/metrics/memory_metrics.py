@@ -124,7 +124,7 @@ class MemoryMetrics(IMetrics):
     def value(self, metric: Metric, /, **labels: str) -> float | None:
         """Return the sum of all series with ``labels``, whatever their other labels are; ``None`` without such series.
 
-        For a histogram, return the number of its values.
+        For a histogram, return the number of values in all these series.
         """
         values = [
             series.value if series.distribution is None else series.distribution.count

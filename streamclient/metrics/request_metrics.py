@@ -16,7 +16,11 @@ UNDECODABLE: Final = "undecodable"
 
 
 def result_of(error: Exception) -> str:
-    """Return the result of a failed call: the kind of its error, ``trimmed``, ``undecodable`` or ``other``."""
+    """Return the value of the label ``result`` for a call that failed with ``error``.
+
+    It is the error's ``ErrorKind`` if the error has one and the response could be decoded. Otherwise it is ``trimmed``,
+    ``undecodable`` or ``other``.
+    """
     match error:
         case DependencyException():
             # Only the type is read, because nothing else of a user's own class is safe to call.

@@ -41,8 +41,8 @@ MOST_REASON_CHARACTERS = 1_000
 and which every worker reads."""
 
 MOST_TEXT_CHARACTERS = 255
-"""The largest number of characters in every text of a request except the reason. The service's limit for table names is
-the same."""
+"""The largest number of characters in every text of a request except the reason. The service limits the names of tables
+to the same number."""
 
 MOST_NAMED = 20
 """The largest number of parked records whose ids an audit row has. The row also has the total number of changed
@@ -71,7 +71,7 @@ class ChangeRefusedError(ConfigurationError):
 
 @frozen(kw_only=True)
 class PageRights:
-    """The operator of a page, and the objects and settings with which the page may change a fleet."""
+    """The rights of one page in the browser: its operator, and the objects and settings by which it changes a fleet."""
 
     who: str
     """The operator as ``user@host``, for lease rows and audit rows."""
@@ -91,7 +91,7 @@ class PageRights:
         return f"{command} {shlex.join([*tables, *self.command_options])}"
 
     def lease_commands(self, site: Site, shard_id: str) -> Mapping[str, str]:
-        """Return a command line for each name in ``ORDERS``, about the shard ``shard_id``.
+        """Return a command line about the shard ``shard_id`` for each order in ``ORDERS``, by the name of the order.
 
         ``WHY`` and ``WORKER`` stand for values that the operator fills in. Without a parking store, ``park`` is left
         out. The command line of ``park`` is a dry run until the operator adds ``--yes``.

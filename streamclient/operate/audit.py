@@ -145,9 +145,10 @@ def read_audit(site: Site, limit: int, shard_id: str | None = None) -> list[Audi
 
 
 def with_changes(site: Site, facts: FleetFacts) -> FleetFacts:
-    """Return ``facts`` with the last change of each shard by an operator, as far as the newest audit rows have it.
+    """Return ``facts`` with the last change of each shard by an operator.
 
-    This takes one request.
+    Only the ``CHANGES_READ`` newest audit rows are searched, by one request. For a shard with no change in these rows,
+    the returned facts have no change.
     """
     if facts.trouble or facts.stream.stream_id is None:
         return facts

@@ -71,12 +71,15 @@ class FleetReader:
         return evolve(facts, rows=rows, workers=workers, now_micros=self.site.clock.now_micros())
 
     def lineage_of(self, facts: FleetFacts, shard_id: str) -> list[str]:
-        """Return the unfinished shards among ``shard_id`` and its ancestors. An explanation needs the heads of all."""
+        """Return the unfinished shards among ``shard_id`` and its ancestors.
+
+        The explanation of ``shard_id`` needs the heads of all these shards.
+        """
         lineage = (shard_id, *facts.tree.ancestors(shard_id))
         return [key for key in lineage if key in facts.leases and not facts.leases[key].is_finished]
 
     def with_heads(self, facts: FleetFacts, shard_ids: Iterable[str]) -> FleetFacts:
-        """Read the heads of the shards ``shard_ids``, and return ``facts`` with them."""
+        """Read the heads (next unread records) of the shards ``shard_ids``, and return ``facts`` with these heads."""
         if facts.stream.stream_id is None or facts.problem:
             return facts
         checkpoints = {key: facts.leases[key].checkpoint for key in shard_ids if key in facts.leases}
@@ -123,11 +126,14 @@ class FleetReader:
         return self.site.read("reading the workers", lambda: self.site.table.workers(stream_id))
 
     def heads(self, stream_id: str, checkpoints: Mapping[str, str]) -> dict[str, HeadFacts]:
-        """Return the next unread record of each shard in ``checkpoints``, which has checkpoints by shard id."""
+        """Return facts about the next unread record of each shard. ``checkpoints`` has the checkpoints by shard id."""
         return self.head_reader(stream_id).read(checkpoints)
 
     def head_reader(self, stream_id: str) -> HeadReader:
-        """Return the reader that remembers the heads of this stream. Another stream gets a new reader."""
+        """Return the reader that remembers the heads (next unread records) of the stream's shards.
+
+        If ``stream_id`` is not the stream of the previous call, make a new reader.
+        """
         if self._heads is None or self._heads.stream_id != stream_id:
             self._heads = HeadReader(self.site.streams, stream_id, self._monotonic)
         return self._heads

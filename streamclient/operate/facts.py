@@ -119,7 +119,10 @@ class OperatorChange:
 
 @frozen(kw_only=True, slots=False)
 class FleetFacts:
-    """All facts about a fleet from which verdicts are derived. Values about all shards are computed once, then kept."""
+    """All facts about a fleet from which verdicts are derived.
+
+    A property that describes all shards is computed at its first use, and then kept.
+    """
 
     now_micros: int
     lease_duration_seconds: float
@@ -252,9 +255,9 @@ class FleetFacts:
 
     @cached_property
     def beats(self) -> Mapping[str, int]:
-        """The time at which each owner last wrote one of its leases.
+        """The time at which each owner of leases last wrote one of them, by the owner's name; 0 if it wrote none.
 
-        A handed-over lease does not count, because its former owner wrote it.
+        A lease that was handed over to the owner does not count, because its former owner wrote it.
         """
         beats: dict[str, int] = {}
         for key, lease in self.leases.items():

@@ -49,8 +49,8 @@ MOST_SHARDS = 2_000
 could not tell them apart."""
 
 MOST_ROWS_TOLD = 10 * MOST_SHARDS
-"""The largest number of lease rows, including rows of finished leases, for which a fleet's story is kept. The story
-remembers every row."""
+"""The largest number of lease rows, or of listed shards, with which a fleet's story is kept. The story shows the
+fleet's shards over time. It remembers every row, also of a finished lease, so the limit bounds its memory."""
 
 LAG_POINTS, LAG_SECONDS = 120, SECONDS_PER_HOUR
 """The largest number of points in the curve of the lag, and the time that the curve spans, in seconds."""
@@ -59,7 +59,8 @@ MOST_MOVES = 500
 """The largest number of audit rows that are read for the list of moves. A page shows the same number of moves."""
 
 MOST_PARKED = 200
-"""The largest number of parked records in a document. The causes in the document count all parked records."""
+"""The largest number of parked records that a document lists. The document also lists the causes of parked records,
+with counts that include the records that are not listed."""
 
 HISTORY_ROWS = 50
 """The largest number of audit rows in the document of a lease. ``leases show`` has the same limit."""
@@ -97,7 +98,10 @@ class FleetBook:
         self._first_micros: int | None = None
 
     def noted(self, reading: FleetReading) -> None:
-        """Add a reading to the story, the moves and the curve of the lag; ignore a reading without a view."""
+        """Add a reading to the story, the moves and the curve of the lag.
+
+        Ignore a reading whose ``view`` is ``None``, because no reading of the fleet has succeeded yet.
+        """
         view = reading.view
         if view is None:
             return
@@ -118,9 +122,9 @@ class FleetBook:
             )
 
     def _note_lag(self, now_micros: int, seconds: float | None) -> None:
-        """Add a point to the curve of the lag.
+        """Add a point to the curve of the lag: the time ``now_micros``, and the lag in ``seconds``.
 
-        If the two newest points of the curve are too near to each other, the new point replaces the newer of them.
+        If the curve already ends with two points that are too near to each other, the new point replaces the last one.
         """
         spacing = LAG_SECONDS * MICROS_PER_SECOND // (LAG_POINTS - 1)
         if len(self._lag) > 1 and self._lag[-1][0] - self._lag[-2][0] < spacing:
@@ -236,8 +240,9 @@ def verdict_document(
 ) -> Document:
     """Return one verdict about several fleets, with the sentence of the fleet whose trouble is the worst.
 
-    A trouble lists at most ``NOT_MOVING_SHOWN`` of its shards, the nearest to loss. Its sentence counts all its shards.
-    ``command`` takes a fleet's name and a command line of ``streamclient leases``, and adds the fleet's options.
+    Each trouble lists at most ``NOT_MOVING_SHOWN`` of its shards, the nearest to loss. The sentence of the trouble
+    still counts all of its shards. ``command`` takes a fleet's name and a command line of ``streamclient leases``, and
+    returns the command line with the fleet's options added.
     """
     told = {name: reading.verdict for name, reading in readings.items() if reading.verdict is not None}
     if not told:
@@ -314,7 +319,10 @@ def _lease_page(facts: FleetFacts, told: Explanation, history: Sequence[Document
 
 
 def is_there(store: IParkingStore) -> bool:
-    """Return whether a store exists. Call this before reading: reading a store in a table would create the table."""
+    """Return whether a store exists.
+
+    Call this before you read the store. If the store is a table that does not exist, a read would create the table.
+    """
     return not isinstance(store, TableParkingStore) or store.exists()
 
 
@@ -324,10 +332,10 @@ def parked_in(store: IParkingStore, stream_id: str | None) -> list[ParkedRecord]
 
 
 def parked_document(records: Iterable[ParkedRecord], *, shows_values: bool) -> Document:
-    """Return the causes of parked records, and the newest records in the form of ``parked show --json``.
+    """Return the causes of parked records, and the newest records.
 
-    Each record lacks the member ``frame``, which would have the whole record. With ``shows_values``, it has the member
-    ``columns``.
+    Each record has the form that ``parked show --json`` prints, with two differences. The member ``frame``, which would
+    hold the whole record, is left out. With ``shows_values``, the member ``columns`` is added.
     """
     everything = sorted(records, key=lambda parked: (-parked.parked_micros, parked.record_id))
     return {

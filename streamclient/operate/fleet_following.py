@@ -143,7 +143,7 @@ class FleetFollower:
                     self._call(self._made)
 
     def _awaited(self) -> bool:
-        """Wait until the thread has something to do. Return ``False`` after ``close``."""
+        """Wait until the thread has something to do, and return ``True``. After ``close``, return ``False``."""
         with self._changed:
             while not self._is_closed:
                 left = self._due - self._monotonic()

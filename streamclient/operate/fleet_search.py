@@ -14,9 +14,10 @@ from streamclient.worker.lease.lease_rows import STATUS_TABLE
 def find_fleets(client: OTSClient) -> list[tuple[str, str]]:
     """Return the data table and the status table of every fleet of an instance, sorted by name.
 
-    A table is a status table if it has the key columns of one. The first key column holds the id of a stream, which the
-    service composes from the data table's name and a number. A fleet is returned only if its stream is the present
-    stream of that data table. The search makes one request for each table, and two for each stream of a status table.
+    A status table is found by the names and types of its key columns. The first key column holds the id of a stream,
+    which the service composes from the data table's name and a number. Rows of a former stream of the data table do not
+    count: a fleet is returned only if its status table has rows of the data table's present stream. The search makes
+    one request for each table, and two for each stream of a status table.
 
     Raises:
         StreamClientError: a call failed.

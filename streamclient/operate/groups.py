@@ -94,7 +94,8 @@ def groups_document(view: Overview) -> Document:
     """Return the document that ``top --json --groups`` prints: the screen with ``groups`` in place of ``shards``.
 
     The document's size does not grow with the number of shards. The verdict has only the worst troubles, each with only
-    the shards nearest to loss; the sentences still count all shards. The lists of shards in sessions are empty.
+    the shards nearest to loss; the sentences still count all shards. In the session of each worker, the members that
+    would list shards are empty.
     """
     document = overview_document(view, has_shards=False)
     document["verdict"] = _short_verdict(view.verdict)

@@ -6,7 +6,8 @@ orders come from audit rows.
 Laws:
 
 * One reading of a row shows the last change of the owner, the end of the shard, and a pause that has not ended. It does
-  not show earlier changes and former owners. Two readings also show the changes between them.
+  not show earlier changes and former owners. Two successive readings show the changes between them. If the owner
+  changed several times between two readings, only the last of these changes is known.
 * The time of a change is a stamp of the service. Without a stamp, the time of the reading takes its place, and
   ``at_is_seen`` is true.
 * A living owner loses a lease only by handing it over. So a new owner has ``taken`` a lease if the former owner was
@@ -32,12 +33,13 @@ MOST_MOVES = 500
 """The largest number of moves and orders in a document. People would not read more, and the audit has all orders."""
 
 KEPT_MICROS = 24 * MICROS_PER_HOUR
-"""The time, in microseconds, for which an owner's span is kept after the span has ended. It is a day, which is the
-default retention of a stream."""
+"""The time, in microseconds, for which a span (the time during which a worker held a shard) is kept after its end. It
+is a day, which is the default retention of a stream."""
 
 MOST_SPANS = 2_000
-"""The largest number of spans in a document. If there are more, the spans that changed last are chosen. A picture has
-no room for more spans, and the document already takes 200 kB."""
+"""The largest number of spans in a document. A span is the time during which a worker held a shard. If there are more,
+the document has the spans that began or ended last. A picture has no room for more spans, and the document already
+takes 200 kB."""
 
 LeaseMoveKind = Literal["taken", "handed-over", "released", "finished", "paused", "resumed", "order"]
 
@@ -132,9 +134,9 @@ class _Change:
         return self._is_silent(self.last_sign_micros(), self.row.owner_micros)
 
     def idle_seconds(self) -> float | None:
-        """Return the seconds from the last sign of a dead owner to the new owner's acquisition.
+        """Return the seconds from the last sign of the former owner, which is dead, to the new owner's acquisition.
 
-        ``None`` if the dead owner may have given a later sign, which no reading shows.
+        Return ``None`` if the former owner may have given a later sign that no reading shows.
         """
         sign = self.last_sign_micros()
         if self.session is None and not self._is_silent(sign, self.before.now_micros):
@@ -370,13 +372,17 @@ def _seconds(from_micros: int, to_micros: int) -> float:
 def _was_released(row: RowFacts, lease: Lease) -> bool:
     """Return whether a lease has no owner now, and certainly had one earlier.
 
-    All columns of a new row have one stamp. So a newer stamp of the owner column shows that a worker was the owner.
+    The service stamps all columns of a new row with the same time. If the column of the owner has a newer stamp than
+    the column of the checkpoint, a worker has become the owner since then, and was taken out again.
     """
     return not lease.owner and lease.counter > 0 and row.owner_micros > row.checkpoint_micros
 
 
 def _standing(lease: Lease, facts: FleetFacts) -> Pause | None:
-    """Return the pause because of which no worker reads a shard at the time of ``facts``, or ``None``."""
+    """Return the pause of ``lease`` that is in effect at the time of ``facts``, or ``None``.
+
+    An order to accept the shard's end has the form of a pause, but pauses nothing, so it does not count.
+    """
     pause = lease.pause
     return pause if pause is not None and not pause.accepts_end and is_pause_on(pause, facts.now_micros) else None
 

@@ -35,9 +35,9 @@ def _waits_for_parent(case: Case, row: RowFacts, lease: Lease) -> Explanation | 
 
 
 def _blocking(case: Case, ancestor: str) -> str | None:
-    """Return the first unfinished shard among ``ancestor`` and its ancestors.
+    """Return ``ancestor`` if it is unfinished, otherwise one of its ancestors that is; ``None`` if all are finished.
 
-    Leave out shards whose verdicts wait for the verdict about this shard.
+    Leave out shards whose verdicts wait for the verdict about the shard of ``case``.
     """
     seen = {case.shard_id, *case.above}
     for shard_id in chain([ancestor], case.facts.tree.ancestors(ancestor)):
@@ -87,9 +87,11 @@ def _takers(case: Case) -> Sequence[str]:
 
 
 def _unless_left(case: Case, takers: Sequence[str]) -> str:
-    """Return words which say that the living workers ``takers`` may have left the shard.
+    """Return words which say that each of the living workers ``takers`` may have left the shard; or an empty text.
 
-    Return an empty text if one of these workers has no session row, or if its row names all shards that it left.
+    A worker never takes a shard that its processor has left. If its session row has no room for the names of all such
+    shards, the worker may have left this shard, too. But if one of ``takers`` has no session row, or a row that names
+    all shards that it left, this worker can take the shard. Then the text is empty.
     """
     sessions = (case.facts.workers.get(name) for name in takers)
     if not all(session is not None and session.info.left_unnamed for session in sessions):

@@ -18,7 +18,7 @@ from streamclient.worker.lease.audit_rows import DONE
 
 TRIES_AT_MOST = 6
 """The largest number of tries of one write, each planned on a fresh reading of the row. A paused owner renews its lease
-every few seconds, and a renewal can make one try fail. More failed tries have another cause."""
+every few seconds, and a renewal can make a try fail, but hardly six tries in a row."""
 
 
 class StatusTableWriter:
@@ -31,10 +31,12 @@ class StatusTableWriter:
     def write(
         self, facts: FleetFacts, planner: Planner, still: Mapping[str, Lease], changes: Sequence[PlannedWrite]
     ) -> dict[str, str]:
-        """Make the changes, lowest rank first; return the outcomes by shard id.
+        """Make the planned ``changes``, those of the lowest rank first; return the outcomes by shard id.
 
-        Each write is planned anew on a fresh row until the write succeeds, the new plan refuses the write, or it has
-        failed ``TRIES_AT_MOST`` times. If a write does not succeed, no write of a higher rank is made.
+        Before each try of a write, ``planner`` plans the write anew, from ``facts`` at first and then from a fresh
+        reading. The tries end when the write succeeds, when the new plan refuses the write, or after ``TRIES_AT_MOST``
+        tries. If a write does not succeed, no write of a higher rank is made. ``still`` has the leases of owners that
+        proved dead.
         """
         outcomes = {change.shard_id: "not changed" for change in changes}
         for rank in sorted({change.rank for change in changes}):
@@ -79,7 +81,10 @@ class StatusTableWriter:
         return facts
 
     def send(self, writes: Sequence[LeaseWrite]) -> dict[str, str]:
-        """Send each write once; return the outcomes by shard id. If an answer is lost, the row shows the outcome."""
+        """Send each write once; return the outcomes by shard id.
+
+        If the answer to a write is lost, read the row to find out whether the write was made.
+        """
         if not writes:
             return {}
         outcomes = {}

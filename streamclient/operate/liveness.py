@@ -1,4 +1,4 @@
-"""Values derived from facts: whether workers live, their cost, and the lag and time to loss of shards. Pure."""
+"""Values derived from facts: whether workers live, what they cost, and the lag and time to loss of shards. Pure."""
 
 from __future__ import annotations
 
@@ -62,9 +62,9 @@ def fleet_cost(facts: FleetFacts) -> Cost | None:
 
 
 def is_lease_silent(facts: FleetFacts, lease: Lease) -> bool:
-    """Return whether the owner of ``lease`` has missed a heartbeat of the lease or of its session.
+    """Return whether the owner of ``lease`` has missed a heartbeat, either in the lease row or in its own session row.
 
-    An owner may live and yet not renew a lease that it has given up.
+    Both rows count, because an owner that lives may have given up one lease, and then does not renew that lease.
     """
     row = facts.rows.get(lease.lease_key)
     age = 0.0 if row is None else facts.age_seconds(row.beat_micros)
@@ -79,8 +79,8 @@ def is_pause_on(pause: Pause | None, now_micros: int) -> bool:
 def unread_micros(facts: FleetFacts, shard_id: str) -> int | None:
     """Return the time of a shard's next unread record; ``None`` if no record waits or the time is unknown.
 
-    If the next record cannot be read, return the earlier time of the newest record before the checkpoint. Python
-    workers store this time with the checkpoint; Java workers do not.
+    If the next record cannot be read, return the time of the newest record before the checkpoint instead. This time is
+    earlier; see ``is_lag_bound``. Python workers store it with the checkpoint; Java workers do not.
     """
     head, lease = facts.head(shard_id), facts.lease(shard_id)
     if head is None or head.is_trimmed:

@@ -29,15 +29,17 @@ without records before the next record."""
 
 RECORDS_PER_SEARCH = 100
 MOST_PAGES_SEARCHED = 20
-"""The largest number of pages that a search for one record reads, each with ``RECORDS_PER_SEARCH`` records. A search
-begins at the record's own time in microseconds, or a little earlier, and few records of a shard have the same time."""
+"""The largest number of pages that a search for one record reads, each with ``RECORDS_PER_SEARCH`` records. This
+number suffices, because a search begins at the time of the record, or a little earlier, and few records of a shard have
+the same time in microseconds."""
 
 PARALLEL_READS = 8
 """The largest number of parallel reads. With it, a thousand heads are read quickly, and the load on the service is
 small beside the load of the fleet."""
 
 QUIET_SECONDS = 5.0
-"""The seconds for which a shard that had no unread record is assumed to have none."""
+"""The seconds for which a shard is not read again after a read that found no record, or that failed. For this time, the
+result of that read counts."""
 
 
 @frozen

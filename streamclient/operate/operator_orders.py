@@ -41,15 +41,15 @@ the command's process dies. They suffice for slow answers and for clocks that di
 operator has to end the pauses by hand."""
 
 DIGEST_CHARACTERS = 16
-"""The number of hexadecimal digits in the digest of a plan. Its 64 bits suffice to tell the plans of one operator
-apart."""
+"""The number of hexadecimal digits in the digest of a plan. Its 64 bits suffice to distinguish the plans of one
+operator."""
 
 _OWNERS_OWN = frozenset({"counter", "pause_taken"})
 """The fields of a lease that its owner may write without changing an operator's plan."""
 
 _DRAWN = frozenset({"request_id", "at_micros", "until_micros"})
-"""The fields that differ in each plan of the same command: ids and times. The digest leaves these fields out. It covers
-the durations, because it covers the command's text."""
+"""The fields that differ in each plan of the same command: ids and times. The digest of a plan leaves these fields out.
+Two commands with different durations still have different digests, because the digest covers the command's text."""
 
 
 class PlanChangedError(StreamClientException):
@@ -79,8 +79,9 @@ class Order:
     command: str
     """The text of the command as the operator types it. The audit stores this text."""
     prepare: Callable[[FleetFacts], Planner]
-    """The function that looks positions up and makes the planner. It is called again once the owner has paused, because
-    the owner may have read on. Raises ``ConfigurationError`` if the command makes no sense for the facts."""
+    """The function that looks positions up and makes the planner. It is called again after the owner has paused,
+    because the owner may have read further records before the pause. Raises ``ConfigurationError`` if the command makes
+    no sense for the facts."""
     reason: str = ""
     change_id: str
     """The id that the command's audit rows share."""
@@ -187,7 +188,11 @@ class OrderExecutor:
         return facts
 
     def _watched(self, facts: FleetFacts, planner: Planner) -> tuple[FleetFacts, Mapping[str, Lease]]:
-        """Watch the leases of owners that seem dead; return later facts, and the leases that did not change."""
+        """Watch the leases of those owners that seem dead and whose death matters for the plan.
+
+        Return the facts after the watch, and the leases that did not change, by shard id. Their owners are dead. If no
+        such lease is to be watched, return ``facts`` and no leases.
+        """
         unobserved = [
             refusal.shard_id for refusal in planner(facts, ()).refusals if refusal.hindrance is Hindrance.UNOBSERVED
         ]
@@ -218,10 +223,11 @@ class OrderExecutor:
     def _change_quietly(
         self, work: _Work, facts: FleetFacts, to_pause: Sequence[str], pauses: Mapping[str, Pause], seconds: float
     ) -> tuple[Sequence[str], Mapping[str, str]]:
-        """Pause, wait until no worker reads, and write. Return the shards that are still read, and the outcomes.
+        """Pause the shards, wait until no worker reads them, and write the changes.
 
-        One of the two results is empty. If a worker takes a lease meanwhile, it finds the pause in the lease row, and
-        the command waits for that worker, too.
+        If workers still read some of the shards after ``seconds``, write no change; return these shards, and no
+        outcomes. Otherwise return no shards, and the outcomes of the writes by shard id. If a worker takes a lease
+        meanwhile, it finds the pause in the lease row, and the command waits for that worker, too.
         """
         facts = self._writer.put_pauses(facts, pauses)
         self._wake_owners(facts, to_pause)
@@ -332,9 +338,10 @@ def _first_paused(facts: FleetFacts, shard_ids: Sequence[str]) -> tuple[str, ...
 
 
 def _to_be_taken(facts: FleetFacts, plan: ChangePlan, still: Collection[str]) -> list[str]:
-    """Return the shards of the plan whose lease a worker may take before the write.
+    """Return the shards of the plan whose leases a living worker may take before the command writes them.
 
-    Such a lease is handed over or has no owner.
+    A worker may take a lease that has no owner, or that was handed over to it. The shards ``still`` are left out,
+    because their leases did not change while they were watched.
     """
     if not living_workers(facts):
         return []

@@ -26,7 +26,8 @@ from streamclient.worker.parking.parked_frames import record_id as id_of
 
 MOST_RECORDS_ORDERED = 200
 """The largest number of records that all orders in a lease row name together. Their ids take 12 KiB, which every worker
-reads with each scan. A shard with more bad records has another fault."""
+reads with each scan. A shard with more bad records than that has a fault that is not in single records, for example in
+its processor. Orders about records do not mend such a fault."""
 
 
 def named_record(streams: StreamApi, lease: Lease, record_id: str) -> StreamRecord | str:
@@ -115,7 +116,11 @@ def plan_record_order(
 
 
 def _why_ignored(facts: FleetFacts, lease: Lease) -> str:
-    """Return why the owner, or every living worker, would ignore an order; empty if the order will be obeyed."""
+    """Return why an order about records would be ignored; an empty text if a worker will obey the order.
+
+    If the owner lives, the owner must obey orders. Otherwise at least one living worker must obey orders, unless no
+    worker lives.
+    """
     living = living_workers(facts)
     obeying = [name for name in living if name in facts.workers and facts.workers[name].info.obeys_orders]
     hand_over = f"move the shard to one that does: {', '.join(obeying)}" if obeying else "start one that does"
@@ -195,7 +200,10 @@ def _is_end(record: AuditRecord) -> bool:
 
 
 def _ids_in(columns: str) -> set[str]:
-    """Return the ids of the orders in an audit row's ``columns``; empty without orders in a known form."""
+    """Return the ids of the orders in ``columns``, the JSON text of lease columns in an audit row.
+
+    Return an empty set if the text has no orders, or has them in an unknown form.
+    """
     try:
         return {order["request_id"] for order in json.loads(columns)["orders"]}
     except (ValueError, TypeError, KeyError):

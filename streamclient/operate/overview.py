@@ -38,7 +38,7 @@ class ShardLine:
 
 @frozen(kw_only=True, slots=False)
 class Overview:
-    """The content of one screen about a fleet. Values about all shards are computed once, then kept."""
+    """The content of one screen about a fleet. A property about all shards or workers is computed only once."""
 
     facts: FleetFacts
     shards: tuple[ShardLine, ...]
@@ -80,7 +80,7 @@ class Overview:
 
     @cached_property
     def workers(self) -> list[Document]:
-        """The documents of all workers, by name, with or without a session."""
+        """The documents of all workers, sorted by name, including workers that own leases but have no session row."""
         names = sorted({*self.facts.beats, *self.facts.workers})
         return [{**worker_document(self.facts, name), "records_per_second": self.rate_of(name)} for name in names]
 

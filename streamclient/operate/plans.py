@@ -354,7 +354,8 @@ def plan_accept_end(
 ) -> ChangePlan:
     """Plan to order a shard's present or next owner to accept the shard's end, although the shard has no child.
 
-    ``ends_here`` is true if the service says that the shard is closed and has an end after its checkpoint.
+    ``order`` is the order to write. It has the form of a pause in the lease row, but it pauses nothing. ``ends_here``
+    is true if the service says that the shard is closed and has an end after its checkpoint.
     """
     lease = lease_of(facts, shard_id)
     if isinstance(lease, Refusal):

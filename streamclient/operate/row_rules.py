@@ -9,8 +9,8 @@ from streamclient.operate.cases import Case, Explanation, names_of
 from streamclient.operate.situations import Situation
 
 Rule = Callable[[Case], Explanation | None]
-"""A rule: it returns a verdict, or ``None`` if it does not apply. At least one rule applies to a row without a
-lease."""
+"""A rule: it returns a verdict, or ``None`` if it does not apply. If the shard has no lease row, or a row that cannot
+be read as a lease, at least one rule applies."""
 
 
 def _service(case: Case) -> Explanation | None:

@@ -78,9 +78,10 @@ class StatusTableReader:
         limit: int | None = None,
         newest: bool = False,
     ) -> list[Any]:
-        """Return at most ``limit`` rows of one kind with keys from ``since`` on, in the SDK's form.
+        """Return the rows of the kind ``status_type``, sorted by their keys, in the SDK's form.
 
-        The rows are sorted by their keys, with ``newest`` in descending order.
+        With ``newest``, the order is descending. Rows whose keys are before ``since`` are left out. If ``limit`` is
+        given, return only the first ``limit`` rows in this order.
         """
 
         def key(value: object) -> Any:

@@ -18,8 +18,8 @@ from streamclient.base.times import MICROS_PER_SECOND
 from streamclient.model import Lease, Shard
 
 KEEP_MICROS = 24 * 3_600 * MICROS_PER_SECOND
-"""The time, in microseconds, for which a story book remembers a shard that left the stream. A page shows at most the
-retention, which is a day by default."""
+"""The time, in microseconds, for which a story book remembers a shard that left the stream. The picture in the browser
+reaches back at most by the retention, which is a day by default."""
 
 Ranges = Mapping[str, tuple[float, float]]
 """The key range of each shard, by its id: from and to, as shares of the key space from 0 to 1."""
@@ -40,8 +40,8 @@ class Band(TypedDict):
     opened_micros: int | None
     """The time at which the shard was opened; ``None`` if the first reading already showed the shard."""
     closed_micros: int | None
-    """The time at which the shard was closed. ``None`` if it is open, or was closed before the first reading. In the
-    second case, the shard has children."""
+    """The time at which the shard was closed; ``None`` if it is open. A shard that was closed before the first reading
+    has no band."""
     owner: str
     read_to_micros: int | None
     """The time of the next unread record, or the end of the band if every record is read; ``None`` if unknown."""
@@ -117,7 +117,7 @@ class StoryBook:
             closed: known times of closing, by shard.
             next_records: the time of the oldest unread record of each shard that has one. Without this argument, it is
                 unknown how far any shard is read.
-            unknown: the shards of which it is unknown how far they are read, even if ``next_records`` is given.
+            unknown: the shards of which it is unknown how far they are read, although ``next_records`` is given.
         """
         self._known.update(ranges or {})
         shards = {shard.shard_id: shard for shard in listing}
@@ -137,7 +137,10 @@ class StoryBook:
         self._forget(now_micros - KEEP_MICROS)
 
     def _close(self, listed: Iterable[str], now_micros: int, closed: Mapping[str, int]) -> None:
-        """Mark shards as closed if they have children or a time of closing, and as left if the list lacks them."""
+        """Mark shards as closed if they have children or a time in ``closed``.
+
+        Shards that are not in ``listed`` have left the stream. Mark them as left, and as closed, too.
+        """
         parents = {parent: seen.opened for seen in self._shards.values() for parent in seen.parents}
         for name, seen in self._shards.items():
             if not seen.is_closed and (name in parents or name in closed):

@@ -91,7 +91,8 @@ class FleetVerdict(TypedDict):
     troubles: list[Trouble]
     """The troubles, worst first. A fleet that is well may have troubles that need no person."""
     last_trouble: Trouble | None
-    """The worst trouble of the last reading that had a trouble, if the fleet is well now; otherwise ``None``."""
+    """The worst trouble of the last reading in which the fleet was not well, if it is well now. ``None`` if there was
+    no such reading, or if the fleet is not well now."""
     complete_since_micros: int
     """The time of the first reading. Troubles that ended before this time are not known."""
 
@@ -216,9 +217,10 @@ def _last(before: FleetVerdict) -> Trouble | None:
 
 
 def _seen(trouble: Trouble, before: FleetVerdict, now_micros: int) -> Trouble:
-    """Let the trouble begin at the first reading that showed it, and return the trouble.
+    """Return the trouble, with the time of the first reading that showed it as the time at which it began.
 
-    If the tables show when the trouble began, return the trouble unchanged.
+    ``before`` is the verdict of the previous reading. If the tables show when the trouble began, return the trouble
+    unchanged.
     """
     if trouble["since_micros"] is not None:
         return trouble

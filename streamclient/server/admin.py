@@ -83,7 +83,8 @@ class Admin:
     def call(self, method: str, name: str, arguments: Arguments) -> Any:
         """Execute the admin operation ``name`` without authentication; return its result, a value for JSON.
 
-        The console calls this method, because it authenticates its callers itself.
+        ``method`` is the HTTP method of the operation. The console calls this function instead of ``handle``, because
+        the console authenticates its callers itself.
 
         Raises:
             KeyError: the operation does not exist.

@@ -2,7 +2,7 @@
 
 While the server runs, it reads only its state in memory. Before the server answers a request, it passes the list of the
 request's changes to the storage. The storage applies the whole list or nothing. At the start, the server restores the
-state from the result of ``load``. See the decision page ``server-storage``.
+state from the result of ``Storage.load``. See the decision page ``server-storage``.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class DropShard:
 
 @frozen
 class AppendRecord:
-    """A change: append a record to a shard. The positions in one shard count up by one."""
+    """A change: append a record to a shard. The positions in a shard begin at 0 and count up by one."""
 
     shard_number: int
     position: int
@@ -159,7 +159,10 @@ Change = (
 
 @frozen
 class StoredState:
-    """The whole committed content of a storage. Tables, streams and shards are in the order of their numbers."""
+    """The whole committed content of a storage.
+
+    Each table, stream and shard has a number. ``tables``, ``streams`` and ``shards`` are in the order of these numbers.
+    """
 
     settings: tuple[PutSetting, ...] = ()
     tables: tuple[PutTable, ...] = ()
@@ -170,7 +173,8 @@ class StoredState:
     records: tuple[AppendRecord, ...] = field(default=(), repr=False)
     """The records of all shards. The records of each shard are in the order of their positions."""
     tunnel_parts: tuple[PutTunnelPart, ...] = ()
-    """The parts of all tunnels, in any order. Their documents contain numbers that order channels and sessions."""
+    """The parts of all tunnels, in any order. The document of each channel and session contains a number, which gives
+    the order of creation in its tunnel."""
 
 
 class Storage(Protocol):

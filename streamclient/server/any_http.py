@@ -1,8 +1,9 @@
 """Requests in any form that HTTP allows, answered by aiohttp.
 
 ``plain_http`` answers requests in the form that SDKs send. aiohttp answers requests in any other form. While fault
-rules exist, aiohttp answers all requests, because a fault may delay an answer. The server imports aiohttp only at the
-first request that needs it. An import at the start would take a third of the start-up time.
+rules exist, aiohttp answers all requests, because a fault may delay an answer, and only this module can wait. The
+server imports aiohttp only at the first request that needs it. An import at the start would take a third of the
+start-up time.
 """
 
 from __future__ import annotations
@@ -117,7 +118,11 @@ class AnyHttp:
         return False
 
     async def _read_body(self, request: web.BaseRequest) -> bytes:
-        """Read the body of a request. Refuse a body that is too large or arrives too slowly."""
+        """Read the body of a request and return it.
+
+        Raises:
+            ServiceError: the body is too large, or arrives too slowly.
+        """
         if (request.content_length or 0) > MAX_BODY_BYTES:
             raise refusals.BODY_TOO_LARGE()
         transport = request.transport
@@ -150,7 +155,10 @@ class AnyHttp:
 
 
 class RefusingHandler(web.RequestHandler):
-    """aiohttp's handler of one connection. It sends aiohttp's own refusals in the form of this server, not as HTML."""
+    """aiohttp's handler of one connection.
+
+    If aiohttp itself refuses a request, the answer has the form of this server's refusals, not aiohttp's HTML.
+    """
 
     __slots__ = ("_refuse",)
 

@@ -28,7 +28,7 @@ _NAME = re.compile(r"[0-9A-Za-z_.-]{1,255}", re.ASCII)
 """The form of a host name: its characters and its length (RFC 1123; containers also use underscores)."""
 
 _SHOWN_CHARACTERS = 100
-"""The largest number of characters of a header value that a refusal repeats."""
+"""A refusal that repeats the value of a header repeats at most this number of characters."""
 
 host_names = checks.Check(
     "a sequence of host names, without scheme and port",
@@ -36,8 +36,8 @@ host_names = checks.Check(
 )
 
 _HOSTS_REMEMBERED = 64
-"""The largest number of ``Host`` headers whose check ``Doors`` caches. Clients use one or two hosts, but a hostile
-caller may send any number of hosts."""
+"""The largest number of values of the header ``Host`` for which ``Doors`` caches whether the server accepts them.
+Clients use one or two hosts, but a hostile caller may send any number of hosts."""
 
 _DERIVED_KEYS_CACHED = 64
 """The largest number of derived V4 signing keys that the server caches. Each pair of sign date and region has its own

@@ -57,7 +57,7 @@ SHARE_OF_FILES = 3, 4
 files are for the data directory, and for clients in the same process."""
 
 LOG_PAUSE_SECONDS = 60.0
-"""The seconds between two log lines about closed connections."""
+"""The shortest time, in seconds, between two log lines about closed connections."""
 
 
 def most_connections() -> int:
@@ -84,13 +84,13 @@ class Connections:
         self._guards: dict[asyncio.BaseTransport, Guard] = {}
         self._logged = -LOG_PAUSE_SECONDS
         self.bodies: dict[asyncio.Transport, int] = {}
-        """The received bytes of each unfinished body, by connection. The body that began first comes first."""
+        """The number of received bytes of each unfinished body, by connection. The oldest body comes first."""
         self.body_bytes: int = 0
-        """The received bytes of all unfinished bodies."""
+        """The number of received bytes of all unfinished bodies together."""
         self.answers: dict[asyncio.Transport, int] = {}
-        """The unread bytes of each answer, by connection. The answer that has waited longest comes first."""
+        """The number of unread bytes of each answer, by connection. The answer that has waited longest comes first."""
         self.answer_bytes: int = 0
-        """The unread bytes of all answers, as counted by ``leaving``."""
+        """The number of unread bytes of all answers together. The method ``leaving`` counts them."""
 
     def __call__(self) -> Guard:
         """Return the protocol of a new connection."""
@@ -208,9 +208,9 @@ class Guard(asyncio.Protocol):
         self._handler: web.RequestHandler | None = None
         """aiohttp's protocol; ``None`` until aiohttp takes over the connection."""
         self._due: int | None = 0
-        """The number of bytes of the last request that have not arrived. ``None`` if the server does not know this
-        number; then bytes of the next request may have arrived. Used only after aiohttp has taken over the
-        connection."""
+        """The number of bytes of the last request that have not arrived yet. ``None`` if the server cannot know this
+        number, for example because the request is not plain. In this case, the next request may have begun already.
+        Used only after aiohttp has taken over the connection."""
         self._head: RequestHead | None = None
         """The head of a plain request whose body is incomplete."""
         self._received = bytearray()
@@ -290,8 +290,8 @@ class Guard(asyncio.Protocol):
     def ended(self) -> None:
         """Record that the server has answered a request, and close the connection later if it stays idle.
 
-        One timer for the idle time serves all requests. If a part of the next request may have arrived already, also
-        start the timer for the headers of the next request.
+        The connection has only one timer for its idle time, which the first answered request starts. If a part of the
+        next request may have arrived already, also start the timer for the headers of that request.
         """
         self._in_work -= 1
         if self._due is None and not self._in_work and self._timer is None:
@@ -304,9 +304,10 @@ class Guard(asyncio.Protocol):
     def _due_after(self, data: bytes) -> int | None:
         """Return how many bytes of the request are missing after ``data``; ``None`` if this number is unknown.
 
-        ``data`` begins a new request in two cases: no byte of the last request was missing, or the number of missing
-        bytes was unknown and no request is in progress. For a new request, the number is known only if ``data`` begins
-        with the complete head of a plain request. If ``data`` is longer than the request, the number is unknown.
+        If no byte of the last request was missing, ``data`` begins a new request. If the number was unknown, ``data``
+        also counts as a new request, unless a request is in progress. The size of a new request is known only if
+        ``data`` begins with the complete head of a plain request. If ``data`` has more bytes than were missing, the
+        result is ``None``.
         """
         if self._due == 0 or (self._due is None and not self._in_work):
             head = self._plain.head_of(data)

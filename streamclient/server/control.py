@@ -44,9 +44,9 @@ class Control:
         return self._engine.shards(table)
 
     def spans(self, table: str) -> Sequence[ShardSpan]:
-        """Return the shards that DescribeStream lists, with their encoded key ranges and times.
+        """Return the shards that DescribeStream lists, with their encoded key ranges.
 
-        Parents come before their children.
+        Each shard also has the times when it opened and closed. Parents come before their children.
         """
         return self._engine.spans(table)
 
@@ -61,8 +61,8 @@ class Control:
     def changes(self, table: str, after: Mapping[str, int] | None = None, most: int = 100) -> ChangesView:
         """Return the newest records of a table's stream, at most ``most``, oldest first.
 
-        ``after`` is the value ``positions`` of an earlier result: the call then returns only records after these
-        positions. The call does not count as a request, and no fault rule applies to it.
+        If ``after`` is the value ``positions`` of an earlier result, return only records that were written after that
+        result. The call does not count as a request, and no fault rule applies to it.
         """
         return self._engine.changes(table, after, most)
 
@@ -94,10 +94,11 @@ class Control:
         before_micros: int | None = None,
         keep_last: int | None = None,
     ) -> int:
-        """Delete records of one shard or of all shards, as if their retention were over; return the number of records.
+        """Delete records of one shard or of all shards, as if their retention were over.
 
         By default, delete all records. With ``before_micros``, delete only records before that time. With
-        ``keep_last``, keep the newest ``keep_last`` records of each shard.
+        ``keep_last``, keep the newest ``keep_last`` records of each shard, even if they are before ``before_micros``.
+        Return the number of deleted records.
         """
         return self._engine.trim(table, shard_id=shard_id, before_micros=before_micros, keep_last=keep_last)
 

@@ -63,7 +63,7 @@ class Draft:
         """The latest AUTO_INCREMENT value that the planned writes or earlier writes generated."""
 
     def add(self, plan: WritePlan) -> None:
-        """Add a planned write. The plan must have been computed from ``rows`` as they are now."""
+        """Add a planned write. The plan must have been computed from the present ``rows`` of this draft."""
         self.rows.change(plan.encoded_key, plan.after)
         self.plans.append(plan)
         self.size_bytes += plan.write.size_bytes

@@ -168,7 +168,10 @@ class Engine:
             return shard_ancestry.view_shards(state, table)
 
     def spans(self, table: str) -> list[ShardSpan]:
-        """Return the shards that DescribeStream lists, with their key ranges and times, parents before children."""
+        """Return the shards that DescribeStream lists, parents before children.
+
+        Each shard has its encoded key range, and the times when it opened and closed.
+        """
         with self._transaction() as state:
             return table_views.view_spans(state, table)
 
@@ -183,9 +186,10 @@ class Engine:
             return table_views.view_rows(state, table, after, most)
 
     def changes(self, table: str, after: Mapping[str, int] | None, most: int) -> ChangesView:
-        """Return the newest records of a table's stream after the positions ``after``, at most ``most``.
+        """Return the newest records of a table's stream, at most ``most``, oldest first.
 
-        ``after`` maps shard ids to positions. The method decodes the records outside the lock.
+        ``after`` maps shard ids to positions. For these shards, the method returns only the records from the position
+        on. It decodes the records outside the lock.
         """
         with self._transaction() as state:
             found = table_views.find_changes(state, table, after, most)
@@ -231,10 +235,11 @@ class Engine:
         before_micros: int | None = None,
         keep_last: int | None = None,
     ) -> int:
-        """Delete records of one shard or of all shards, as if their retention were over; return the number of records.
+        """Delete records of one shard or of all shards, as if their retention were over.
 
         By default, delete all records. With ``before_micros``, delete only records before that time. With
-        ``keep_last``, keep the newest ``keep_last`` records of each shard.
+        ``keep_last``, keep the newest ``keep_last`` records of each shard, even if they are before ``before_micros``.
+        Return the number of deleted records.
         """
         with self._transaction() as state:
             return shard_ancestry.trim(state, table, shard_id, before_micros, keep_last)

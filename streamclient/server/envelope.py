@@ -215,7 +215,14 @@ def _check_date(text: str, now: datetime) -> datetime:
 
 
 def _check_scope(headers: Mapping[str, str], date: datetime) -> None:
-    """Check the day and the region of a V4 signing key. Near midnight, accept the next or previous day, too."""
+    """Check the day and the region that the headers of a request name for the V4 signing key.
+
+    The day must be the day of ``date``, the time in the request's date header. Near midnight, accept the adjoining day,
+    too.
+
+    Raises:
+        ServiceError: the day is wrong, or the region does not have the form of a region's name.
+    """
     sign_date, region = headers[SIGN_DATE_HEADER].strip(), headers[SIGN_REGION_HEADER].strip()
     days = {(date + skew).strftime("%Y%m%d") for skew in (-MAX_DATE_SKEW, timedelta(0), MAX_DATE_SKEW)}
     if sign_date not in days:

@@ -20,15 +20,16 @@ ROWS_AT_ONCE = 1_000
 rows, so that no request takes long."""
 
 FEW_ENTRIES = 1_000
-"""The number of entries up to which a table's heap is never rebuilt. Rebuilding a heap removes outdated entries."""
+"""The number of entries up to which the heap of ``_Awaited`` may contain any number of outdated entries. If most
+entries of a larger heap are outdated, the heap is rebuilt without them."""
 
 
 @define
 class _Awaited:
-    """The rows of one table that may expire.
+    """The rows of one table, in a heap that finds the rows whose oldest versions may have expired.
 
-    Each entry of ``heap`` has the key of a row, and the timestamp of the row's oldest version. An entry may be
-    outdated. ``millis`` maps each key to the timestamp of its valid entry.
+    Each entry of ``heap`` is the timestamp of a row's oldest version in milliseconds, and the encoded key of the row.
+    An entry may be outdated. ``millis`` maps each key to the timestamp of its valid entry.
     """
 
     heap: list[tuple[int, bytes]] = field(factory=list)
@@ -36,7 +37,7 @@ class _Awaited:
 
 
 class RowExpiry:
-    """The rows of all tables that may expire. Tables that keep their data for ever have no entries here."""
+    """The rows that may expire, for all tables with a time to live. Tables that keep data for ever have no entries."""
 
     def __init__(self) -> None:
         self._tables: dict[int, _Awaited] = {}
@@ -86,7 +87,10 @@ class RowExpiry:
                 yield key, left
 
     def _begin(self, table: Table) -> _Awaited:
-        """Add all rows of a table. While the table kept its data for ever, no row was added."""
+        """Begin with a table that has no entries: add all its rows, and return them.
+
+        For example, a table has no entries if it kept its data for ever until now.
+        """
         awaited = self._tables[table.definition.number] = _Awaited()
         for key, row in table.rows.ascending(b"", HIGHEST_KEY):
             _push(awaited, key, row)
@@ -101,9 +105,10 @@ def _compact(awaited: _Awaited) -> None:
 
 
 def _push(awaited: _Awaited, key: bytes, row: StoredRow) -> None:
-    """Add a row to the heap. Do nothing if the heap has a valid entry of the row that is as early or earlier.
+    """Add a row to the heap, with the timestamp of its oldest version.
 
-    An entry may be too early: if ``due`` finds no expired version, it adds the row again.
+    Do nothing if the heap has a valid entry of the row with the same or an earlier timestamp. An earlier timestamp does
+    no harm: if ``due`` then finds that no version of the row has expired, it adds the row again.
     """
     millis = row.oldest_millis
     known = awaited.millis.get(key)

@@ -163,7 +163,10 @@ def _comparison_test(single: SingleColumn) -> Callable[[ColumnValue], bool]:
 
 
 def _existence_test(single: SingleColumn) -> Callable[[ColumnValue], bool]:
-    """Return the test of one value for EXIST. With a cast rule, a value that cannot be cast does not exist."""
+    """Return a function that tests whether one value of the column counts as existing.
+
+    Without a cast rule, every value counts. With a cast rule, a value that cannot be cast does not count.
+    """
     rule = single.cast_rule
     return lambda value: rule is None or rule.apply(value) is not None
 
@@ -302,7 +305,7 @@ def _filter_value(comparator: ComparatorType, data: bytes) -> ColumnValue | None
         return None
     value = decode_value(data)
     if value is None or isinstance(value, KeyBound):
-        raise ValueError("a filter compares with a value")
+        raise ValueError("a filter needs a value to compare with")
     return value
 
 

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from streamclient.server.any_http import AnyHttp
 
 STOP_TIMEOUT_SECONDS = 1.0
-"""The longest time for which ``stop`` waits for requests in progress. Requests that wait for an injected fault stop
-waiting. All other requests in progress have incomplete bodies."""
+"""The longest time for which ``stop`` waits for requests in progress. Requests that wait for an injected fault end
+immediately. So ``stop`` waits only for requests whose bodies have not arrived completely."""
 
 JOIN_TIMEOUT_SECONDS = 30.0
 """The time after which ``start`` and ``stop`` give up the wait for the server's thread and raise ``RuntimeError``."""

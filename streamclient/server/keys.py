@@ -33,7 +33,7 @@ def _encode_column(value: KeyValue | KeyBound) -> bytes:
         return _INF_MIN
     if value is KeyBound.INF_MAX:
         return _INF_MAX
-    raise ValueError(f"{value!r} has no place in the order of keys; generate it first")
+    raise ValueError(f"{value!r} has no place in the order of keys; generate the value of the column first")
 
 
 def encode_key(values: Iterable[KeyValue | KeyBound]) -> bytes:
@@ -180,7 +180,7 @@ class SortedKeys:
         return stop - self._rank(start)
 
     def at(self, start: bytes, offset: int) -> bytes:
-        """Return the key that is ``offset`` keys after the first key at or after ``start``.
+        """Return the key with the index ``offset`` among the keys from ``start`` on. The first of them has index 0.
 
         Raises:
             IndexError: there are too few keys.
@@ -190,7 +190,7 @@ class SortedKeys:
             if rank < len(run.keys):
                 return run.keys[rank]
             rank -= len(run.keys)
-        raise IndexError(f"there is no key {offset} keys after the first at or after {start!r}")
+        raise IndexError(f"there is no key with index {offset} among the keys from {start!r} on")
 
     def _rank(self, key: bytes) -> int:
         """Return the number of keys before ``key``, which may be absent."""

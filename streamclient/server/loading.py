@@ -56,7 +56,7 @@ def _restore_tables(state: ServerState, stored: StoredState) -> None:
         table = tables.get(row.table_number)
         if table is None:
             raise DataDirectoryError(
-                f"the data are damaged: row {row.key!r} of table number {row.table_number}, which is missing"
+                f"the data are damaged: row {row.key!r} belongs to table number {row.table_number}, which is missing"
             )
         try:
             table.rows.put(row.key, decode_body(row.body, row.written_millis))

@@ -1,7 +1,8 @@
 """The definition of an operation of the server: its messages, its validation, its action, and its counts.
 
-Each module of ``operations`` defines one operation as its constant ``OPERATION``. The engine, the counters and the
-fault rules find the operation by this constant. A new operation needs no other registration.
+Each module of ``operations`` defines one operation as its constant ``OPERATION``, or several operations as its constant
+``OPERATIONS``. The engine, the counters and the fault rules find the operations by these constants. A new operation
+needs no other registration.
 """
 
 from __future__ import annotations

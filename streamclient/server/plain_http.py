@@ -65,7 +65,10 @@ class PlainHttp:
 
     @property
     def is_open(self) -> bool:
-        """Whether this class answers requests. ``False`` while fault rules exist, because faults may delay answers."""
+        """Whether this object answers requests. ``False`` while fault rules exist.
+
+        A fault may delay an answer, and this object cannot wait. So aiohttp answers requests while fault rules exist.
+        """
         return self._service.faults.is_empty
 
     def head_of(self, data: bytes) -> RequestHead | None:
@@ -107,7 +110,7 @@ class PlainHttp:
         return b"".join(["".join(lines).encode("utf-8", "surrogateescape"), self._common_end(), answer.body])
 
     def _common_end(self) -> bytes:
-        """Return the last headers, which all answers of one second share, with the empty line after them."""
+        """Return the headers ``Date`` and ``Server``, with the empty line after them. Make them once a second."""
         now = int(time.time())
         if now != self._written:
             self._written = now

@@ -46,7 +46,7 @@ class Selection:
 
     @property
     def fits_matrix(self) -> bool:
-        """Whether the rows fit into a matrix, which has named columns with one version each."""
+        """Whether the selected rows can be encoded as a matrix: the request names columns, and asks for one version."""
         return bool(self.columns_to_get) and self.max_versions == 1
 
     @property
@@ -116,7 +116,7 @@ class RowReader:
         return selected
 
     def _names_of(self, columns: Columns) -> list[str]:
-        """Return the names of the columns that the request selects by name, ordered by name."""
+        """Return the names in ``columns`` that the request selects, by a list or a range of names; ordered by name."""
         selection = self._selection
         names = sorted(selection.columns_to_get & columns.keys() if selection.columns_to_get else columns)
         start = 0 if selection.start_column is None else bisect_left(names, selection.start_column)

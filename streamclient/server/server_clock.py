@@ -44,8 +44,8 @@ _CATCH_UP_DIVISOR = 2
 
 
 _BOOT_CLOCK: int | None = getattr(time, "CLOCK_BOOTTIME", None)
-"""The system's clock that also counts the time while the machine is suspended; ``None`` if the system has no such
-clock."""
+"""The id of the system's clock that also counts the time while the machine is suspended; ``None`` if the system has no
+such clock."""
 
 
 def _steady_micros() -> int:
@@ -147,8 +147,9 @@ class Clock:
     def resume(self, offset_micros: int, latest_micros: int) -> bool:
         """Continue after an earlier run on the same data; return whether that run's clock was wrong.
 
-        The clock was wrong if the last commit, at ``latest_micros``, is more than ``LARGEST_LEAD_MICROS`` ahead of the
-        present time. In this case, take over only the offset.
+        ``offset_micros`` is the offset of that run's clock, and ``latest_micros`` is the time of its last commit. The
+        clock was wrong if this time is more than ``LARGEST_LEAD_MICROS`` ahead of the present time. In this case, take
+        over only the offset. Otherwise, the clock also goes on from the time of the last commit.
         """
         with self._lock:
             self._offset_micros = max(self._offset_micros, offset_micros)

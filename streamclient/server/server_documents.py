@@ -130,7 +130,7 @@ def faults_document(control: Control) -> Document:
 
 
 def requests_document(control: Control, ring: Ring) -> Document:
-    """Return a JSON object with the newest requests in ``ring``, and the counters of all requests by operation."""
+    """Return a JSON object with the newest requests in ``ring``, and the counters by operation and table."""
     counts = [{"id": f"{count.operation} {count.table}", **attrs.asdict(count)} for count in control.requests()]
     return {"heads": ring.newest(), "counts": counts, "since_micros": ring.since_micros}
 

@@ -88,7 +88,7 @@ class Limits:
     """The largest number of split points in one answer of ComputeSplitPointsBySize. This limit bounds the answer if the
     split size is tiny."""
     put: PutLimits = field(init=False)
-    """The limits for the row of a put, as the tuple that the compiled reader takes."""
+    """The limits for the row of a put, as the tuple that ``puts.read_put`` takes."""
 
     @put.default
     def _put(self) -> PutLimits:
@@ -108,5 +108,5 @@ TIME_TO_LIVE_MIN_SECONDS = SECONDS_PER_DAY
 """The shortest time to live other than "for ever": one day."""
 
 DEVIATION_MAX_SECONDS = INT64_MAX // MICROS_PER_SECOND
-"""The largest deviation of a cell's timestamp from the clock, in seconds. The service keeps the deviation as
-microseconds in 64 bits."""
+"""The largest value, in seconds, of the table option that limits the deviation of a cell's timestamp from the clock.
+The service keeps the option as microseconds in 64 bits."""

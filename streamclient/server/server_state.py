@@ -47,8 +47,8 @@ time."""
 
 CLOCK_AHEAD = "clock_ahead_micros"
 """The name of the stored setting with the highest time that the server gave to a version or an AUTO_INCREMENT value.
-The setting is written only while that time is ahead of the clock, for example after a wrong clock. New versions get
-later times, so that they are the newest."""
+The setting is written only while that time is ahead of the clock, for example after a wrong clock was set back. New
+versions get times after that time, so that they are the newest."""
 
 RECORD_COUNT = "record_count"
 """The name of the stored setting with the number of retained stream records. If the storage has fewer records at the
@@ -310,7 +310,7 @@ class ServerState:
             self._note(AppendRecord(shard.definition.number, position, timestamp_micros, size_bytes, element))
 
     def forget_expired(self, stream: Stream) -> None:
-        """Delete the records past retention, and the closed shards that clients no longer need."""
+        """Delete the records past retention, and the shards that were closed more than two retentions ago."""
         cutoff = stream.cutoff_micros(self.clock.now_micros())
         while (shard := stream.next_due(cutoff)) is not None:
             self._forget(stream, shard, shard.position_at(cutoff))

@@ -93,7 +93,10 @@ class _Kind:
 
     @property
     def put(self) -> str:
-        """The SQL statement that stores a row and replaces a row with the same key. Records are never replaced."""
+        """The SQL statement that stores a row.
+
+        The statement replaces a row with the same key, except in the table of records: there, the statement fails.
+        """
         # If a defect uses a position twice, the second record must not overwrite the first record.
         verb = "INSERT" if self.change is AppendRecord else "INSERT OR REPLACE"
         return f"{verb} INTO {self.name} VALUES ({', '.join('?' * (len(fields(self.change)) + 1))})"
@@ -250,7 +253,7 @@ class SqliteStorage:
         return DataDirectoryError(f"{self._path} is damaged: table '{kind.name}': {what}")
 
     def _place(self, kind: _Kind, values: Sequence[Any]) -> str:
-        """Return words that name a row, even if some of its values are damaged."""
+        """Return words that name a row of the table ``kind`` in an error message, even if some values are damaged."""
         if kind.change is PutRow:
             return f"row {_key_text(values[1])} of {self._table_text(values[0])}"
         if kind.change is AppendRecord:

@@ -53,7 +53,9 @@ _Parts = tuple[tuple[KeyValue, ...], Columns]
 
 
 class StoredRow:
-    """One row with all stored versions. Never change it. The row is kept in one form; methods make the other forms.
+    """One row with all stored versions. Never change it.
+
+    The object keeps the row as decoded values, as a put, or as bytes. Its methods convert the row to the other forms.
 
     ``size_bytes`` is the size of names and values, without timestamps. ``version_count`` is the number of versions of
     all columns. ``is_single`` is true if no column has two versions.
@@ -107,7 +109,10 @@ class StoredRow:
         return self._source if isinstance(self._source, tuple) else read_parts(self.stored_form())
 
     def stored_form(self) -> bytes:
-        """Return the bytes of the row, or of the stream record that contains the row, for ``puts.rows_of``."""
+        """Return the bytes of the row, or of the stream record that contains the row, for ``puts.rows_of``.
+
+        If the row is kept only as decoded values, call ``form`` instead.
+        """
         if self._data is None:
             assert self._source is not None
             assert not isinstance(self._source, tuple)
@@ -120,7 +125,10 @@ class StoredRow:
         return row_of(self.form(names))
 
     def form(self, names: KeyNames) -> bytes:
-        """Return the result of ``stored_form``; encode the row first if it is kept as values."""
+        """Return the result of ``stored_form``. If the row is kept only as decoded values, encode it first.
+
+        ``names`` are the names of the key columns.
+        """
         if self._data is None and isinstance(self._source, tuple):
             self._data = row_of_parts(names, *self._source)
         return self.stored_form()
@@ -362,5 +370,5 @@ class RowStore:
         return self._keys.count(start, end)
 
     def key_at(self, start: bytes, offset: int) -> bytes:
-        """Return the key of the row that is ``offset`` rows after the first row at or after ``start``."""
+        """Return the key with the index ``offset`` among the keys from ``start`` on. The first of them has index 0."""
         return self._keys.at(start, offset)

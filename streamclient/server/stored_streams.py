@@ -8,8 +8,8 @@ Laws:
   timestamp.
 - A closed shard never grows. Its children have a greater epoch and later timestamps.
 - Records are deleted only by retention, by an explicit trim, or with the stream itself.
-- The cost of a request does not grow with old data. ``wake_micros`` determines the time of a shard's next check, and
-  the server checks only shards whose time has come.
+- The cost of a request does not grow with old data. ``wake_micros`` determines when a shard is next checked for expired
+  data, and the server checks only shards whose time has come.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ class ShardLog:
         self.is_shown = True
         """Whether the stream's list of shards contains this shard."""
         self.is_awaited = False
-        """Whether the stream's heap of later checks contains this shard."""
+        """Whether the stream's heap of scheduled checks for expired data contains this shard."""
         # Parallel lists save memory: an object for each record would often be larger than the record.
         self._elements: list[bytes] = []
         self._timestamps = array("q")
@@ -245,11 +245,12 @@ class ShardLog:
         return self.next_position == 0 and self.closed_micros >= cutoff_micros
 
     def wake_micros(self, retention_micros: int) -> int | None:
-        """Return a time for the schedule of checks: the shard's next check is due one retention after this time.
+        """Return the time one retention before the shard's next check for expired data, in microseconds.
 
-        Return ``None`` while nothing of the shard can expire. A closed shard first leaves the list of shards. The
-        server forgets the shard one retention later. Until then, a client with an iterator at the end of the shard can
-        still learn that the shard has ended.
+        Return ``None`` for an open shard without records, because nothing of it can expire. A closed shard leaves the
+        list of shards at the latest one retention after its closing. The server forgets the shard two retentions after
+        its closing. Until then, a client with an iterator at the end of the shard can still learn that the shard has
+        ended.
         """
         if self.record_count:
             return self._timestamps[self._forgotten]
@@ -297,7 +298,8 @@ class Stream:
         self._listed: list[ShardLog] = []
         """The shards that DescribeStream lists, ordered by number."""
         self._awaited: list[tuple[int, int, ShardLog]] = []
-        """A heap of shards, ordered by the time when they must be checked, then by number."""
+        """A heap of scheduled checks for expired data: the result of ``ShardLog.wake_micros``, the shard's number, and
+        the shard."""
 
     @property
     def stream_id(self) -> str:
@@ -337,11 +339,11 @@ class Stream:
         self.await_expiry(shard)
 
     def forget(self, shard: ShardLog) -> None:
-        """Forget a closed shard that clients no longer need."""
+        """Remove a closed shard, which has already left the list of shards, from ``shards``."""
         del self.shards[shard.shard_id]
 
     def unlist(self, shard: ShardLog, cutoff_micros: int) -> None:
-        """Remove a shard from the list of shards if DescribeStream no longer lists it."""
+        """Remove a shard from the list of shards if its ``is_listed`` returns false for ``cutoff_micros``."""
         if shard.is_shown and not shard.is_listed(cutoff_micros):
             shard.is_shown = False
             del self._listed[bisect_left(self._listed, shard.definition.number, key=_number)]
@@ -357,7 +359,10 @@ class Stream:
             heappush(self._awaited, (wake_micros, shard.definition.number, shard))
 
     def next_due(self, cutoff_micros: int) -> ShardLog | None:
-        """Return a shard whose check is due, and remove the shard from the schedule; ``None`` if no check is due."""
+        """Return a shard whose check is due, and remove the shard from the schedule; ``None`` if no check is due.
+
+        A check is due if its time in the schedule, a result of ``ShardLog.wake_micros``, is before ``cutoff_micros``.
+        """
         if not self._awaited or self._awaited[0][0] >= cutoff_micros:
             return None
         shard = heappop(self._awaited)[2]

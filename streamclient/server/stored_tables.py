@@ -109,7 +109,7 @@ class ServedTable:
     generates_keys: bool = field(init=False)
     """Whether the key has an AUTO_INCREMENT column."""
     key_form: bytes = field(init=False)
-    """The types and names of the key columns, in the encoded form that the compiled reader of puts compares."""
+    """The types and names of the key columns, encoded for ``Put.has_form``, which compares them with a put's key."""
 
     @key_names.default
     def _key_names(self) -> KeyNames:

@@ -1,4 +1,7 @@
-"""The parts of answers that describe a table. All known numbers are set, because the Go and Node SDKs read them."""
+"""The parts of answers that describe a table.
+
+The messages have a value for each known number, even for 0, because the Go and Node SDKs read these numbers.
+"""
 
 from __future__ import annotations
 

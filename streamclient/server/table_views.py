@@ -113,7 +113,7 @@ class ChannelView:
     kind: str
     status: str
     client_id: str
-    """The session that holds the channel; empty if no session holds it."""
+    """The id of the session that holds the channel; empty if no session holds it."""
     record_count: int
     """The number of records that clients have consumed through the channel."""
     consumed_micros: int
@@ -123,7 +123,11 @@ class ChannelView:
 
 @frozen
 class TunnelView:
-    """A tunnel, for an operator, in the state after the last request about the tunnel."""
+    """A view of a tunnel, for an operator.
+
+    The server normally updates a tunnel at the next request about the tunnel. So the view may still contain a session
+    that has timed out, and may not yet contain a new channel.
+    """
 
     tunnel_id: str
     name: str
@@ -178,10 +182,10 @@ def view_rows(state: ServerState, table_name: str, after: bytes | None, most: in
 
 
 def find_changes(state: ServerState, table_name: str, after: Mapping[str, int] | None, most: int) -> FoundChanges:
-    """Return the newest records of a stream after the positions ``after``, at most ``most``, oldest first.
+    """Return the newest records of a stream, at most ``most``, oldest first.
 
-    ``after`` maps the id of each known shard to the position of its next record. In all other shards, begin at the
-    oldest record.
+    ``after`` maps shard ids to positions. For these shards, return only the records from the position on. For all other
+    shards, begin at the oldest record.
 
     Raises:
         ServiceError: the table does not exist, or has no stream.
@@ -244,7 +248,7 @@ def _opened_micros(stream: Stream, parents: tuple[str, ...]) -> int | None:
 def ranges_of(spans: Iterable[ShardSpan]) -> dict[str, tuple[float, float]]:
     """Return the interval of each shard in a picture in which the key space reaches from 0 to 1.
 
-    The keys of the result are shard ids.
+    The result maps shard ids to the beginning and the end of the interval.
 
     Keys have no measurable distance. So shards without a known parent share the space evenly, and the children of a
     split share their parent's interval evenly. A split does not move other shards in the picture.

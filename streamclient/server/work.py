@@ -39,7 +39,10 @@ class TooMuchWorkError(ServiceError):
 
 
 class _Purse(threading.local):
-    """The budget of the request that a thread executes. One thread executes a request from beginning to end."""
+    """The unspent part of a request's budget of work. Each thread has its own value, for the request that it executes.
+
+    One thread executes a request from beginning to end.
+    """
 
     left = WORK_PER_REQUEST
 

@@ -87,7 +87,7 @@ class PlainPut:
     """A validated put in its usual form, with the attributes of a ``RowWrite``.
 
     Such a put has at most one value for each column and returns no row. Nearly all writes have this form. The server
-    does not decode the put. The compiled reader has checked the put's bytes, and makes the row and the stream record
+    does not decode the put: ``puts.read_put`` has checked its bytes, and ``put`` makes the row and the stream record
     from these bytes.
     """
 
@@ -162,9 +162,11 @@ def _key_values(write: AnyWrite, generated: int | None) -> tuple[KeyValue, ...]:
 
 
 def _check_generated(write: AnyWrite) -> None:
-    """Raise ``ServiceError`` for an impossible write to a table with an AUTO_INCREMENT key column.
+    """Raise ``ServiceError`` if a write to a table with an AUTO_INCREMENT key column can never succeed.
 
-    This function makes only the checks that do not depend on the stored row.
+    The checks do not depend on stored rows. If the server must generate the column's value, the write must not be a
+    delete, and must not have a condition. If a put or update gives the value itself, it must not expect that the row is
+    absent.
     """
     expectation = write.condition.expectation
     if write.generates_key:
@@ -221,8 +223,9 @@ def plan_write(
 ) -> WritePlan:
     """Return the planned effect of a write on ``rows``. The write must have passed ``check_write``.
 
-    ``ahead_micros`` is the latest time that a wrong clock may have given to stored versions. An updated column gets a
-    version that is newer than these versions.
+    ``last_generated`` is the highest AUTO_INCREMENT value up to now; a generated value is higher. ``ahead_micros`` is
+    the latest time that a wrong clock may have given to stored versions. The new version of an updated column is
+    always the newest version.
 
     Raises:
         ServiceError: a condition does not hold, or the write cannot be applied to the present row.
@@ -243,9 +246,9 @@ def plan_write(
 
 
 def _names_generated_key(definition: ServedTable, write: AnyWrite) -> bool:
-    """Return whether a put or update gives the value of an AUTO_INCREMENT column.
+    """Return whether a put or update gives the value of an AUTO_INCREMENT column itself.
 
-    The row must exist already, because only the server generates these values.
+    Such a write is refused if its row does not exist, because only the server generates new values.
     """
     return definition.generates_keys and write.kind is not OperationType.DELETE and not write.generates_key
 
@@ -327,8 +330,8 @@ def _update(
 def _newest_date(versions: Versions, now_millis: int, ahead_millis: int) -> int:
     """Return the timestamp for a new version of a column: normally the present time.
 
-    If a wrong clock gave the newest version a later timestamp, return a time after that timestamp, so that the new
-    version is the newest.
+    If a wrong clock gave the newest version a later timestamp, return the next millisecond after that timestamp, but at
+    most ``ahead_millis``. So the new version becomes the newest version, or replaces the newest version.
     """
     newest = versions.newest()
     if newest is None or not now_millis <= newest[0] <= ahead_millis:
@@ -337,7 +340,13 @@ def _newest_date(versions: Versions, now_millis: int, ahead_millis: int) -> int:
 
 
 def _incremented(cell: Cell, versions: Versions, now_millis: int) -> Cell:
-    """Return a put of an increment's result. Its timestamp is not before the timestamp of the incremented version."""
+    """Return the cell that an increment stores: a put of the result.
+
+    The timestamp of the cell is not before the timestamp of the incremented version.
+
+    Raises:
+        ServiceError: the column's newest value is not an INTEGER, or the result needs more than 64 bits.
+    """
     timestamp, current = versions.newest() or (0, 0)
     if isinstance(current, bool) or not isinstance(current, int):
         raise refusals.INCREMENT_COLUMN(name=cell.name)

@@ -107,7 +107,10 @@ def _check(changes: DataFrame, primary_key: Sequence[str], max_versions: int) ->
 def _folded(
     changes: DataFrame, primary_key: Sequence[str], max_versions: int, make: Fold, further: Sequence[str]
 ) -> DataFrame:
-    """Return the rows that ``make`` folds from the changes of each key. They end with the time columns ``further``."""
+    """Return the rows that ``make`` folds from the changes of each key.
+
+    The last columns of each row are the timestamps ``further``.
+    """
     attributes = [name for name in changes.columns if name not in RESERVED and name not in primary_key]
     keys = [*primary_key, _KEY_BESIDE]
     needed = (*SEQUENCE, OPERATION, VERSIONS, DELETED_COLUMNS, DELETED_VERSIONS, OLDER_VERSIONS, UNFIT)

@@ -164,7 +164,9 @@ class SharedSession:
         self._holders = 0
 
     def hold(self) -> SparkSession:
-        """Return the shared session to a factory. The factory must call ``release`` once when it has finished.
+        """Return the session of this process for a factory to use; start one if none runs.
+
+        The factory must call ``release`` once when it no longer uses the session.
 
         Raises:
             ConfigurationError: pyspark, pyarrow or a Java is missing.
@@ -178,7 +180,9 @@ class SharedSession:
             return session
 
     def give_away(self, app_name: str, cores: int, conf: Mapping[str, str]) -> SparkSession:
-        """Return the session to a user, who has to stop it. A later ``release`` does not stop it.
+        """Return the session of this process for a user, who has to stop it. A later ``release`` does not stop it.
+
+        If no session runs, start one with the given name, number of cores and settings of Spark.
 
         Raises:
             ConfigurationError: pyspark, pyarrow or a Java is missing.

@@ -142,8 +142,8 @@ class HttpChannel:
     def _hurry(self) -> None:
         """Shorten the next wait so that it ends by the deadline. Raise ``TimeoutError`` if the deadline has passed.
 
-        The first wait on a kept connection ends by the deadline anyway. So a response that arrives in one piece, as
-        usual, needs no call of this method.
+        The usual exchange needs no call of this method. It goes over a kept connection, its response arrives in one
+        piece, and its only wait for the response ends before the deadline anyway.
         """
         left = self._deadline - time.monotonic()
         if left <= 0:
@@ -237,7 +237,7 @@ class HttpChannel:
         return self._channel.recv(size)
 
     def _line(self) -> str:
-        """Read the next line of the headers or around chunks, and return it without its line end."""
+        """Read the next line of the headers, or of the lines around chunks; return it without its line end."""
         while b"\n" not in self._ahead and len(self._ahead) <= self._heads_left:
             came = self._more(READ_BYTES)
             if not came:
@@ -316,7 +316,10 @@ def _waits_in_the_kernel(channel: socket.socket, seconds: float) -> int:
 
 
 def _set_kernel_time_out(channel: socket.socket, seconds: float) -> None:
-    """Let the kernel end each wait for the socket after ``seconds``. To the kernel, 0 means an infinite time-out."""
+    """Let the kernel end each wait for the socket after ``seconds``, but not before a microsecond.
+
+    The reason is that the kernel takes 0 as an infinite time-out.
+    """
     whole = 0 if seconds == inf else max(1, round(seconds * 1_000_000))
     limit = struct.pack("@ll", *divmod(whole, 1_000_000))  # the layout of C's struct timeval
     for direction in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):

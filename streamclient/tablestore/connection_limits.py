@@ -32,8 +32,8 @@ INTERIM_ANSWERS_MAX = 10
 """The largest number of interim responses (status 100 to 199) before the final response. A gateway sends one or two."""
 
 ATTEMPT_WAITS = 2
-"""The default duration of an attempt, as a multiple of the client's time-out: one time-out to connect, and one for the
-response. So even a slow response may take at least one whole time-out."""
+"""The default of the longest duration of an attempt, as a multiple of the client's time-out: one time-out to connect,
+and one for the response. So even if connecting is slow, a whole time-out remains for the response."""
 
 FORGOTTEN_SECONDS = 240.0
 """The shortest idle time after which a network device is known to drop a connection silently. It is the default of

@@ -271,7 +271,10 @@ class StreamFollower:
             yield FollowedRecord(shard_id, record)
 
     def _read_again(self, shard_id: str, began: float) -> None:
-        """Set the shard's next read to the shortest pause after ``began``, whether the shard is in doubt or not."""
+        """Let the shard's next read begin ``SHORTEST_MILLIS`` after ``began``, the time at which the last read began.
+
+        This applies whether the shard is in doubt or not.
+        """
         due = began + SHORTEST_MILLIS / 1_000
         if shard_id in self._doubts:
             self._doubts[shard_id] = evolve(self._doubts[shard_id], until=due)
@@ -299,7 +302,7 @@ class StreamFollower:
     def _in_doubt(self, shard_id: str, why: str, trail: ReadTrail | None = None) -> None:
         """Count a doubtful page, which is not used, and set the time of the next read.
 
-        With ``trail``, the trail chooses the position of this read. Without ``trail``, the position stays the same.
+        If ``trail`` is given, it chooses the position of the next read. Otherwise the position stays the same.
         """
         if trail is not None:
             self._positions[shard_id] = trail.turn(self._positions[shard_id])

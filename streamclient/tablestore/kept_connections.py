@@ -163,8 +163,8 @@ class KeptConnections:
     def _kept(self, now: float, is_repeatable: bool) -> HttpChannel | None:
         """Return the idle connection that was used last and is still usable; ``None`` without such a connection.
 
-        So superfluous connections stay idle until they are closed. For a request that must not be repeated, each
-        connection is checked first, because the service may have closed it.
+        Because the last used connection is taken first, superfluous connections stay idle until they are closed. For a
+        request that must not be repeated, each connection is checked first, because the service may have closed it.
         """
         while True:
             try:

@@ -34,8 +34,8 @@ UNKNOWN_SECONDS = 60.0
 service's documentation says that a new table may take a minute."""
 
 SILENT_SECONDS = 5.0
-"""The seconds of waiting for a table after which the log names the table. A new table may take a minute, so the log
-usually names a new table."""
+"""The seconds after which the log reports that a table does not answer yet. A new table may take a minute to answer, so
+usually the log has this report for a new table."""
 
 
 @frozen
@@ -107,8 +107,8 @@ class OwnTable:
         """Create the table unless it exists; return whether this call created it.
 
         The method first asks the service whether the table exists, as Java's
-        ``LeaseManager.createLeaseTableIfNotExists`` does. In an instance that has its limit of tables, CreateTable
-        would fail with a quota error even for a table that exists.
+        ``LeaseManager.createLeaseTableIfNotExists`` does. In an instance that has reached its largest number of tables,
+        CreateTable would fail with a quota error even for a table that exists.
 
         Raises:
             ConfigurationError: a table of that name exists and does not serve the purpose.
@@ -163,7 +163,8 @@ class OwnTable:
     def wait_until_ready(self, probe: Sequence[tuple[str, object]]) -> StreamClientError | None:
         """Wait until the table answers reads. The reads ask for the row with the key ``probe``, which never exists.
 
-        Return ``None``, or the last error after ``ready_millis``. After ``SILENT_SECONDS`` the log names the table.
+        Return ``None`` once the table answers. If it does not answer within ``ready_millis``, return the last error.
+        After ``SILENT_SECONDS``, the log reports that the table does not answer yet.
         """
         began = self.clock()
         longest = self.ready_millis / 1000

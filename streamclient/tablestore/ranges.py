@@ -27,8 +27,8 @@ from streamclient.wire.rows import KeyBound
 from streamclient.wire.service_errors import classify
 
 MOST_PAGES = 100_000
-"""The largest number of pages that ``scan`` reads. A page holds up to 5,000 rows of a status table or a parking store,
-so a scan with more pages will never end."""
+"""The largest number of pages that ``scan`` reads. A page holds up to 5,000 rows, and every status table or parking
+store has fewer than 5,000 times ``MOST_PAGES`` rows. So a scan with more pages will never end."""
 
 Call = Callable[[Callable[[], Any]], Any]
 """A function that calls its argument and returns the result. It may translate the errors of the call."""

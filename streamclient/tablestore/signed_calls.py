@@ -404,7 +404,7 @@ def _require_end(answer: HttpAnswer) -> None:
 
 
 def _require_refusal(answer: HttpAnswer) -> None:
-    """Raise ``OTSClientError`` if the response is a refusal by the service whose body may have been cut."""
+    """Raise ``OTSClientError`` if the service sent the refusal ``answer``, and its body may have been cut."""
     if not answer.has_end and _DIGEST_HEADER not in answer.headers and is_services(answer.headers):
         _require_end(answer)
 

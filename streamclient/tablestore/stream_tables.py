@@ -40,7 +40,7 @@ class TableOptionsInForce:
     """The largest difference, in seconds, that the service accepts between a cell's timestamp and its own clock."""
     allow_update: bool | None = None
     update_full_row: bool | None = None
-    """Whether only the service may set the versions of cells, which global tables require."""
+    """Whether only the service may set the versions of cells. Global tables require this option."""
 
 
 @frozen

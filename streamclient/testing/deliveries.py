@@ -254,9 +254,10 @@ def as_history(history: Sequence[ShardHistory], deliveries: Sequence[Delivery]) 
 
 
 def _facts(deliveries: Sequence[Delivery], numbers: Mapping[tuple[str, str, SequenceInfo], int]) -> Iterator[Fact]:
-    """Yield the facts of ``deliveries``.
+    """Yield a ``Delivered`` for each delivery, and a ``ReaderBegan`` before the first delivery of each ``life``.
 
-    Each ``life`` is a reader, which begins at its first batch. A change that is not in the stream has the number 0.
+    ``numbers`` maps the shard, key text and ``sequence_info`` of a record to its number among the changes of the key.
+    A delivered record that is not in the stream gets the number 0.
     """
     begun: set[str] = set()
     for one in deliveries:

@@ -98,7 +98,7 @@ def require(fact: Fact, *judges: Judge) -> None:
 
 
 def nothing(*_: object) -> bool:
-    """Return ``False`` for any arguments. As a condition, this function allows no exception to a law."""
+    """Return ``False`` for any arguments. ``KeysInOrder`` uses this function as the default of its conditions."""
     return False
 
 
@@ -129,7 +129,7 @@ class KeysInOrder:
         self._may_be_missing, self._is_fenced = may_be_missing, is_fenced
 
     def see(self, fact: Fact) -> Iterator[LawBroken]:
-        """Yield the gaps and the forbidden repeats in a delivery."""
+        """Yield a violation for each gap and each forbidden repeat in a delivery."""
         if not isinstance(fact, Delivered):
             return
         furthest, shards, shard = self.furthest, self._shards, fact.shard
@@ -160,7 +160,7 @@ class ReadersGoForward:
         self._furthest: dict[tuple[object, Hashable], int] = {}
 
     def see(self, fact: Fact) -> Iterator[LawBroken]:
-        """Yield the delivered changes that are not newer than the last change of the same key that the reader got."""
+        """Yield a violation for each delivered change that is not newer than the reader's last change of its key."""
         if not isinstance(fact, Delivered):
             return
         for key, number in zip(fact.keys, fact.numbers, strict=True):
@@ -178,7 +178,7 @@ class ParentsBeforeChildren:
         self._ancestors, self._is_over = ancestors, is_over
 
     def see(self, fact: Fact) -> Iterator[LawBroken]:
-        """Yield the ancestors that have not ended when a reader of a shard begins."""
+        """Yield a violation for each ancestor that has not ended when a reader of a shard begins."""
         if isinstance(fact, ReaderBegan):
             for ancestor in sorted(self._ancestors(fact.shard)):
                 if not self._is_over(ancestor):
@@ -198,7 +198,10 @@ class CallsOneByOne:
         """The readers with a processor that must still be shut down."""
 
     def see(self, fact: Fact) -> Iterator[LawBroken]:
-        """Yield calls that overlap or come in a wrong order, and missing calls of ``shutdown``."""
+        """Yield a violation for each call that overlaps another call or comes in a wrong order.
+
+        Also yield a violation if a reader ends, or begins anew, before its processor was shut down.
+        """
         match fact:
             case Called(reader, shard, call):
                 if reader in self._calling:
@@ -233,14 +236,18 @@ class OneReliesOnIt:
         Args:
             relies: whether a given reader may still rely on the lease of its shard.
             in_one_process: the name of the law that two readers in one process break.
-            begins_late: whether a reader whose lease has expired may begin beside the reader of another process.
+            begins_late: whether a reader whose lease has expired may still begin while another process has a reader of
+                the shard.
         """
         self._relies, self._in_one_process, self._begins_late = relies, in_one_process, begins_late
         self.readers: dict[str, dict[object, object]] = {}
         """The process of each reader that has not ended, by shard id and then by reader."""
 
     def see(self, fact: Fact) -> Iterator[LawBroken]:
-        """Yield the forbidden other readers of a shard when a reader begins or calls user code."""
+        """Yield a violation for each reader that the law forbids beside the reader of ``fact``.
+
+        The law judges facts about readers that begin, and about readers that call user code.
+        """
         match fact:
             case ReaderBegan(reader, process, shard):
                 yield from self._rivals(shard, reader, process, is_judged=not self._begins_late or self._relies(reader))
@@ -267,7 +274,7 @@ class EpochsHaveOneOwner:
         self._owners: dict[tuple[str, int], object] = {}
 
     def see(self, fact: Fact) -> Iterator[LawBroken]:
-        """Yield a reader whose epoch belongs to another process."""
+        """Yield a violation if a reader begins with an epoch under which another process has read the shard."""
         if isinstance(fact, ReaderBegan) and fact.epoch:
             owner = self._owners.setdefault((fact.shard, fact.epoch), fact.process)
             if owner != fact.process:

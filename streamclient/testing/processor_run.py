@@ -312,7 +312,7 @@ class _OneShard:
             if not self._loop.has_messages:
                 due = self._loop.next_timer
                 if due is None:
-                    raise StreamClientException(f"{self._consumer!r} waits for nothing")
+                    raise StreamClientException(f"{self._consumer!r} waits, but nothing is left that can end the wait")
                 self._now = max(self._now, due)
             self._loop.turn(0.0, self._look)
 

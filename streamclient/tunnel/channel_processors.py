@@ -34,8 +34,8 @@ class ChannelRecordsInput:
     """The argument of ``IChannelProcessor.process`` (Java: ``ProcessRecordsInput`` of the tunnel package)."""
 
     records: Sequence[StreamRecord]
-    """The records of one batch, in the channel's order. Records of full data have zeros as their ``sequence_info``. The
-    sequence is immutable and equals a tuple of the same records. Each record object is made when it is first used."""
+    """The records of one batch, in the channel's order. Records of full data have zeros as their ``sequence_info``.
+    ``records`` is immutable and equals a tuple of these records. Each record object is made when it is first used."""
     channel_id: str
 
     def arrow(self, schema: Mapping[str, ColumnType] | None = None) -> Any:
@@ -204,7 +204,10 @@ def _deferring(processor: object) -> str:
 def record_processor_maker(
     processor: object, checkpoint_interval_millis: int, monotonic: Callable[[], float] = time.monotonic
 ) -> Callable[[], IRecordProcessor] | ReceiverFactory:
-    """Return a factory, which makes a record processor or a receiver for each channel from the user's ``processor``.
+    """Return a function that makes a record processor for each channel, or return a ``ReceiverFactory``.
+
+    The records go to the user's ``processor``. A ``ReceiverFactory`` is returned if ``processor`` is async or is itself
+    a ``ReceiverFactory``.
 
     Raises:
         ConfigurationError: ``processor`` cannot process records.
@@ -230,6 +233,6 @@ def record_processor_maker(
         return lambda: adapt(shared, is_shared=True)
     raise ConfigurationError(
         "processor must be a function of records, an async def of one batch, an IChannelProcessor, an "
-        "IChannelProcessorFactory, an IRecordProcessorFactory or a class of record processors, async or not, not "
+        "IChannelProcessorFactory, an IRecordProcessorFactory or a class of (async) record processors, not "
         f"{processor!r}"
     )

@@ -30,7 +30,7 @@ is checked by the earlier description, or at its first page."""
 
 
 class Suspicion(Enum):
-    """The reason why records may have been skipped. The metric's label ``cause`` has these values."""
+    """The reason why records may have been skipped, as in the label ``cause`` of the metric ``SUSPECTED_LOSSES``."""
 
     POSITION = "position"
     """The position of a channel was older than the retention when the channel was opened."""

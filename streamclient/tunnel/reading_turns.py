@@ -28,7 +28,7 @@ class ReaderTurns:
             self._go(reader)
 
     def end(self, reader: str) -> None:
-        """End the reader's turn, or its wait for a turn. The loop then calls the readers that now get a turn."""
+        """End the reader's turn, or its wait for a turn. The owner thread later calls the readers that get a turn."""
         self._going.pop(reader, None)
         for following in self.turns.end(reader):
             self._loop.call_later(0.0, partial(self._go, following))

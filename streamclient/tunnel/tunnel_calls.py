@@ -80,7 +80,10 @@ class ChannelSlot:
 
 @frozen(kw_only=True)
 class TunnelCalls:
-    """The calls to the service. The owner thread calls the methods, which return immediately, and runs ``emit``."""
+    """The calls to the service. The owner thread calls the methods, which return immediately.
+
+    It later passes the outcome of each call to ``emit`` as an event, or to the function ``done`` of the method.
+    """
 
     client: TunnelClient
     tunnel_id: str

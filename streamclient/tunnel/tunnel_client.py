@@ -60,7 +60,7 @@ class TunnelClient:
     """A client for the tunnels of one instance. It sends requests over a user's ``OTSClient``. Thread-safe.
 
     V2 and V4 signatures and security tokens work as in the ``OTSClient``. Reads (list, describe, get_checkpoint,
-    read_records) are repeated after throttling, passing refusals and network errors. Calls that change something are
+    read_records) are repeated after throttling, temporary refusals and network errors. Calls that change something are
     repeated only after an answer that says that nothing was done.
 
     If the service refuses a call, every method raises the subclass of ``TunnelError`` for the service's code. Without a
@@ -272,7 +272,10 @@ class TunnelClient:
         return _repeated(self._calls, verb, attempt, raises_at_once=raises_at_once)
 
     def _change(self, verb: str, request: Any, response_class: Any) -> Any:
-        """Send a change. Repeat it only after an answer that nothing was done. Raise an error of unknown outcome."""
+        """Send a change, and repeat it only after an answer that says that nothing was done.
+
+        If an error leaves the outcome unknown, raise the error.
+        """
 
         def attempt() -> Any:
             try:

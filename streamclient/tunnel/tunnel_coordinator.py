@@ -48,8 +48,8 @@ _OUTCOMES = {
 }
 
 DECLINED_SECONDS = 30.0
-"""The seconds before the worker again declines a channel that the channel's processor has given up for good. The
-service keeps offering such a channel."""
+"""The seconds between an offer of a channel and its refusal by the worker, if the channel's processor has given the
+channel up for good. The service keeps offering such a channel."""
 
 MOST_NAMED = 3
 """The largest number of channels in trouble that the text of ``TunnelCoordinator.health`` names. To see all channels,
@@ -211,7 +211,10 @@ class TunnelCoordinator:
             self._is_handling = False
 
     def fail(self, error: Exception) -> None:
-        """Stop every consumer, and end without the session, whose state is no longer reliable."""
+        """Stop every consumer and end the work after the fault ``error``.
+
+        The session is not asked, because its state is no longer reliable.
+        """
         self._over = Reason(Cause.WORKER_FAILED, detail=described(error))
         self._events.clear()
         self._begin_stop()
@@ -416,9 +419,10 @@ def _given_up(channel_id: str, trouble: ChannelTrouble, now: float) -> ShardStat
 
 
 def _named(what: str, troubles: Mapping[str, ChannelTrouble], now: float, limit_seconds: float) -> str:
-    """Return, in words, the channels that are in trouble for longer than ``limit_seconds``, longest first.
+    """Return a text about the channels of ``troubles`` that are in trouble for longer than ``limit_seconds``.
 
-    The text is empty if there is no such channel.
+    The text names at most ``MOST_NAMED`` channels, the longest trouble first. ``what`` is the trouble, for example
+    "was not read". The text is empty if there is no such channel.
     """
     old = [(known.since, key, known.why) for key, known in troubles.items() if now - known.since > limit_seconds]
     texts = [f"channel {key} {what} for {now - since:.0f} s ({why})" for since, key, why in sorted(old)]

@@ -33,7 +33,7 @@ PageT = TypeVar("PageT")
 class TunnelTransport:
     """Sends requests to the Tunnel Service. Thread-safe, as the SDK's ``OTSClient`` is.
 
-    A request is sent once. Only a read is sent a second time, if an open connection turns out to be dead.
+    A write is sent only once. A read is sent a second time if a connection that was kept open turns out to be dead.
     """
 
     def __init__(self, client: Any) -> None:
@@ -128,7 +128,10 @@ def _refusal(verb: str, answer: HttpAnswer) -> Exception:
 
 
 def _error_message(body: bytes) -> tuple[str, str] | None:
-    """Return code and text of an error; ``None`` if ``body`` has no code. Gateways send errors as JSON."""
+    """Return the code and the text of the error in ``body``; ``None`` if ``body`` has no code.
+
+    ``body`` is a message of the service, or JSON from a gateway.
+    """
     try:
         message = schema.parse(schema.TunnelError, body)
     except CodecError:

@@ -275,10 +275,12 @@ class TunnelWorker(Running):
     def work_health(self) -> WorkerHealth:
         """The health of the worker: whether its session lives and its channels are read. Usable from any thread.
 
-        A worker is unhealthy if no call of the session, no read or no checkpoint has succeeded for
-        ``ClientConfig.max_duration_before_last_successful_renew_or_take_lease``, even if it has never connected. An
-        unhealthy worker goes on trying; only a failed worker does not. The property ``health`` of a running worker has
-        the same value.
+        A worker is unhealthy if calls of one kind have not succeeded for longer than a limit, although they were
+        needed. The kinds are the calls that begin and keep a session, reads, and the storing of checkpoints. The limit
+        is ``ClientConfig.max_duration_before_last_successful_renew_or_take_lease``, but at least ``QUIET_BEATS``
+        heartbeat intervals. A worker that never connects becomes unhealthy, too, and so does a worker of which a single
+        channel is not read for longer than the limit. An unhealthy worker goes on trying; only a failed worker does
+        not. The property ``health`` of a running worker has the same value.
         """
         self._require_here()
         error, parts = self._exception, self._parts
@@ -314,7 +316,7 @@ class TunnelWorker(Running):
 
     @staticmethod
     def _has_program_ended() -> bool:
-        """Return whether the program's main thread has ended. The worker's thread still delays the program's exit."""
+        """Return whether the program's main thread has ended. The process may still wait for the worker's thread."""
         return not threading.main_thread().is_alive()
 
     def _is_own_thread(self, parts: _TunnelParts | None) -> bool:

@@ -88,7 +88,7 @@ _cached_name = lru_cache(maxsize=tags.CACHED_NAMES)(_decode_name)
 
 @lru_cache(maxsize=tags.CACHED_STAMPS)
 def _stamp(raw: bytes) -> tuple[int, int]:
-    """Decode the tag and timestamp in ``raw``; return the milliseconds, and the checksum of the timestamp alone."""
+    """Decode a tag and a timestamp in ``raw``; return the milliseconds, and the checksum without the tag."""
     return _i64(raw, 1)[0], crc8(raw[1:])
 
 

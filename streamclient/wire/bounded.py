@@ -15,9 +15,9 @@ from google.protobuf.message import DecodeError
 from streamclient.errors import CodecError
 
 LARGE_BYTES = 2 * 1024 * 1024
-"""The largest size, in bytes, of a message that ``read`` parses before it counts the fields. Parsing such a message
-takes at most a tenth of a second and 100 MB. If ``read`` counted the fields of every message first, large batches would
-be clearly slower."""
+"""The largest size, in bytes, of a message whose fields ``read`` counts only after it has parsed the message. Parsing
+such a message takes at most a tenth of a second and 100 MB. ``read`` counts the fields of a larger message first. It
+does not do this for every message, because requests with many rows would then take clearly longer."""
 
 _LEAST_FIELD_BYTES = 2
 

@@ -39,7 +39,7 @@ class PageContent(Protocol):
         """Return the number of bytes that the records at ``rows`` have in the response."""
 
     def writes(self, rows: Rows, /) -> list[RowWrite]:
-        """Return one write for each record at ``rows``. On another table, the write has the record's effect."""
+        """Return for each record at ``rows`` the write that repeats the record's change in another table."""
 
     def arrow(self, schema: Mapping[str, ColumnType] | None, rows: Rows) -> Any:
         """Return the records at ``rows`` by column, as an object that Arrow libraries accept."""
@@ -123,7 +123,7 @@ class PageRecords(Sequence[StreamRecord]):
             )
 
     def writes(self) -> list[RowWrite]:
-        """Return one write for each record. On another table, the write has the record's effect."""
+        """Return for each record the write that repeats the record's change in another table."""
         return self._content.writes(self._rows)
 
     def arrow(self, schema: Mapping[str, ColumnType] | None = None) -> Any:

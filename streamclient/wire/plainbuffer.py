@@ -39,10 +39,11 @@ __all__ = [
 ]
 
 RowWrite = tuple[RecordType, bytes, bytes]
-"""A write with the effect of a record on another table: the record's type, its encoded key, and its encoded row.
+"""A write that repeats the change of a record in another table. It has three elements: the record's type, its encoded
+key, and its encoded row.
 
-Different keys of one table have different bytes. The row is encoded for PutRow, UpdateRow or DeleteRow. The row is
-empty if an update changes nothing."""
+Two different keys of one table are never encoded as the same bytes. The row is encoded for PutRow, UpdateRow or
+DeleteRow. The row is empty if an update changes nothing."""
 
 OPERATIONS = {
     ColumnOperation.PUT: CellOperation.PUT,
@@ -73,7 +74,9 @@ def encode_rows(rows: Iterable[Row]) -> bytes:
 
 
 def write_of(record: StreamRecord) -> RowWrite:
-    """Return a write with the effect of ``record`` on another table. Its cells keep their order and their timestamps.
+    """Return the write that repeats the change of ``record`` in another table.
+
+    The cells of the record keep their order and their timestamps.
 
     Raises:
         CodecError: a value of the key or of a cell cannot be encoded.

@@ -1,4 +1,6 @@
-"""The rows that puts bring to the local server, and their stored bytes: a row alone, or a stream record with the row.
+"""The rows of put requests to the local server, and the bytes that the server stores for them.
+
+The stored bytes of a put are a row, or a stream record that contains the row.
 
 The compiled code for puts is optional. Without this code, ``read_put`` always returns ``None``, and the caller decodes
 the row in Python, with the same result. ``tests/wire/test_wire_puts.py`` compares the results. ``read_put`` also
@@ -63,7 +65,7 @@ def _rows_in_python(forms: list[bytes]) -> bytes:
 
 
 def row_of(form: bytes) -> bytes:
-    """Return the PlainBuffer row, without a header, from ``form``, a stored row or a stored stream record."""
+    """Return the PlainBuffer row, without a header, in ``form``, which is a stored row or a stored stream record."""
     if form[0] == tags.TAG_ROW_KEY:
         return form
     # Skip the first field of the record's message, which is the action type, and the tag of the second field.

@@ -261,9 +261,9 @@ def default_codec() -> RecordCodec:
 
 
 def writes_of(records: Sequence[StreamRecord]) -> list[RowWrite]:
-    """Return one write for each record. On another table, the write has the record's effect.
+    """Return for each record the write that repeats the record's change in another table.
 
-    If ``records`` are a page, the function creates no record objects.
+    If ``records`` is a ``PageRecords``, the function makes no record objects.
     """
     return records.writes() if isinstance(records, PageRecords) else [write_of(record) for record in records]
 
@@ -276,7 +276,8 @@ _OPERATIONS = {int(number): operation for operation, number in OPERATIONS.items(
 def decode_record(action_type: int, data: bytes, origin: bytes, needs_sequence: bool) -> StreamRecord:
     """Decode one record of a page, where ``data`` is its row, and ``origin`` has the row's cells before the change.
 
-    Only rows of a tunnel's full data lack sequence information. Their records get sequence information with zeros.
+    If ``needs_sequence`` is false, the row may lack sequence information, as rows of a tunnel's full data do. The
+    record then gets sequence information with zeros.
     """
     record_type = _RECORD_TYPES.get(action_type)
     if record_type is None:
@@ -334,7 +335,7 @@ def _bad_column(name: str, operation: int, found: str, expected: str) -> NoRetur
 
 
 def _check_cells(cells: Iterable[RawCell], check: Check) -> None:
-    """Raise ``CodecError`` if a record of one type cannot have one of ``cells``. ``check`` checks one cell.
+    """Raise ``CodecError`` if a record must not have one of its ``cells``, by the ``check`` for the record's type.
 
     Most cells are puts with a timestamp. The loop itself checks these cells, and calls ``check`` only for others.
     """
@@ -372,8 +373,8 @@ def _check_none(name: str, value: object, operation: int, timestamp: int | None)
 
 
 Check = Callable[[str, object, int, "int | None"], None]
-"""A function that raises ``CodecError`` if records of one type cannot have a cell. Its arguments are the cell's name,
-value, operation and timestamp."""
+"""A function for one type of records, such as PUT. It raises ``CodecError`` if records of this type must not have a
+given cell. Its arguments are the cell's name, value, operation and timestamp."""
 
 _CHECKS: dict[RecordType, Check] = {
     RecordType.PUT: _check_put,

@@ -18,7 +18,7 @@ class KeyBound(Enum):
 
 
 class CellOperation(IntEnum):
-    """The operation of a cell on its column. The values are PlainBuffer's numbers, except for a put, which has none."""
+    """The operation of a cell on its column. The values are the numbers of PlainBuffer, in which a put has none."""
 
     PUT = 0
     DELETE_ALL_VERSIONS = 1

@@ -372,7 +372,7 @@ _TEXT_FIELDS = {kind: _text_fields(kind.DESCRIPTOR) for kind in _CLASSES.values(
 
 
 def _require_text(message: Any) -> None:
-    """Raise ``CodecError`` if a text field is not UTF-8. Most proto2 parsers return such a field as ``bytes``."""
+    """Raise ``CodecError`` if a text field is not UTF-8. Most parsers only return such a field as ``bytes``."""
     for name, is_repeated, is_message in _TEXT_FIELDS[type(message)]:
         if is_message and not is_repeated and not message.HasField(name):
             continue

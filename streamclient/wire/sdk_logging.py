@@ -17,6 +17,9 @@ it."""
 
 
 def silence(client_copy: Any) -> None:
-    """Let the client ``client_copy`` log nothing, by a copy of its protocol object. The original client still logs."""
+    """Give ``client_copy`` its own copy of its protocol object, and let this copy log nothing.
+
+    The client from which ``client_copy`` was made still logs.
+    """
     client_copy.protocol = copy(client_copy.protocol)
     client_copy.protocol.logger = SILENT

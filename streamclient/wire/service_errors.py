@@ -102,8 +102,8 @@ _ADVICE = (
     ("gateway", ""),  # a message about a gateway needs no advice
     ("", f"The service does not answer so: a gateway or proxy has probably made or changed it. {_IF_IT_LASTS}"),
 )
-"""Pairs: a text, and the advice for the user. The first pair whose text occurs in the SDK's message about a refused
-response counts."""
+"""Pairs of a text and the advice for the user. Search the pairs in order for a text that occurs in the SDK's message
+about a refused response: the first such pair has the advice for this message."""
 
 _CHECK_NETWORK = "If it lasts, check the endpoint, the network and the state of the service"
 
@@ -117,9 +117,10 @@ _NO_ANSWER = (http_errors.HTTPError, http.client.HTTPException, OSError)
 class AnswerError(OTSClientError):  # type: ignore[misc]  # the SDK has no types
     """The response to ``operation`` cannot be used.
 
-    ``is_services`` says whether at least a part of the response comes from the service. The status of such a response
-    proves nothing, and the request may be repeated. Any other response comes from a gateway, which would refuse a
-    repeated request, too. ``is_unreadable`` says that the bytes arrived as they were sent, but cannot be decoded.
+    ``is_services`` says whether at least a part of the response comes from the service. If so, the HTTP status does not
+    prove whether the service has carried out the request, and the request may be repeated. Any other response comes
+    from a gateway, which would refuse a repeated request, too. ``is_unreadable`` says that the bytes of the response
+    arrived as they were sent, but cannot be decoded.
     """
 
     def __init__(
@@ -164,8 +165,8 @@ def unreadable(operation: str, error: Exception, status: int) -> AnswerError:
 def telling_protocol(protocol: OTSProtocol) -> OTSProtocol:
     """Return a copy of a client's protocol object that raises ``AnswerError`` for every faulty response.
 
-    The SDK's own errors do not distinguish an unreadable response from a request that cannot be made. If the user's
-    client has a protocol object of another class, return this object unchanged.
+    The SDK's own errors do not distinguish an unreadable response from a request that cannot be made. If ``protocol``
+    is of a class of the user, and not of the SDK's class ``OTSProtocol``, return it unchanged.
     """
     return _TellingProtocol(protocol) if type(protocol) is OTSProtocol else protocol
 

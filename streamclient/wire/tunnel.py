@@ -33,7 +33,7 @@ class Token:
     primary_key: bytes = b""
     """The key at which the next page of full data starts, as a PlainBuffer row; empty before the first page."""
     timestamp: int = 0
-    """The time of the change that the channel has reached, by the service's clock. Only the service knows its unit."""
+    """The time of the change that the channel has reached, by the service's clock. Only the service knows the unit."""
     total_count: int = 0
     """The number of records of the channel before this position."""
 

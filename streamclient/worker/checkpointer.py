@@ -206,10 +206,9 @@ class RecordProcessorCheckpointer(IRecordProcessorCheckpointer):
 
     @property
     def has_set_aside(self) -> bool:
-        """Whether all records after the last requested checkpoint were parked or skipped.
+        """Whether records came after the last requested checkpoint, and all of them were parked or skipped.
 
-        ``False`` if no record came after that checkpoint. User code has accepted no batch with the parked or skipped
-        records, so it requests no checkpoint until it gets a later record.
+        User code never accepted these records, so it requests no checkpoint after them until it gets a later record.
         """
         with self._lock:
             is_after = self._positions.progress.records > self._positions.requested_records

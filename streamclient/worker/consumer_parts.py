@@ -38,7 +38,8 @@ from streamclient.worker.usercode import UserCode, checked_keys
 _log = logs.logger(__name__)
 
 IN_TURN = frozenset({Phase.READING, Phase.DELIVERING, Phase.PARKING})
-"""The phases in which a consumer reads or processes a page. A consumer that leaves these phases ends its turn."""
+"""The phases in which a consumer reads or processes a page. A consumer that leaves these phases ends its
+``ReadingTurn``."""
 
 
 @frozen(kw_only=True)

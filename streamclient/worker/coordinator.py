@@ -355,7 +355,7 @@ class Coordinator:
         return None if self._has_failed else self._holdings.next_deadline(now)
 
     def _next_look(self, expiry: float | None) -> float:
-        """Return the time of the next checks of calls or deadlines; ``expiry`` is the next deadline of ``Holdings``."""
+        """Return the time of the next check: of slow calls, or of ``expiry``, the next deadline of ``Holdings``."""
         return self._next_slow_check if expiry is None else min(self._next_slow_check, expiry)
 
     def _seconds_to_deadline(self) -> float:

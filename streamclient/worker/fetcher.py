@@ -29,8 +29,8 @@ wakes the owner. The pages of one task share that cost. The number is small, so 
 thread."""
 
 LEAST_RECORD_BYTES = 64
-"""The smallest size, in bytes, that is counted for each record of a page. It is used if a stream API of the user does
-not state the sizes of its pages."""
+"""The smallest size, in bytes, that is counted for each record of a page. So a page counts even if a stream API of the
+user does not state the size of the page."""
 
 
 def _read(read: Callable[[], RecordPage]) -> RecordPage:
@@ -85,7 +85,8 @@ class Reading:
     claims: deque[Claim] = field(factory=deque)
     """The reservations of bytes, one for each page that the task will still read ahead."""
     is_patient: bool = False
-    """Whether the task may wait for a busy thread. If so, an empty page wakes the owner only if no other read waits."""
+    """Whether the task may wait until a busy thread is free. An empty page of such a task wakes the owner only if no
+    other read waits for a thread. Otherwise a later read will wake the owner."""
     is_awaited: bool = False
     """Whether the consumer waits for the next page. Only the owner thread sets ``is_awaited`` and ``is_over``."""
     is_over: bool = False
@@ -177,8 +178,8 @@ class DataFetcher:
     def read_ahead(self, page: ShardPage) -> None:
         """Read the pages after ``page`` while that page is processed, within the limits for bytes and pages.
 
-        A page that is not full and follows a page without records counts as the newest. No page is read ahead after the
-        newest page, so that an idle shard costs no additional requests.
+        Read ahead only if ``page`` has records, and is full or follows a page with records. Otherwise the shard
+        probably has no further records now. A read ahead would then be an additional request for an idle shard.
         """
         if self._pages and self._pages[0].start != page.next_position:
             self.discard()
@@ -290,7 +291,7 @@ class DataFetcher:
     # --- reading ahead -------------------------------------------------------------------------------------------
 
     def _go_on(self) -> None:
-        """Read more pages ahead, if no task is under way and half of the shard's limit in bytes is unused."""
+        """Read more pages ahead, if no task is under way and at least half of the shard's limit in bytes is unused."""
         end = self._ahead_end
         if end is None or end.is_shard_end or self.reading is not None or self._question is not None:
             return

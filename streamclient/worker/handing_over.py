@@ -118,7 +118,10 @@ class ProcessorSession:
 
 
 class ReceiverSession:
-    """The receiver of one shard, with its checkpointer and the input of ``initialize``. Owner thread only."""
+    """The calls of user code for one shard, which go through a ``Receiver``. Owner thread only.
+
+    The object keeps the shard's checkpointer and the input of ``initialize``.
+    """
 
     is_made = True
 
@@ -175,7 +178,7 @@ def session_of(
     make: ProcessorMaker,
     checkpointer: RecordProcessorCheckpointer,
 ) -> ProcessorSession | ReceiverSession:
-    """Return the session of a receiver if ``make`` is a ``ReceiverFactory``, otherwise the session of a processor."""
+    """Return a ``ReceiverSession`` if ``make`` is a ``ReceiverFactory``, otherwise a ``ProcessorSession``."""
     if isinstance(make, ReceiverFactory):
         return ReceiverSession(given, make.make_receiver(checkpointer), checkpointer)
     return ProcessorSession(given, make, checkpointer)

@@ -52,8 +52,8 @@ def logged_change(before: WorkerHealth, now: WorkerHealth, who: str) -> WorkerHe
 class CallWatchdog:
     """A watchdog that measures the time since one kind of call last succeeded. One thread writes, any thread may read.
 
-    With ``due_since``, the time counts from ``due_since`` or from the last success. Without ``due_since``, it counts
-    only from a request or a failure until the next success.
+    With ``due_since``, the time always runs: since the last success, or since ``due_since`` before the first success.
+    Without ``due_since``, the time begins to run at a request or at a failure, and ends at the next success.
     """
 
     def __init__(self, what: str, due_since: float | None = None) -> None:
@@ -145,7 +145,10 @@ class FaultWatch:
         self._faults: Mapping[str, tuple[float, str]] = {}
 
     def look(self, consumers: Iterable[WatchedConsumer], circles: Iterable[tuple[str, ...]], now: float) -> None:
-        """Record the shards that stand still now, and one shard of each cycle of parents; forget all other shards."""
+        """Record the shards that stand still now, and the first shard of each of ``circles``; forget all other shards.
+
+        In a circle, each shard has a parent in the circle, so none of them can be read.
+        """
         told = {
             consumer.shard_id: text_of(consumer.machine.reason)
             for consumer in consumers
@@ -329,9 +332,9 @@ class HealthWatch:
                 self._creations.asked(now)
 
     def watch(self, held: Iterable[HeldLease], now: float) -> None:
-        """Record whether leases wait for epochs. Forget the failed writes of an idle worker.
+        """Record whether a lease of ``held`` waits for a new epoch. Forget the failed writes of an idle worker.
 
-        A worker is idle if it holds no lease, and has sent no write within the limit.
+        A worker is idle if it holds no lease, no write is under way, and it has sent no write within the limit.
         """
         leases = list(held)
         if any(lease.reason is not None and lease.reason.cause is Cause.EPOCH for lease in leases):

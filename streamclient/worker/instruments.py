@@ -144,7 +144,8 @@ END_NOT_STORED = "end_not_stored"
 """The value of the label ``call`` for a processor that raised no error, but did not store the end of its shard."""
 
 MEANT_TO_WAIT = frozenset({ReasonKind.PARENTS, ReasonKind.PAUSED})
-"""The kinds of reasons for which a shard is meant to wait. Such a wait does not count as a hand-over gap."""
+"""The kinds of reasons for which a shard is meant to wait. After a hand-over, such a wait is not measured as a gap in
+reading."""
 
 
 @frozen

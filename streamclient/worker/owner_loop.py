@@ -295,7 +295,10 @@ class OwnerLoop:
                 self._is_asleep = False
 
     def _ring(self) -> None:
-        """Wake the owner; the caller holds the lock. The bell is a lock, because a condition costs far more."""
+        """Wake the owner if it sleeps. The caller holds ``_lock``.
+
+        The owner sleeps until it can take ``_bell``, a second lock. A wait for a condition would cost far more.
+        """
         if self._is_asleep:
             self._is_asleep = False
             self._bell.release()

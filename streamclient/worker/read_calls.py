@@ -104,7 +104,7 @@ class ReadQueue:
                 raise
 
     def _work(self) -> None:
-        """Do one read in this thread, and afterwards the waiting reads for which no other task was sent."""
+        """Do waiting reads in this thread, one after the other, but leave one read to each task that has not begun."""
         with self._lock:
             self._coming -= 1
             self._at_work += 1
@@ -159,7 +159,7 @@ class OwnerReads:
             self._loop.call_later(PATIENT_SECONDS, self._look)
 
     def is_last(self) -> bool:
-        """Return whether the queue contains no waiting read. Usable from any thread."""
+        """Return whether no other read waits, so that the caller's read is the last. Usable from any thread."""
         return not self._queue.has_waiting
 
     def _look(self) -> None:

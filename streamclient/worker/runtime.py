@@ -23,8 +23,8 @@ code. So the limit is reached only if as many processors block at the same time.
 thread."""
 
 JOIN_SECONDS = 1.0
-"""The time for which a worker that has ended waits for the end of its threads. Threads inside a hanging call may stay
-longer: they are daemons and keep no process alive."""
+"""The longest time for which a worker that has ended waits for the end of its threads. Threads inside a hanging call
+may stay longer: they are daemons and keep no process alive."""
 
 
 def wait(event: threading.Event, seconds: float) -> bool:

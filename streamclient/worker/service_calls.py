@@ -306,4 +306,5 @@ _GROUPS: Mapping[type, type] = {
     DrawEpoch: DrawEpoch,
     ForgetEpoch: ForgetEpoch,
 }
-"""The commands that wait for the end of a turn. The value is the group in which a command is sent."""
+"""The types of commands that wait for the end of the owner's turn. The value is the type of commands together with
+which they are sent."""

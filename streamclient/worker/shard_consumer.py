@@ -41,8 +41,8 @@ _log = logs.logger(__name__)
 LEVELS = {Severity.INFO: logging.INFO, Severity.WARNING: logging.WARNING, Severity.ERROR: logging.ERROR}
 
 IDLE_SLACK = 0.05
-"""The largest part of an idle shard's pause by which the shard may be read early, together with other shards. An early
-read delays no record, and fifty idle shards then wake the threads only a few times."""
+"""The largest fraction of an idle shard's pause by which the shard may be read early, together with other shards. An
+early read delays no record. So fifty idle shards wake the threads only a few times in each pause, not fifty times."""
 
 LEAST_PATIENT_PAUSES = 5
 """The smallest pause, in multiples of ``PATIENT_SECONDS``, after which a read may wait for a busy thread."""
@@ -167,7 +167,7 @@ class ShardConsumer:
 
     @property
     def has_set_aside(self) -> bool:
-        """Whether all records after the last requested checkpoint were parked or skipped; ``False`` without records."""
+        """Whether records came after the last requested checkpoint, and all of them were parked or skipped."""
         return self._session is not None and self._session.checkpointer.has_set_aside
 
     @property
@@ -222,7 +222,7 @@ class ShardConsumer:
 
     @property
     def _present(self) -> ProcessorSession | ReceiverSession:
-        """The session of the present processor; raise if the consumer has no processor."""
+        """The object that calls the present processor or receiver; raise if the consumer has neither."""
         if self._session is None:
             raise ValueError(f"{self!r} has no processor")
         return self._session
@@ -397,7 +397,10 @@ class ShardConsumer:
         self._timer = self._around.loop.call_later(command.seconds, time_came, slack_seconds=slack_seconds)
 
     def _time_came(self, visit: int) -> None:
-        """Go on after a pause. To go on with a page, first wait for the shard's turn; a stop ends this wait."""
+        """End the pause that the machine began in its ``visit``.
+
+        Before a read, or a new try with a page, wait for the shard's turn; a stop ends this wait.
+        """
         self._timer = None
         go_on = partial(self._handle, consumer_events.TimeCame(visit))
         if self.machine.phase is Phase.WAITING:

@@ -55,7 +55,7 @@ class StreamFacts:
         return self._clock.micros(self._wall_micros(), now)
 
     def clock_slow_seconds(self, now: float) -> float:
-        """Return the least number of seconds by which this machine's clock is slow.
+        """Return a lower bound, in seconds, of the time by which this machine's clock is slow.
 
         The result is 0.0 if no record shows a slow clock.
         """
@@ -97,7 +97,7 @@ def lease_status(held: HeldLease, facts: StreamFacts, now: float) -> ShardStatus
 
 
 def joined_status(held: HeldLease | None, of_consumer: ShardStatus) -> ShardStatus:
-    """Return the consumer's status. The reason of the lease, such as a hand-over, comes before all other reasons."""
+    """Return the consumer's status. A reason of ``held``, such as a hand-over, comes before the consumer's reasons."""
     if held is None or held.reason is None:
         return of_consumer
     return because(of_consumer, (held.reason, *of_consumer.reasons))
@@ -108,7 +108,7 @@ def consumer_reasons(
 ) -> Iterator[Reason]:
     """Yield the reasons that hold up a shard with a consumer, the most important first.
 
-    ``hold_ups`` are the reasons that the machine does not know: a turn, a slow call or a checkpoint.
+    ``hold_ups`` are the reasons that the machine does not know: the wait for a turn, a slow call or a checkpoint.
     """
     if machine.is_lost:
         yield Reason(Cause.LEASE_LOST)

@@ -125,7 +125,8 @@ class Persistence:
     def sleep(self, seconds: float) -> None:
         """Wait ``seconds`` between two attempts of a call.
 
-        During an action of ``do``, a stop ends the wait. After the last action, a stop does not end the wait.
+        While ``do`` repeats an action of the start, a stop ends the wait. Later calls, such as reads of the status
+        table during the shutdown, are retried in spite of the stop, so it does not end their waits.
 
         Raises:
             StoppedEarly: ``stop`` was set during an action.
@@ -241,9 +242,9 @@ class StreamRun:
         return True
 
     def show_health(self) -> None:
-        """Set the metric of the worker's health. While an owner runs without an error, it sets the metric.
+        """Set the metric of the worker's health, unless the owner (``coordinator``) sets it.
 
-        In that case, this method does nothing. Usable from any thread.
+        The owner sets the metric from its start until an error. Usable from any thread.
         """
         with self._showing:  # so that an older value never replaces a newer one
             if self.coordinator is None or self.exception is not None:

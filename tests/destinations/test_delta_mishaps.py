@@ -46,7 +46,7 @@ def test_an_entry_that_a_power_loss_has_emptied_is_named_and_does_not_stop_other
     lost = store(destination, last, [change(51)])
     entry(tmp_path / "t", destination.handle().version()).write_bytes(b"")
     reopened = DeltaDestination(str(tmp_path / "t"))
-    with pytest.raises(StreamClientException, match="follows no commit of the destination"):
+    with pytest.raises(StreamClientException, match="does not follow the shard's last stored commit"):
         store(reopened, lost, [change(52)])
     store(reopened, other, [change(53)], shard="shard-2")
 

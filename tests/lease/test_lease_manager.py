@@ -249,7 +249,7 @@ def test_columns_of_our_own_that_cannot_be_read_are_named_once_and_the_lease_is_
 
     assert leases[0] == leases[1] == [evolve(LEASE, checkpoint="x")]
     (warning,) = [record.getMessage() for record in caplog.records]
-    assert "row s1 of status table status has columns of ours that cannot be read" in warning
+    assert "row s1 of status table status has columns of streamclient that cannot be read" in warning
     assert "column Pause holds 'until noon'" in warning
     assert "column ProgressMicros is missing" in warning
 

@@ -111,7 +111,7 @@ def test_a_record_of_no_shard_and_a_row_of_no_table_are_found(tmp_path: Path) ->
     assert "shard number 99" in refusal(tmp_path)
     values = (99, b"k", 1, b"")
     damage(tmp_path / "rows", "INSERT INTO rows VALUES (?, ?, ?, ?, ?)", *values, checksum("rows", values))
-    assert "of table number 99, which is missing" in refusal(tmp_path / "rows")
+    assert "belongs to table number 99, which is missing" in refusal(tmp_path / "rows")
 
 
 @pytest.mark.slow

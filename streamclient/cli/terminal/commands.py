@@ -100,9 +100,9 @@ class Parser(argparse.ArgumentParser):
 def runs(parser: argparse.ArgumentParser, run: Run) -> None:
     """Let ``run`` carry out the parser's command; ``run`` returns the exit code.
 
-    A command whose output is no longer read ends with exit code 0. A command that does more than print sets another
-    exit code as the parser's default for ``unread``. A command whose errors are not plain text sets ``complain`` of
-    the arguments to the function that prints the errors.
+    If the output of a command is no longer read, the command ends with exit code 0. A command that does more than print
+    chooses another exit code: it calls ``parser.set_defaults(unread=...)``. A command that prints its errors in another
+    form than plain text stores the function that prints them in ``arguments.complain``.
     """
     parser.set_defaults(run=run, command=parser.prog)
 

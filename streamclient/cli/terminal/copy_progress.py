@@ -84,7 +84,7 @@ class ShownDifferences:
 
     @property
     def is_full(self) -> bool:
-        """Whether the largest number of differences was printed, so that further differences are only counted."""
+        """Whether as many differences were printed as are allowed, so that further differences are only counted."""
         return self._shown >= self._most
 
     def show(self, difference: object) -> None:

@@ -1,4 +1,4 @@
-"""The log in JSON on standard error: each log entry, and each text of the command, is a document on one line."""
+"""The log in JSON on standard error. Each line is a document with a log entry or with a text of the command itself."""
 
 from __future__ import annotations
 

@@ -179,9 +179,11 @@ def short_ids(ids: Iterable[str]) -> dict[str, str]:
 
 
 def shortener(ids: Iterable[str], width: int | None, named: Collection[str] | None = None) -> Callable[[str], str]:
-    """Return a function that replaces ids in a text by short ids; without a width it returns texts unchanged.
+    """Return a function that replaces each of ``ids`` in a text by a short id; without a width it changes nothing.
 
-    With ``named`` only these ids are replaced: a caller with very many ids gives the ids that its texts may have.
+    With ``named``, only the ids in ``named`` are replaced. This saves time for a caller with very many ids, if only a
+    few of them can occur in its texts.
+
     An id in a call in Python, such as ``worker.accept_loss('ID')``, is not replaced, because only commands accept short
     ids.
     """

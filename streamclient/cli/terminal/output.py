@@ -204,7 +204,8 @@ _PRINTING = threading.RLock()
 """The lock that a thread holds while it prints, so that lines of different threads do not mix."""
 
 _open_lines: list[ProgressLine] = []
-"""The progress line in which the terminal's cursor is, if any. Both standard streams may write to this terminal."""
+"""A list with the progress line in which the terminal's cursor is now; empty if there is no such line. Standard output
+and standard error share this list, because both may write to the same terminal."""
 
 
 @contextmanager

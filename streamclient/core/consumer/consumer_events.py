@@ -89,8 +89,8 @@ class EndJudged:
     visit: int
     is_shown: bool
     since_read: bool = False
-    """Whether the end of the shard became known only after the page was read. If so, the page may lack the last records
-    of the shard, so the consumer reads it once more."""
+    """Whether the end of the shard became known only after the consumer had read the page that reports the end. If so,
+    the page may lack the last records of the shard, so the consumer reads it once more."""
     detail: str = ""
     """The reason why the end of the shard cannot be confirmed; empty if the end is confirmed."""
 
@@ -202,7 +202,7 @@ class ProcessRecords:
 
     records: Sequence[StreamRecord]
     attempt: int = 0
-    """The number of failed calls whose batch contained all of these records."""
+    """The number of earlier calls that failed and whose batches contained all of ``records``."""
 
 
 @frozen
@@ -305,7 +305,7 @@ class Wait:
 
 @frozen
 class NewProcessor:
-    """Make the checkpointer that the next processor of the shard will use."""
+    """Announce the next processor of the shard: make the checkpointer that this processor will use."""
 
     number: int
     initial: str
@@ -409,7 +409,10 @@ class OrderEnded:
 
 @frozen
 class TellOutage:
-    """Log a failure that one outage of a service causes repeatedly and for many shards."""
+    """Log a failure that an outage of a service may cause repeatedly and for many shards.
+
+    If the same work fails in the same way, in whatever shard, that is one outage, and it is logged only now and then.
+    """
 
     of: str
     """The kind of work that fails: ``reading`` or ``parking``."""

@@ -16,7 +16,8 @@ earlier positions are forgotten. So only a processor that is ten thousand batche
 bound. From then on its oldest positions are refused, with an error that names the bound."""
 
 END_NUMBER = 2**63
-"""The rank of SHARD_END. It is greater than the rank of any batch, whether or not the shard's end was reached."""
+"""The rank of the position SHARD_END, whether or not the end of the shard was reached. It is greater than the
+ranks of all other positions."""
 
 NO_PROGRESS = Progress(record_micros=0, records=0, bytes=0)
 
@@ -151,10 +152,11 @@ class HandedOutPositions:
         self._prepared.add(place.number)
 
     def records_since_request(self, place: Place) -> int:
-        """Return the number of records between the last requested checkpoint, or the initial checkpoint, and ``place``.
+        """Return the number of records from the last requested position to ``place``.
 
-        This number is exact, because requests are stored in order: if a position is prepared after a request, it is
-        stored only if the request was stored.
+        Before the first request, count from the initial position. The number is exact even if the last request has no
+        answer yet. Requests are stored in order, so if ``place`` is prepared after that request, ``place`` is stored
+        only if the requested position was stored.
         """
         return max(0, place.progress.records - self._requested.progress.records)
 
@@ -170,8 +172,8 @@ class HandedOutPositions:
             return place
         if text != CheckpointPosition.SHARD_END:
             raise ConfigurationError(
-                f"checkpoint {text!r} was not handed out for shard {self._shard_id}, or more than {MOST_POSITIONS} "
-                f"positions ago; use a value of largest_permitted_checkpoint_value, or SHARD_END"
+                f"checkpoint {text!r} was not handed out for shard {self._shard_id}, or was handed out more than "
+                f"{MOST_POSITIONS} positions ago; use a value of largest_permitted_checkpoint_value, or SHARD_END"
             )
         if self._is_retracted:
             raise ConfigurationError(

@@ -154,9 +154,10 @@ class ConsumerState:
         self._beginnings[self.phase](self)
 
     def _close(self, outcome: Outcome, reason: ShutdownReason) -> None:
-        """Let the processor's ``shutdown`` be called.
+        """Let the processor's ``shutdown`` be called, in the phase that follows ``outcome``.
 
-        The processor gets the stronger of two reasons: ``reason``, or the reason of a requested stop.
+        If the consumer was asked to stop, there are two reasons for the call: ``reason``, and the reason of that
+        request. The processor gets the stronger one, by the order of the function ``stronger``.
         """
         self.closing = stronger(self.stop_reason, reason)
         self._follow(outcome)
@@ -191,7 +192,7 @@ class ConsumerState:
             self._tell(consumer_events.OrderEnded(order, taken, is_withdrawn=True))
 
     def _log_orders(self) -> None:
-        """Log each operator's order once, when it is obeyed for the first time."""
+        """Log each operator's order once, as soon as a record was taken out because of it."""
         if not self._orders.are_any:
             return
         for order in self._orders.logged():

@@ -125,7 +125,10 @@ def _kept(indices: Sequence[int], taken: frozenset[int]) -> tuple[int, ...]:
 
 
 def _no_rest(spans: list[Span]) -> list[Span]:
-    """Return ``spans`` with ``is_rest`` cleared on the first span, because a part of the first half has failed."""
+    """Return ``spans``; if the first one is the second half of a failed span, clear its ``is_rest``.
+
+    A part of the first half has just failed. So the second half is tried as it is, and not cut beforehand.
+    """
     return [evolve(spans[0], is_rest=False), *spans[1:]] if spans and spans[0].is_rest else spans
 
 
@@ -313,7 +316,10 @@ class PendingCut:
         return cls(pending.records, Position(pending.value), start, pending.last)
 
     def without_lost(self) -> PendingCut | None:
-        """Return the cut with the loss accepted; ``None`` if only a count of records can find the end of the batch."""
+        """Return the cut with which the batch goes on without the lost records.
+
+        Return ``None`` if the end of the batch is found only by counting records: some of them are lost.
+        """
         return None if self.last is None else evolve(self, is_loss_accepted=True)
 
     def lacks_records(self, page: ShardPage) -> bool:

@@ -72,7 +72,10 @@ class PageReader(ConsumerState):
             self._page_believed(page)
 
     def _way_read(self, following: Position, is_way: bool) -> None:
-        """Read on after a page whose records were all read already. Do not reset the counts of failures."""
+        """Read on at ``following`` after a page whose records were all taken earlier. Keep the counts of failures.
+
+        ``is_way`` says that the record taken last is in a later page. Otherwise this page ends with it.
+        """
         if not is_way:
             self.trail.arrive()
             self._tell(consumer_events.Permit(following.text))
@@ -94,7 +97,7 @@ class PageReader(ConsumerState):
             self._follow(Outcome.READ_DUE)
 
     def _page_not_believed(self, cause: Cause, why: str) -> None:
-        """Drop a page, and read again after a pause. After a page without progress, ``trail`` chooses the position."""
+        """Drop a page, and read again after a pause. If it made no progress, ``trail`` chooses where to read."""
         if cause is Cause.NO_PROGRESS:
             self.position = Position(self.trail.turn(self.position.text))
         self.backoff.read_failed()
@@ -202,10 +205,7 @@ class PageReader(ConsumerState):
             self._follow(Outcome.READ_FAILED)
 
     def _goes_on_without_lost(self, cut: PendingCut, page: ShardPage) -> bool:
-        """Report that records of a prepared batch are lost, and return whether the policy accepts the loss.
-
-        The loss made no read fail, because reading began at the oldest record that is left.
-        """
+        """Report that records of a prepared batch are lost, and return whether the policy accepts the loss."""
         lost = TrimmedRange(
             shard_id=self.shard_id,
             position=cut.start,
@@ -213,7 +213,7 @@ class PageReader(ConsumerState):
             last_processed=None,
             first_left=cut.first_left(page),
         )
-        self._is_position_lost = False
+        self._is_position_lost = False  # no read failed, because reading began at the oldest record that is left
         return self._goes_on_after(lost, f"in a batch that was prepared up to {cut.end.text}, {lost}")
 
     def _goes_on_after(self, lost: TrimmedRange, text: str) -> bool:
@@ -381,7 +381,7 @@ class PageReader(ConsumerState):
     # --- retries -------------------------------------------------------------------------------------------------
 
     def _ask_for_retry(self, error: Exception, retries: int) -> None:
-        """Let a call ask the user's retry strategy, which may be slow. Without a strategy, take the ordinary pause."""
+        """Ask the user's retry strategy by a command, as it may be slow. Without one, take the ordinary pause."""
         if self._config.task_retry_strategy is None:
             self._decided(self._ordinary_pause())
         else:
@@ -389,7 +389,7 @@ class PageReader(ConsumerState):
             self._call(consumer_events.AskStrategy(error, retries))
 
     def _strategy_answered(self, event: consumer_events.CallReturned) -> None:
-        """Follow the strategy's answer. If the strategy failed, the reason says so, and the ordinary pause is taken."""
+        """Follow the strategy's answer. If the strategy failed, say so in ``reason``, and take the ordinary pause."""
         self.is_asking = False
         if event.error is None:
             self._decided(event.value)
@@ -420,7 +420,7 @@ class PageReader(ConsumerState):
         return self._parked
 
     def _may_park(self) -> bool:
-        """Return whether the allowed share or an order permits to park the records. If not, stop the shard."""
+        """Return whether an order, or the policy's share of parked records, permits parking. If not, halt the shard."""
         delivery = self._page_in_work
         if delivery.order is not None or (share := self._keys.share).allows(len(delivery.to_park)):
             return True

@@ -15,7 +15,8 @@ from streamclient.core.consumer.page import Span
 from streamclient.core.consumer.reading_pace import ShardPace
 
 SHORTEST_READ_PAUSE_MILLIS = 100
-"""The first pause after a failed read, the same as in the Java client. The failed read includes quick retries."""
+"""The first pause after a failed read, the same as in the Java client. A read counts as failed only after its quick
+retries have failed, too."""
 
 LONGEST_READ_PAUSE_MILLIS = 20_000
 """The longest pause after failed reads. The pause is short enough for reading to go on soon after an outage, and long
@@ -30,13 +31,13 @@ MOST_EAGER_READS = 64
 """The number of consecutive empty pages up to which a hint of more records causes an immediate read. The hint is not a
 promise, so after this number the ordinary pauses return. If the service gives no hint, an empty page whose position
 moved counts as a hint, because the service skips a part of the shard. If the service says that no record waits, a moved
-position is not a hint, because the end of a tunnel's channel moves with time."""
+position is not a hint: at the end of a tunnel's channel, the position moves with time even without records."""
 
 LARGE_PAGE_RECORDS = 100
 LARGE_PAGE_BYTES = 1 << 16
-"""The smallest size of a large page, in records or in bytes. After a large page the next read begins immediately:
-compared with the work on the page, one more read costs little. A full page counts as large, however few records it
-has, because more records probably wait."""
+"""A page is large if it has at least this many bytes, or at least ``LARGE_PAGE_RECORDS`` records. After a large page
+the next read begins immediately: compared with the work on the page, one more read costs little. A full page counts as
+large, however few records it has, because more records probably wait."""
 
 MOST_SMALL_PAGES = 64
 """The largest number of consecutive small pages that are followed by ordinary pauses. After the next small page, a read

@@ -27,8 +27,8 @@ from streamclient.config import ClientConfig
 
 ALIVE_SECONDS = 10.0
 """The time for which a table counts as having traffic after its last record. If one record a second comes at random,
-one silence in twenty thousand is longer than this time. If four workers share such a table, one record in twelve ends a
-longer silence for its worker, but in that silence the interval hardly grows."""
+one silence in twenty thousand is longer than this time. If four workers share such a table, each of them gets a record
+every four seconds on average. Then one silence in twelve is longer than this time, but the interval hardly grows."""
 
 LONELY_SECONDS = 60.0
 """The time for which a shard of a table with traffic is read eagerly after its own last record. In one of many shards,

@@ -105,7 +105,7 @@ class RecordOrders:
             yield standing.order, len(standing.taken)
 
     def logged(self) -> Iterator[RecordOrder]:
-        """Yield the orders that were obeyed for the first time since the last call."""
+        """Yield, for the log, each standing order once: after this consumer has taken a record out because of it."""
         for standing in self._standing.values():
             if standing.taken and not standing.is_logged:
                 standing.is_logged = True
@@ -143,8 +143,8 @@ class RecordOrders:
     def ended(self, stored: int, *, is_finished: bool) -> Iterator[tuple[RecordOrder, int]]:
         """Yield each order that is obeyed now, with the number of its records that this consumer took out.
 
-        The stored checkpoint is after the first ``stored`` records of the shard. ``is_finished`` says that it is the
-        end of the shard. No order is yielded twice.
+        The stored checkpoint is after the first ``stored`` records of the shard. ``is_finished`` says that this
+        checkpoint is the end of the shard. No order is yielded twice.
         """
         for standing in self._standing.values():
             is_passed = standing.passed_at is not None and standing.passed_at <= stored

@@ -112,9 +112,11 @@ class Backlog:
     def report(
         self, now: float, service_micros: int, *, expiration_micros: int | None, fresh_seconds: float
     ) -> RetentionReport:
-        """Return the report.
+        """Return the shard's lag, time to loss and forecast at ``now``.
 
-        A shard counts as caught up for ``fresh_seconds`` after a read that found no more records.
+        ``service_micros`` is the same time by the service's clock. ``expiration_micros`` is the stream's retention, or
+        ``None`` if it is unknown. A shard counts as caught up for ``fresh_seconds`` after a read that found no more
+        records.
         """
         if self._caught_up_at is not None and now - self._caught_up_at <= fresh_seconds:
             return CAUGHT_UP

@@ -162,11 +162,12 @@ class _Held:
 
 
 def _fill(bases: Mapping[str, int], held: _Held, burdens: Mapping[str, int] | None = None) -> dict[str, int]:
-    """Return how many of the leases ``held`` each worker should have, so that the sums with ``bases`` are even.
+    """Return, by worker, how many of the leases ``held`` the worker should have.
 
-    If only some of several equal workers can get one more lease, the workers that have this lease already come first,
-    so that fewer leases move. Then come workers with smaller numbers in ``burdens``, and then the first workers by
-    name.
+    ``bases`` has the number of other leases of each worker. The two numbers of a worker are added, and these sums are
+    made as even as possible. If only some of several equal workers can get one more lease, the workers that have this
+    lease already come first, so that fewer leases move. Then come workers with smaller numbers in ``burdens``, and then
+    the first workers by name.
     """
     level = _level(sorted(bases.values()), held.total)
     quotas = {name: max(level - base, 0) for name, base in bases.items()}
@@ -194,7 +195,8 @@ def _level(bases: Sequence[int], amount: int) -> int:
 def _dealt_round(keys: Sequence[str], names: Sequence[str]) -> dict[str, str]:
     """Deal the leases ``keys`` to the workers ``names`` in turn.
 
-    The first key decides which worker gets the first lease, so that over time every worker gets leases.
+    The first key decides with which worker the dealing begins. If it always began with the first name, and few leases
+    were dealt each time, the first workers would get all of them.
     """
     start = crc32(keys[0].encode()) if keys else 0
     return {key: names[(start + number) % len(names)] for number, key in enumerate(keys)}

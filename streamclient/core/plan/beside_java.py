@@ -339,7 +339,8 @@ class Numbers:
     """The numbers of leases of each worker while a pass is planned. Each planned move is counted immediately.
 
     A row counts for the worker that will have it once all moves have arrived. The Java stream client does not count a
-    row in transit for any worker. If the reaction of that client matters, ``settled`` has its numbers.
+    row in transit for any worker. Decisions that depend on how that client reacts use ``settled``, which counts as that
+    client does.
     """
 
     worker_id: str
@@ -430,7 +431,10 @@ def count_leases(view: LeaseView, worker_id: str, destined: Mapping[str, str], n
 
 
 def _redirect(numbers: Numbers, row: Lease, worker: str, *, is_counted: bool) -> None:
-    """Count a row for the worker that will have it, and no longer for its present holder."""
+    """Count a row for ``worker``, which will have it, and no longer for its present holder.
+
+    ``is_counted`` says that the row has counted for its present holder so far, because it is not expired.
+    """
     holder = row.stealer or row.owner
     if is_counted and holder:
         _add(numbers.counts, holder, -1)

@@ -28,8 +28,8 @@ MOVES = (WriteKind.TAKE, WriteKind.STEAL, WriteKind.TRANSFER)
 """The writes after which a lease belongs to another worker, or soon will."""
 
 GRACE_SECONDS = 0.1
-"""The seconds that are added to the moment at which a lease expires. The lease must have stood still for longer than
-its duration."""
+"""The seconds from the expiry of a lease to the scan that shall find the lease expired. The scan must come a little
+later, because the lease must have stood still for longer than its duration."""
 
 
 def plan_and_follow(state: WorkerState) -> None:
@@ -173,7 +173,11 @@ def _pass_on(state: WorkerState, rows: list[Lease]) -> None:
 
 
 def _carry_out(state: WorkerState, plan: Moves) -> None:
-    """Carry out the plan. Begin with hand-overs of leases that are not being read, because they balance the takes."""
+    """Carry out the plan. Begin with hand-overs of leases that are not being read.
+
+    They make room for the leases that this worker takes. A lease that is being read is handed over after its consumer
+    has ended.
+    """
     held = {key: state.held[key] for move in plan.transfers if (key := move.row.lease_key) in state.held}
     to_be_read = [key for key, lease in held.items() if not lease.lease.is_finished]
     for move in plan.transfers:

@@ -15,8 +15,8 @@ from streamclient.base.backoff import doubling_millis, with_jitter
 
 SHORTEST_CHANNEL_PAUSE_MILLIS = 200
 LONGEST_CHANNEL_PAUSE_MILLIS = 30_000
-"""The limits of the pauses between lookups of a channel's checkpoint. The shortest pause equals the pause after a
-failed connection. The longest pause is one regular interval between heartbeats."""
+"""The longest pause between lookups of a channel's checkpoint: one regular interval between heartbeats. The shortest
+pause, ``SHORTEST_CHANNEL_PAUSE_MILLIS``, equals the shortest pause after a failed attempt to connect."""
 
 REMEMBERED_SECONDS = 120.0
 """The time for which a channel's trouble is remembered after the service last assigned the channel to this client.

@@ -72,16 +72,20 @@ class ChannelConnection:
         return self._close()
 
     def reader_ended(self, *, is_finished: bool) -> None:
-        """Close and report the connection.
+        """Close the connection, because its reader has ended; the next heartbeat reports that.
 
-        Its reader has ended: on request, by a failure, or at the channel's end.
+        The reader may have ended on request, by a failure, or at the channel's end. ``is_finished`` says that the
+        channel was consumed to its end.
         """
         self.is_finished = self.is_finished or is_finished
         self.state = ConnectionState.CLOSED
         self.check()
 
     def check(self) -> None:
-        """Report a closed connection as closed, with a newer version than the last known version."""
+        """If the connection is closed, let the next heartbeat report the channel as closed or terminated.
+
+        The version of the reported state is one higher than the last known version.
+        """
         if self.state is ConnectionState.CLOSED and self.latest is not None:
             status = ChannelStatus.TERMINATED if self.is_finished else ChannelStatus.CLOSE
             self.latest = self.latest.changed(status)

@@ -46,8 +46,8 @@ CLOSING_ROUNDS_MAX = 3
 
 SHORTEST_RECONNECT_MILLIS = 200
 LONGEST_RECONNECT_MILLIS = 10_000
-"""The limits of the pauses between attempts to connect. Java and Go wait a random time of up to ten seconds, even after
-the first attempt."""
+"""The longest pause between attempts to connect; ``SHORTEST_RECONNECT_MILLIS`` is the shortest one. Java and Go wait a
+random time of up to ten seconds, even after the first attempt."""
 
 SHORTEST_BEAT_GAP_SECONDS = 0.2
 """The shortest time between two heartbeats. Channels that end within this time are reported together."""
@@ -315,9 +315,9 @@ class TunnelSession:
         self._beat_soon()
 
     def _settle(self, connection: ChannelConnection) -> None:
-        """Store the state that the connection reports.
+        """Copy the channel's state from the connection, so that the next heartbeat reports it.
 
-        Remove a closed connection, so that a new connection may take its place.
+        If the connection is closed, remove it, so that a new connection may take its place.
         """
         state = self._state
         if connection.latest is not None and connection.channel_id in state.current:
@@ -373,7 +373,10 @@ class TunnelSession:
         self._give_up(event.why, event.error)
 
     def _waiting(self) -> list[ChannelConnection]:
-        """Return the channels that should be read, but wait because the last lookup of their checkpoint failed."""
+        """Return the connections of channels that should be read, but wait for another lookup of their checkpoint.
+
+        The last lookup failed.
+        """
         state = self._state
         connections = (state.connections.get(channel_id) for channel_id in self._troubles.known())
         return [

@@ -300,7 +300,8 @@ class DeltaDestination:
     def _load(self, *, is_awaited: bool = False) -> DeltaTable | None:
         """Return delta-rs' handle of the table's present version; ``None`` if the table does not exist yet.
 
-        The next call updates the same handle. An update takes a third of the time of loading a new handle.
+        The handle is kept, and the next call updates it. An update takes a third of the time of loading a new handle.
+        With ``is_awaited``, wait about a second for a table of which only the log's directory exists.
         """
         # If the directory of the log was moved away, delta-rs finds no newer version, and would continue with the
         # version in the handle.
@@ -325,8 +326,8 @@ class DeltaDestination:
         """Return the table at its present version, and the last commits of ``shards`` in that version.
 
         The log may disagree with the table for a while. For example, a clean-up may have removed entries after the
-        table was loaded, and a later entry carries their last commits. So after an error, table and log are read again.
-        An error that occurs twice at the same version is raised.
+        table was loaded. Their last commits are then repeated in an entry of a later version. So after an error, table
+        and log are read again. An error that occurs twice at the same version is raised.
         """
         missing_at = -1
         for tries_left in reversed(range(_VIEWS_MAX)):
@@ -436,9 +437,10 @@ class DeltaDestination:
     def _conclude(
         self, commits: Sequence[Commit], error: Exception | None, first_seen: int, *, is_refused: bool
     ) -> None:
-        """Return if ``commits`` are stored after the last try; otherwise raise an error that says why not.
+        """After the last try, raise an error that says why ``commits`` are not stored. If they are, do nothing.
 
-        The kind of the error says whether the outcome is unknown.
+        ``is_refused`` says that the table has refused the rows. Without it, the error has the kind AMBIGUOUS, because
+        the outcome is unknown.
         """
         try:
             handle, lasts = self._view([commit.shard for commit in commits])
@@ -458,7 +460,10 @@ class DeltaDestination:
 
 
 def _refusals() -> tuple[type[Exception], ...]:
-    """Return the types of errors by which delta-rs refuses rows before it writes. Each try would raise the same."""
+    """Return the types of errors by which delta-rs refuses rows before it writes.
+
+    Another try raises the same error, unless another writer has changed the table meanwhile.
+    """
     errors = load("deltalake.exceptions", "delta")
     return (errors.SchemaMismatchError, errors.DeltaProtocolError, TypeError, ValueError)
 

@@ -1,7 +1,8 @@
 """The reading of commits from a Delta table's log, without blocking the other threads of the process.
 
 A log file alone does not prove that its commits are in the table. The table's transactions (``txn`` actions of Delta's
-protocol) prove it, because each transaction has the order of a shard's last commit.
+protocol) prove it: the table has one transaction for each shard, and its version is the ``Commit.order`` of the shard's
+last commit.
 
 ``DeltaTable.history`` and ``QueryBuilder`` keep the interpreter's lock while they wait for an object store. If the
 store hangs, a worker in the same process cannot renew its leases, and loses all of them. delta-rs also keeps the lock
@@ -61,7 +62,7 @@ class DeltaLog:
         """The last commit of each shard in the entries that were read. Some of these entries may not be part of the
         table; see ``_look_back``."""
         self._certain: set[str] = set()
-        """The shards whose commit in ``_lasts`` has the order that the table's transaction names."""
+        """The shards whose commit in ``_lasts`` is confirmed: the table's transaction names its ``Commit.order``."""
 
     def last_commits(self, handle: DeltaTable, shards: Sequence[str]) -> dict[str, Commit | None]:
         """Return the last commit of each of ``shards`` at the version of ``handle``.
@@ -158,8 +159,8 @@ class DeltaLog:
         A writer that was suspended may have created its entry with the number of an entry that was removed meanwhile.
         Such an entry is not part of the table, and no transaction names its commits. So commits with a higher order
         than their shard's transaction are skipped. A commit of a shard that is not in ``orders`` cannot be compared
-        yet, and is remembered. If this commit is wrong, a later call for its shard raises an error, and the caller
-        reads everything again.
+        yet, and is remembered. If it is not part of the table, a later call for its shard raises an error, and the
+        caller reads everything again.
         """
         chunk = _FIRST_LOOK
         while self._oldest > 0 and any(self._order(shard) != order for shard, order in orders.items()):

@@ -106,9 +106,10 @@ def row_files(handle: DeltaTable, wanted: Any = None) -> Iterator[RowFile]:
 
 
 def find_rows(handle: DeltaTable, keys: Table, key: Sequence[str], passing: Sequence[str] = ()) -> FoundRows:
-    """Find the rows with one of ``keys``, and return them without the columns ``passing``.
+    """Find the rows with one of ``keys`` in the table; ``key`` names the key columns.
 
-    ``passing`` has the partition column, if the table is partitioned. A partitioned table is never overwritten.
+    ``passing`` names the columns to leave out of the result: the partition column, if the table is partitioned. A
+    partitioned table is never overwritten, so ``FoundRows.others`` is then ``None``.
     """
     pa = pyarrow()
     schema = pa.schema(handle.schema().to_arrow())

@@ -13,10 +13,11 @@ The fold keeps these laws. The rules for a single row are in ``row_changes``.
    right when all changes up to the time of the copy are applied. Until then the row may be newer than the mirror's
    position.
 3. *Doubt.* Only the deletion of a single version breaks law 2. If a put and the deletion of its version are applied a
-   second time, the put may displace an older version that the table still has. So a row is in doubt after such a
-   deletion, if the copied row may already contain the deletion. This is possible if the time of the deletion is not
-   later than ``_read_at``, with a margin for differing clocks. A row in doubt is read from the table again, and law 2
-   then holds for the row. A row is also in doubt if its key occurs more than once, which another writer can cause.
+   second time, the put may displace an older version, because a column keeps a limited number of versions. The table
+   still has this older version. So a row is in doubt after such a deletion, if the copied row may already contain the
+   deletion. This is possible if the time of the deletion is not later than ``_read_at``, with a margin for differing
+   clocks. A row in doubt is read from the table again, and law 2 then holds for the row. A row is also in doubt if its
+   key occurs more than once, which another writer can cause.
 4. *Column by column.* If a column keeps one version, and no single version is deleted, the column has the value of its
    greatest version since the column was last emptied. Among several puts of that version, the last one counts. This
    module computes these values for all rows together. All other rows are folded cell by cell, by ``row_changes``.
@@ -365,7 +366,10 @@ class _Fold:
         return pc.is_in(self.every_row, value_set=makers)
 
     def _greatest(self, numbers: Array, places: Array) -> Array:
-        """Return each row's last change among the changes at ``places``; ``numbers`` has their row numbers."""
+        """Return, for each row of the fold, the place of its last change among the changes at ``places``.
+
+        ``numbers`` has the row number of each of these changes. The result is null for a row without such a change.
+        """
         pa = pyarrow()
         found = pa.table({"row": numbers, "place": places}).group_by("row", use_threads=False)
         last = found.aggregate([("place", "max")])
@@ -416,7 +420,11 @@ class _Fold:
         return pa.table({name: arrays[name] for name in (*self.names.stored.values(), *OWN)})
 
     def _sources_of(self, name: str, there: Array | None, versions: CellVersions) -> Array:
-        """Return the source of each row's value in column ``name`` (see ``_Fold``); null for a row without a value."""
+        """Return the source of each row's value in column ``name`` (see ``_Fold``); null for a row without a value.
+
+        ``there`` has the column's values in the present rows. The versions of values that changes put are added to
+        ``versions``.
+        """
         pa, pc, changes = pyarrow(), compute(), self.batch.changes
         cells = changes.versions.get(name) or Cells(integers(()), integers(()))
         rows, places, numbers = self._considered.take(cells.places), cells.places, cells.values
@@ -448,7 +456,8 @@ class _Fold:
     def _unfit(self, changed: ByPlace, kept: Array, sources: Mapping[str, Array]) -> Array:
         """Return the maps of the column ``_unfit``: each row's values that do not fit their columns.
 
-        ``changed`` has the values of changes that do not fit. These are few, so this method handles them one by one.
+        ``changed`` has the unfit values that changes put. ``sources`` has the sources of each changed column's values,
+        and ``kept`` those of all other columns. Unfit values are few, so this method handles them one by one.
         """
         pa = pyarrow()
         kind = own_types()[UNFIT]

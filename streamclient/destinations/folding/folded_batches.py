@@ -1,4 +1,4 @@
-"""The changes of one commit, as columns: of each shard, and joined for all shards of the commit."""
+"""The changes of one commit, as columns: first for each shard alone, then joined for all shards of the commit."""
 
 from __future__ import annotations
 

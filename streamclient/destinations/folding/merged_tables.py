@@ -72,11 +72,12 @@ Fold = Callable[["Table", Sequence[str], int], "Table"]
 
 
 def fold_table(changes: Table, key: Sequence[str], max_versions: int) -> Table:
-    """Return the rows that result from ``changes``: key, attributes, ``_unfit``, and the last change's sequence.
+    """Return the rows that result from ``changes``.
 
-    ``changes`` has the layout of ``change_rows``. It must be sorted by key, then by sequence, and must have all
-    changes of each key. A change that occurs twice counts once. ``key`` names the columns that identify rows. The
-    result lacks key columns with a reserved name.
+    Each row has its key, its attributes, ``_unfit``, and the sequence of its last change. ``changes`` has the layout of
+    ``change_rows``. It must be sorted by key, then by sequence, and must have all changes of each key. A change that
+    occurs twice counts once. ``key`` names the columns that identify rows. If one of them has a name in ``RESERVED``,
+    for example ``_shard_id``, the result lacks this column.
     """
     work = _Changes.of(changes, key, max_versions)
     rows = fold(empty_rows(work.rule), work.batch, work.rule).rows
@@ -334,7 +335,10 @@ class _Changes:
         return found
 
     def _values(self, name: str, column: str) -> Array:
-        """Return the values of ``column`` in the order of their sources: of all changes, then of older versions."""
+        """Return all values of the column ``name``, which is stored as ``column``, in the order of their sources.
+
+        The values that changes put come first, then the older versions.
+        """
         pa, kind = pyarrow(), self._kind(name)
         values = whole(self.table.column(column))
         if name not in self.older:

@@ -107,7 +107,11 @@ class CellVersions:
 
 
 def _map_of(table: Table, names: Sequence[str], size: int) -> Array:
-    """Return ``size`` maps from column name to version, one for each row; null for a row that ``table`` lacks."""
+    """Return ``size`` maps from column name to version, one for each row of the fold's result.
+
+    Each row of ``table`` is one entry of a map. Its columns are the index of the map (``place``), the index of the
+    column name in ``names`` (``code``), and the version (``number``). A map without entries is null.
+    """
     pa, pc = pyarrow(), compute()
     kind = own_types()[VERSIONS]
     if not table.num_rows:

@@ -4,9 +4,9 @@ The destination has three tables: one with the rows, ``<table>_shards`` with the
 ``<table>_commits`` with all commits. A transaction copies the rows into a temporary table, and locks its shards in
 ``<table>_shards``, in the order of their names. It then compares the last commits, and writes. So the second of two
 writers sees the commits of the first. The copy comes before the lock, because the server does not end the COPY of a
-suspended writer. A merge calls ``fold`` before the lock, because the server ends a transaction that is idle for long.
-If the connection breaks during COMMIT, the outcome is unknown, so the next try first checks whether the commits are
-stored.
+suspended writer, which would keep its locks. A merge calls ``fold`` before the lock, because the server ends a
+transaction that is idle for long. If the connection breaks during COMMIT, the outcome is unknown, so the next try first
+checks whether the commits are stored.
 """
 
 from __future__ import annotations
@@ -219,7 +219,7 @@ class PostgresDestination:
         return self._tables.names
 
     def _asked(self, work: Callable[[Cursor[Any]], Answer], kind: str = "") -> Answer:
-        """Do ``work`` in a transaction; raise the error of ``gone`` if tables that this handle has seen are missing."""
+        """Do ``work`` of this ``kind`` in a transaction. If tables that were there are missing, raise ``gone()``."""
         try:
             return self._session.retrying(work, kind)
         except DependencyException as error:
@@ -233,7 +233,7 @@ class PostgresDestination:
     def _look(
         self, cursor: Cursor[Any], digests: Sequence[bytes], commits: Sequence[Commit], tries: Iterator[int]
     ) -> tuple[Table, _Replaced] | None:
-        """Read the rows with the key digests ``digests``, without a lock; return ``None`` if ``commits`` are stored."""
+        """Read a merge's rows by the ``digests`` of their keys, without a lock; ``None`` if ``commits`` are stored."""
         if self._is_stored(cursor, commits, "", is_repeated=next(tries) > 0):
             return None
         columns = self._columns(cursor).schema
@@ -279,7 +279,7 @@ class PostgresDestination:
             )
 
     def _others_rules(self, cursor: Cursor[Any], what: str, event: int) -> DependencyException:
-        """Make an error that names the table's triggers and rules for ``event``, a bit of ``pg_trigger.tgtype``."""
+        """Make an error about ``what``, naming triggers and rules for ``event`` (a bit of ``pg_trigger.tgtype``)."""
         rule = {4: "3", 8: "4"}[event]
         cursor.execute(
             "select tgname::text from pg_trigger "
@@ -299,7 +299,7 @@ class PostgresDestination:
         return self._asked(lambda cursor: work(cursor) if self._tables.are_there(cursor) else None)
 
     def _make_ready(self, commits: Sequence[Commit]) -> None:
-        """Create missing tables and renew digests of earlier versions, before the first write of this handle."""
+        """Before the first write, create missing tables (but not for wrong ``commits``) and renew former digests."""
         if not self._is_ready:
             if not self._asked(self._tables.are_there):
                 is_stored({}, commits)  # wrong commits must not create tables

@@ -61,7 +61,7 @@ def _digest_of(key: Sequence[Any]) -> bytes:
 
 
 class DigestRenewal:
-    """The steps that replace a table's digests of an earlier version.
+    """The steps that replace the key digests that an earlier version of this package has stored in a table.
 
     Each public method is one step, in one transaction.
     """

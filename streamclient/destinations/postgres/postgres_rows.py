@@ -118,7 +118,7 @@ def arrow_name(column: str) -> str:
 
 
 def sql_type(kind: DataType) -> str:
-    """Return the SQL type of a column for the Arrow type ``kind``; raise ``ConfigurationError`` if it has none."""
+    """Return the SQL type of a column for the Arrow type ``kind``; raise ``ConfigurationError`` if no type fits."""
     found = _SQL_TYPES.get(str(kind))
     if found is None:
         if kind in added_types().values():

@@ -1,8 +1,9 @@
 """Transactions in PostgreSQL that store and read the same values, whatever the settings of the server are.
 
 A server, a database or a role may have settings that would change the stored values. With a stricter isolation, a
-transaction does not see a column that another transaction has just added, and casts the value. With another encoding,
-or with numbers and times in text form, digits or letters may be lost. So the connection overrides these settings.
+transaction does not see a column that another transaction has just added. It cannot compare the column's type with the
+type of its values, and the server casts the values. With another encoding, or with numbers and times in text form,
+digits or letters may be lost. So the connection overrides these settings.
 
 A connection pool may serve each transaction by another connection. So a transaction leaves nothing on its connection,
 not even a prepared statement.
@@ -248,7 +249,7 @@ def _advice(error: Exception) -> str:
 def _is_passing(error: Exception) -> bool:
     """Return whether another try may succeed after ``error``.
 
-    This includes ``InternalError``, by which the server reports that it has ended the transaction.
+    The result is true for ``InternalError``, too, by which the server reports that it has ended the transaction.
     """
     psycopg = load("psycopg", "postgres")
     return isinstance(error, psycopg.OperationalError | psycopg.InternalError)

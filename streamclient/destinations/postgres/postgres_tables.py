@@ -122,7 +122,8 @@ class PostgresTables:
         self.is_seen: bool = False
         """Whether this handle has seen the tables. Tables that disappear later are not created again."""
         self.has_former_digests: bool = False
-        """Whether, at the last check, rows had key digests of an earlier version, which must be renewed."""
+        """Whether rows had key digests of an earlier version of this package at the last check. Such digests must be
+        renewed."""
         self._told: frozenset[str] = frozenset()
 
     def keyed(self, key: Sequence[str]) -> PostgresTables:
@@ -255,7 +256,10 @@ class PostgresTables:
             raise ConfigurationError(f"this role lacks the right to commit: grant it {told}")
 
     def _check_whole(self, cursor: Cursor[Any]) -> None:
-        """Refuse tables that lack a primary key or sequence, so that a commit could be stored twice."""
+        """Require the primary keys of ``<table>_shards`` and ``<table>_commits``, and the sequence of a commit's id.
+
+        Without them, a commit could be stored twice.
+        """
         names = self.names
         cursor.execute(
             "select pg_get_serial_sequence(%b, 'id') is not null and count(*) = 2 from pg_index "
@@ -264,8 +268,9 @@ class PostgresTables:
         )
         if cursor.fetchone() != (True,):
             raise ConfigurationError(
-                f"{names.shards} or {names.commits} lacks its primary key, or the sequence of its column id, so that a "
-                "commit could be stored twice: if these are copies, copy the three tables by dumping and restoring them"
+                f"{names.shards} or {names.commits} lacks its primary key, or the sequence of its column id, without "
+                "which a commit could be stored twice: if these are copies, copy the three tables by dumping and "
+                "restoring them"
             )
 
     def key_columns(self, cursor: Cursor[Any]) -> dict[str, bool]:

@@ -49,7 +49,7 @@ class Finding:
 
     flaw: Flaw
     shard: str
-    """The id of the shard; empty if a damaged entry, or rows, do not name a shard."""
+    """The id of the shard; empty if a log entry or a file is damaged, or if rows do not name a shard."""
     start: str
     """The checkpoint at which the range begins; empty if unknown. ``end`` is the checkpoint at which it ends."""
     end: str
@@ -106,7 +106,7 @@ class Chain:
 
     commits: list[tuple[int, Commit]] = field(factory=list)
     carried: list[Commit] = field(factory=list)
-    """Commits that a later log entry repeats. The entries up to the last of these commits may have been removed."""
+    """Commits that a later log entry repeats. Their original entries and older entries may have been removed."""
     totals: dict[int, int] = field(factory=dict)
     """The number of the shard's records up to each repeated commit, by the commit's number."""
 
@@ -131,7 +131,7 @@ class Chain:
 
     @property
     def first(self) -> int:
-        """The number of the first commit whose own entry still exists, or otherwise ``last_carried`` + 1."""
+        """The number of the first commit whose own entry still exists; ``last_carried`` + 1 if no such entry exists."""
         return min((commit.number for _, commit in self.commits), default=self.last_carried + 1)
 
     @property
@@ -217,7 +217,11 @@ def _check_chain(chain: Chain, proof: Proof) -> Commit | None:
 
 
 def _check_carried(chain: Chain, proof: Proof) -> dict[int, Commit]:
-    """Check that each repeated commit equals its original. Return all commits of the chain, by their numbers."""
+    """Check the commits that later log entries repeat. Return all commits of the chain, by their numbers.
+
+    Each of these commits must be intact, and must equal the commit in its original entry, if that entry still exists.
+    If not, add a finding to ``proof``.
+    """
     known = {original.number: original for _, original in chain.commits}
     for commit in chain.carried:
         if not commit.is_intact or known.setdefault(commit.number, commit) != commit:

@@ -99,7 +99,7 @@ def check_rows(destination: Destination, chains: Chains, proof: Proof) -> None:
 
 
 def _ends(destination: Destination) -> dict[str, int]:
-    """Read the log again, and return the number of each shard's last commit."""
+    """Read the log again. Return for each shard the highest number of a commit of any application."""
     ends: dict[str, int] = {}
     for (_, shard), number in ends_of(destination.log()).items():
         ends[shard] = max(ends.get(shard, 0), number)

@@ -105,8 +105,8 @@ def _refuse_structs(column: str, kind: DataType) -> None:
         twice = [name for name in names if [other.lower() for other in names].count(name.lower()) > 1]
         if twice:
             raise ConfigurationError(
-                f"column {column!r} has type {kind}, and tables do not tell its fields {', '.join(map(repr, twice))} "
-                "apart: give them names that differ in more than case"
+                f"column {column!r} has type {kind}, and tables do not distinguish its fields "
+                f"{', '.join(map(repr, twice))}: give them names that differ in more than case"
             )
 
 

@@ -64,7 +64,8 @@ name of an added column is renamed; see ``column_names``."""
 
 DAY = "_day"
 KEY = "_key"
-"""The names of the columns by which a destination may partition its rows; see ``delta.partitions``."""
+"""``DAY`` and ``KEY`` are the names of the columns by which a destination may partition its rows; see
+``delta.partitions``."""
 
 VERSION = "_version"
 READ_AT = "_read_at"

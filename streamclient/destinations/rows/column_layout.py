@@ -59,8 +59,8 @@ class ChangeColumns:
     deleted: Mapping[str, Array]
     """For the name of each deleted column, the places of the records that delete all versions of this column."""
     lists: Mapping[tuple[str, str], Sequence[Cell]]
-    """All other cells, by kind (``older``, ``original`` or ``deleted version``) and column name. The cells of each list
-    ascend."""
+    """All other cells, by kind (``older``, ``original`` or ``deleted version``) and column name. Each list is sorted by
+    place, then by version, then by text."""
     originals: Array
     """The places of the records that have a list of previous values, even an empty list."""
 
@@ -241,7 +241,7 @@ class Collector:
                 self._list("deleted version", place, (cell,))
 
     def original(self, place: int, cells: Iterable[RecordColumn]) -> None:
-        """Add the previous cells of the record at ``place``; ``cells`` may be empty."""
+        """Add ``cells``, which the row had before the change of the record at ``place``; ``cells`` may be empty."""
         self._originals.append(place)
         self._list("original", place, cells)
 

@@ -176,7 +176,10 @@ def _take(collector: Collector, name: str, cells: Cells, versions: Array) -> Non
 
 
 def _is_listed_whole(cell: RecordColumn, listed: Collection[RecordColumn]) -> bool:
-    """Return whether ``cell`` lacks its value because ``listed`` has it: the value's type is not the column's."""
+    """Return whether ``cell`` has no value because ``listed`` has the same cell with its value.
+
+    A page lists a cell in this way if the value has another type than the page's column.
+    """
     return (
         cell.operation is ColumnOperation.PUT
         and cell.value is None

@@ -24,7 +24,9 @@ _loops: ContextVar[frozenset[weakref.ref[AsyncLoop]]] = ContextVar("_loops", def
 
 
 class AsyncLoop(LoopBase, AsyncIterator[AsyncBatch]):
-    """A loop over batches in an event loop. ``run`` and ``each`` await a handler instead.
+    """A loop over batches in an event loop. A program that calls ``run`` or ``each`` needs no loop statement.
+
+    ``run`` awaits a handler for each batch, and ``each`` awaits a handler for each record.
 
     ``streamclient.aio.AsyncChanges`` adds the worker.
     """

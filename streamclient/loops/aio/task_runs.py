@@ -179,7 +179,10 @@ def _code_maker(handler: object, commit: Commit) -> Callable[[], AsyncUserCode]:
 
 
 def _may_make_async(handler: object) -> bool:
-    """Return whether ``handler`` may make async processors. Classes of other processors, and factories, do not."""
+    """Return whether ``handler`` may make async processors.
+
+    A subclass of ``IRecordProcessor``, or an object with the method ``create_processor``, makes other processors.
+    """
     made = handler
     while isinstance(made, partial):
         made = made.func

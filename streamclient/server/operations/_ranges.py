@@ -35,7 +35,8 @@ class RangeRead:
     transaction_id: str | None
     as_matrix: bool
     entire_keys: bool
-    """Whether a matrix has all key columns. If not, it has only the requested key columns."""
+    """Whether an answer in the form of a matrix (``as_matrix``) has all key columns. If not, it has only the requested
+    key columns."""
 
 
 @frozen

@@ -1,6 +1,6 @@
 """The operation BulkExport, which reads a range of rows forward.
 
-The answer has the newest version of each requested column. The rows are a matrix or PlainBuffer.
+The answer has the newest version of each requested column. Its rows are encoded as a SimpleRowMatrix or as PlainBuffer.
 """
 
 from __future__ import annotations

@@ -93,8 +93,11 @@ def _options(message: Any) -> TableOptions:
 def _local_transactions(request: Any, key: tuple[KeyColumn, ...]) -> bool:
     """Return whether the request allows local transactions in the table. By default, they are allowed.
 
-    Despite this result, a table with an AUTO_INCREMENT column never has local transactions; see
+    A table with an AUTO_INCREMENT column never has local transactions, even if the result is true by default; see
     ``ServedTable.allows_transactions``.
+
+    Raises:
+        ServiceError: the request explicitly enables local transactions, and ``key`` has an AUTO_INCREMENT column.
     """
     if not request.HasField("enable_local_txn"):
         return True

@@ -25,9 +25,10 @@ class GetShardIterator:
 
 
 def _validate(request: Any, limits: Limits) -> GetShardIterator:
-    """Return the shard and the requested position.
+    """Return the shard and the requested start time.
 
-    The server refuses every token as invalid. It never issues tokens, because it always answers with an iterator.
+    Refuse every request that has a ``token``. The server never sends a token for a further request, because its first
+    answer always has the iterator.
     """
     if not request.stream_id:
         raise refusals.STREAM_ID()

@@ -25,7 +25,10 @@ class GetStreamRecord:
 
 
 def _validate(request: Any, limits: Limits) -> GetStreamRecord:
-    """Return the decoded iterator and the limit. The request's table name is only for table groups, so ignore it."""
+    """Return the decoded iterator and the limit.
+
+    Ignore the request's table name. Only table groups of the service need it, and this server has no table groups.
+    """
     limit = request.limit if request.HasField("limit") else limits.stream_page_records
     if limit <= 0:
         raise refusals.LIMIT()
@@ -46,7 +49,7 @@ def _act(state: ServerState, request: GetStreamRecord) -> Counted:
     if shard is None and stream.had(iterator.shard_id):
         raise refusals.TRIMMED()
     if shard is None or iterator.generation > stream.definition.generation or iterator.position > shard.next_position:
-        raise refusals.ITERATOR(reason="it names a place that the stream never had")
+        raise refusals.ITERATOR(reason="it names a shard or a position that the stream never had")
     if iterator.generation < stream.definition.generation or iterator.position < shard.first_position:
         raise refusals.TRIMMED()
     page = shard.page(iterator.position, request.limit, state.limits.stream_page_bytes)

@@ -1,7 +1,8 @@
 """The changes of a tunnel that no client asks for: new channels, sessions that time out, the loss of the stream.
 
-The server makes these changes when the next request about the tunnel arrives. Only one change is immediate: a tunnel
-expires when ``ServerState`` deletes records that the tunnel still needs.
+The server makes these changes when the next request about the tunnel arrives. It changes a tunnel earlier only when
+``ServerState`` deletes old records or shards of the stream: the tunnel then gets the channels that it lacks, loses the
+channels of deleted shards, and expires if it still needs the deleted records.
 """
 
 from __future__ import annotations

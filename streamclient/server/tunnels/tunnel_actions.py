@@ -87,7 +87,13 @@ def create(state: ServerState, request: Any) -> Any:
 
 
 def _start_micros(state: ServerState, config: Any, hours: int) -> int | None:
-    """Return the requested start of the incremental data in microseconds; ``None`` for the present time."""
+    """Return the requested start of the incremental data in microseconds since 1970.
+
+    Return ``None`` for the present time, and 0 for the oldest record. ``hours`` is the retention of the stream.
+
+    Raises:
+        ServiceError: ``config`` is invalid, or names a start in the future or too near to the end of the retention.
+    """
     if config.flag not in tuple(StartOffsetFlag):
         raise refusals.START_FLAG(given=config.flag)
     if config.end_offset and config.end_offset <= config.start_offset:
@@ -125,7 +131,10 @@ def list_tunnels(state: ServerState, request: Any) -> Any:
 
 
 def describe(state: ServerState, request: Any) -> bytes:
-    """Return a tunnel with its consume point and its channels. Finished channels come first."""
+    """Return a tunnel with its channels and its consume point, the time up to which clients have consumed the stream.
+
+    Finished channels come first.
+    """
     _table(state, request.table_name)
     tunnel = _find(state, request.table_name, request.tunnel_name)
     if tunnel is None or (request.tunnel_id and request.tunnel_id != tunnel.definition.tunnel_id):
@@ -137,7 +146,7 @@ def describe(state: ServerState, request: Any) -> bytes:
 
 
 def get_rpo(state: ServerState, request: Any) -> Any:
-    """Return the consume point of each channel and of the tunnel, as JSON."""
+    """Return as JSON how far clients have consumed each channel and the whole tunnel."""
     tunnel = _by_id(state, request.tunnel_id)
     live = [channel.point() for channel in tunnel.live.values()]
     channels = b", ".join((*tunnel.past_points.values(), *live))

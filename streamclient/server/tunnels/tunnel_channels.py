@@ -107,8 +107,8 @@ class TunnelChannel:
     """The time in the stream that the checkpoint has reached, in microseconds; 0 before the first checkpoint, and for
     full data."""
     final_count: int | None = None
-    """The number of all records of the channel; ``None`` until a client has read the last page. The checkpoint
-    ``finished`` does not contain this number."""
+    """The number of all records of the channel; ``None`` until a client has read the last page. The channel keeps this
+    number for ``finish``, because the checkpoint ``finished`` does not contain it."""
     final_micros: int = 0
     """The time in the stream that the last page reached, in microseconds."""
     journal: ChangedParts | None = field(default=None, eq=False, repr=False, on_setattr=NO_OP)
@@ -149,7 +149,7 @@ class TunnelChannel:
         self.version += 1
 
     def lease(self, client_id: str) -> None:
-        """Lease the channel to a client. A channel that no client held before keeps its version."""
+        """Lease the channel to a client. A channel that a client held before opens again, with a higher version."""
         if self.status is Status.CLOSE:
             self.change(Status.OPEN)
         self.client_id = client_id
@@ -234,7 +234,7 @@ class Client:
 
     @classmethod
     def from_json(cls, text: str, now_micros: int) -> Client:
-        """Return the session from the text of ``to_json``; ``now_micros`` counts as the time of the last heartbeat."""
+        """Return the client from the text that ``to_json`` wrote, as if its last heartbeat were at ``now_micros``."""
         return cls(**{**json.loads(text), "seen_micros": now_micros})
 
 
@@ -269,8 +269,8 @@ class Definition:
 
 
 FORMER_SESSIONS = 1_000
-"""The largest number of ended sessions that a tunnel remembers, to recognize their late checkpoints. No fleet starts
-more sessions within one time-out."""
+"""The largest number of ended sessions that a tunnel remembers, to recognize their late checkpoints. The clients of one
+tunnel never start more sessions within one time-out."""
 
 
 @define(on_setattr=noted)
@@ -285,7 +285,7 @@ class Tunnel:
     newest_shard: int = 0
     """The number of the newest shard for which the tunnel has decided whether the shard needs a channel."""
     finished_micros: int = 0
-    """The latest time in the stream, in microseconds, up to which an ended stream channel was consumed."""
+    """The highest ``consumed_micros`` of all stream channels that have ended; 0 if no stream channel has ended."""
     forgotten_count: int = 0
     """The number of records that clients consumed through channels that the tunnel has forgotten."""
     channels: dict[str, TunnelChannel] = field(factory=dict, on_setattr=NO_OP)
@@ -306,7 +306,7 @@ class Tunnel:
     """The number of records that clients consumed through ended channels, without the forgotten channels."""
     _live_base: int = field(default=0, on_setattr=NO_OP)
     _children: dict[str, list[TunnelChannel]] = field(factory=dict, on_setattr=NO_OP)
-    """The waiting channels. The keys are the channel ids of the parents that must end first."""
+    """The channels that wait for the end of a parent, by the channel id of the parent."""
     _last_number: int = field(default=0, on_setattr=NO_OP)
     _held: dict[str, dict[str, TunnelChannel]] = field(factory=dict, on_setattr=NO_OP)
     """The channels that clients hold, by client id and channel id."""
@@ -483,7 +483,7 @@ _NOT_KEPT = {each.name for kept in _STORED for each in attrs.fields(kept) if eac
 
 
 def _is_kept(attribute: Attribute[object], value: object) -> bool:
-    """Return whether the storage keeps an attribute: every attribute that is not declared with ``on_setattr=NO_OP``."""
+    """Return whether the storage keeps an attribute. It does not keep attributes declared with ``on_setattr=NO_OP``."""
     return attribute.name not in _NOT_KEPT
 
 

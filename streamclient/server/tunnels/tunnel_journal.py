@@ -17,7 +17,8 @@ class PartKind(Enum):
 
 
 Part = tuple[PartKind, str]
-"""The name of a stored part of a tunnel: its kind, and the id of the channel or session. The tunnel has an empty id."""
+"""The name of a stored part of a tunnel: its kind, and the id of the channel or session. For the tunnel's own fields,
+the id is empty."""
 
 
 class ChangedParts:
@@ -40,7 +41,10 @@ class ChangedParts:
 
 
 def noted(instance: Any, attribute: Attribute[object], value: object) -> object:
-    """Note in the instance's journal that a stored attribute changes. attrs calls this before each assignment."""
+    """Note a change of a stored attribute in the journal of ``instance``; return ``value``, which attrs then assigns.
+
+    attrs calls this function before each assignment.
+    """
     journal = instance.journal
     if journal is not None and value != getattr(instance, attribute.name):
         journal.note(*instance.part)

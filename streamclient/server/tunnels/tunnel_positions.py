@@ -1,4 +1,7 @@
-"""Conversions between a channel's tokens and positions in its shard, and the effects of a shard on its channel."""
+"""Conversions between a channel's tokens and positions in its shard.
+
+Also the effects on a tunnel when a shard opens, loses records or is deleted.
+"""
 
 from __future__ import annotations
 
@@ -26,13 +29,13 @@ def read_token(text: str) -> Token:
 
 
 def stream_place(stream: Stream, shard: ShardLog, token: Token, now_micros: int) -> ShardIterator:
-    """Return the position that a token contains for a shard. The position may be past retention.
+    """Return the position in ``shard`` that ``token`` contains. The position may be past retention.
 
-    Check the other numbers of the token, too. If the token is damaged or comes from another service, its numbers would
-    falsify the state of the tunnel for all readers.
+    Check the time and the record count in the token, too. If the token is damaged or comes from another service, these
+    numbers would falsify the state of the tunnel for all readers. ``now_micros`` is the present time.
 
     Raises:
-        ServiceError: the token has no position of this shard, or its other numbers contradict the position.
+        ServiceError: the token has no position of this shard, or its time or its record count is impossible.
     """
     place = decode_iterator(token.iterator) if token.is_stream else None
     if (
@@ -101,9 +104,10 @@ def shard_forgotten(tunnel: Tunnel, shard: ShardLog) -> None:
 
 
 def require_number(name: str, value: int, known: int) -> None:
-    """Check a number that clients raise by one for each use. A huge number would leave no numbers for later requests.
+    """Check a number that a client sends and raises by one for each use: a version or a sequence number.
 
-    ``name`` is the name of the number for the refusal, and ``known`` is the last known number.
+    A huge number would leave no numbers for later requests. ``name`` is the name of the number for the refusal, and
+    ``known`` is the last number that the server knows.
 
     Raises:
         ServiceError: the number is negative, or far above ``known``.
@@ -113,5 +117,6 @@ def require_number(name: str, value: int, known: int) -> None:
 
 
 _FURTHEST_STEP = 2**32
-"""The largest increase of a client's number between two requests. Clients count up by one, so they stay far below this
-limit. 2**31 increases of this size fit into 64 bits."""
+"""The largest increase, between two requests, of a number that a client counts up: a channel's version or the sequence
+number of a checkpoint. Clients count up by one, so they stay far below this limit. 2**31 increases of this size fit
+into 64 bits."""

@@ -140,7 +140,7 @@ def base_start(table: Table, channel: TunnelChannel, key_range: ChannelRange, to
         key = decode_row(token.primary_key).primary_key
         check_key(table.definition, key)
         if any(isinstance(value, KeyBound) for _, value in key):
-            raise ValueError("a bound is not a key")
+            raise ValueError("a bound of a range is not a key value")
         start = encode_key(value for _, value in key)
     except (CodecError, ServiceError, ValueError) as error:
         raise refusals.TOKEN_KEY(table=table.definition.name, error=error) from error

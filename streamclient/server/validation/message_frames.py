@@ -46,7 +46,7 @@ def pay_for_cells(count: int) -> None:
 
 
 def _count_cells(data: bytes) -> int:
-    """Count the cells of an encoded row; stop counting after more cells than the budget of a request allows.
+    """Count the cells of an encoded row. Stop when the count exceeds the number of cells that a request can pay for.
 
     For a malformed row, the result may be wrong, but then ``decode_row`` raises an error.
     """
@@ -134,7 +134,10 @@ def _read_only_key(data: bytes) -> Row:
 
 
 def check_cells(cells: tuple[Cell, ...], key: Key, limits: Limits) -> None:
-    """Raise ``ServiceError`` if a name, a value, a timestamp or the number of a write's cells is invalid."""
+    """Raise ``ServiceError`` if a cell of a write has an invalid name, value or timestamp.
+
+    Also refuse a cell with the name of a column of ``key``, and cells for too many different columns.
+    """
     key_names = {name for name, _ in key}
     names = set()
     for cell in cells:

@@ -79,9 +79,10 @@ def frame_columns(schema: Schema, key: Sequence[str]) -> tuple[FrameColumn, ...]
 def to_frame(session: SparkSession, table: Table) -> DataFrame:
     """Make a Spark DataFrame of an Arrow table, with as many partitions as suit the number of rows.
 
-    The function changes two settings of ``session``, which must be a private copy of the user's session. A threshold of
-    one byte keeps the rows out of the query plan. The number of rows per Arrow batch decides the number of partitions.
-    With Spark Connect, the function changes no setting.
+    The function changes two settings of ``session``, so ``session`` must be a private copy of the user's session. The
+    first setting is the size up to which Spark puts rows into the query plan; one byte keeps all rows out of it. The
+    second setting is the number of rows in an Arrow batch, because Spark makes one partition of each batch. With Spark
+    Connect, the function changes no setting.
     """
     if is_connect(session):
         return session.createDataFrame(table)

@@ -25,19 +25,21 @@ from streamclient.spark.processor.spark_config import SparkConfig
 _log = logs.logger(__name__)
 
 _COMPANION_AGE = 0.5
-"""The share of ``max_age_millis`` that a shard's records must have waited to join the commit of another shard.
-Their own commit would be due soon, and a further Spark job costs more than smaller files."""
+"""The share of ``max_age_millis`` that a shard's records must have waited to join the commit of another shard. Records
+that join early make smaller files. But after this time their own commit would be due soon, and the further Spark job
+for it costs more than smaller files."""
 
 _PAGES_MAX = 4_000
 """The largest number of pages of one shard that may wait, however small they are. A batch that is being committed may
-have the same number of further pages. The sum stays below 10,000, the number of positions that a worker remembers as
-permitted checkpoints."""
+have as many pages again. A worker accepts a checkpoint only at one of the last 10,000 positions that it has handed out
+for the shard. The limit keeps both numbers together below 10,000."""
 
 CLOSED = "the SparkRecordProcessorFactory was closed: stop its workers first, and make another one for other workers"
 
 _LOOK_SECONDS = 0.25
-"""The interval, in seconds, at which a thread that waits here checks for lost leases: of its own shard, and of the
-shards in the running commit. All threads for user code may wait here for minutes, and no other thread checks."""
+"""The interval, in seconds, at which a thread that waits for the committer checks whether leases are lost: the lease of
+its own shard, and the leases of the shards in the running commit. The waiting threads must check, because all threads
+for user code may wait for minutes, and no other thread would check."""
 
 
 class Committer:
@@ -70,10 +72,11 @@ class Committer:
         self._waiting_for_room = 0
         self._is_closed = False
         self._suspects: dict[str, SequenceInfo] = {}
-        """The shards whose last batch failed, each with the sequence of the last record in that batch. Until a commit
-        reaches this sequence, ``process_records`` returns only when its records are committed. If the commit fails,
-        that call raises the error, and the worker counts the failure. The worker does not count the failure of a call
-        without records."""
+        """The shards whose last batch failed, each with the sequence of the last record in that batch.
+
+        Until a commit reaches this sequence, each ``process_records`` of the shard waits until its records are
+        committed. If their commit fails, the same call raises the error, and the worker counts the failure. Without
+        this wait, a later call without records might raise the error, and the worker would not count the failure."""
 
     @property
     def buffered_bytes(self) -> int:

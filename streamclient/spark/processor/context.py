@@ -58,8 +58,9 @@ class ShardRange:
         """The key under which a sink stores its output of this range. A sink must overwrite older output with this key.
 
         The key depends only on the shard and ``start_position``. After a crash, the shard's next batch starts at the
-        same checkpoint, but may end at another position. Output that was written without a checkpoint has the same key,
-        so the next batch replaces it, and no record is lost or repeated.
+        same checkpoint, but may end at another position. If the crash came after the sink had written its output, and
+        before the checkpoint was stored, the next batch has the same key. So it replaces this output, and no record is
+        lost or repeated.
         """
         return output_key(self.stream_id, self.shard_id, self.start_position)
 

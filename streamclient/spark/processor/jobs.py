@@ -106,7 +106,7 @@ class CancellableJobs:
         except NoThreadError as error:
             # Without the thread, each call of this method cancels the jobs once. Waiting threads call it repeatedly.
             self._is_repeating = False
-            _log.info("no thread repeats the cancellation of a batch's Spark jobs: %s", error)
+            _log.info("no thread could be started to repeat the cancellation of a batch's Spark jobs: %s", error)
 
 
 def _unless_stopped(step: Callable[[], object]) -> None:

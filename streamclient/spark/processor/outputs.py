@@ -73,8 +73,8 @@ class SourceFrames:
         """Give source columns the types that they have in the destination; return whether a type has changed.
 
         ``made`` is the schema of the rows that did not fit, and ``stored`` is the schema of the destination. A column
-        that the user declared keeps its type. Any other column changes only if ``made`` has it with the type of the
-        source column. Otherwise a transform may have made a different column of the same name.
+        that the user declared keeps its type. Any other source column changes its type only if ``made`` has a column of
+        the same name and the same type. If the types differ, a transform may have made a different column of that name.
         """
         if self.columns is None:
             return False
@@ -200,13 +200,13 @@ class DestinationOutput:
         return Beginning(stored, last, pending, is_past_loss=given.lost_after is not None)
 
     def _require_commits(self, given: InitializationInput, stored: str) -> None:
-        """Refuse a shard without a commit in this destination if workers have already processed records.
+        """Refuse a shard that has no commit in this destination if the destination should have commits.
 
-        If workers have processed records of this shard, the shard is always refused. If they have processed records of
-        other shards only, the shard is refused if the destination is empty.
+        The destination should have a commit of the shard if workers have already processed records of the shard. If
+        they have processed records of other shards only, the destination should not be empty.
 
         Raises:
-            StreamClientException: the destination has lost commits, or is another destination.
+            StreamClientException: the shard is refused. The destination has lost commits, or is another destination.
         """
         shard_id, own = given.shard_info.shard_id, _processed_records(given)
         if own:
@@ -318,8 +318,8 @@ class DestinationOutput:
 def _stored_position(given: InitializationInput) -> str:
     """Return the position at which the shard's next batch starts.
 
-    This is the shard's checkpoint. If records after it were lost, ``initial_checkpoint`` is ``TRIM_HORIZON``, and
-    ``lost_after`` is the checkpoint.
+    This is the shard's checkpoint. ``given`` normally has it as ``initial_checkpoint``. If records after the checkpoint
+    were lost, ``given`` has it as ``lost_after``.
     """
     return given.initial_checkpoint if given.lost_after is None else given.lost_after
 

@@ -67,7 +67,10 @@ class TablestoreDataSource(spark.DataSource):  # type: ignore[misc]
         return "tablestore"
 
     def service(self) -> StreamService | TunnelService:
-        """Return the reads for planner and executors: of the tunnel that the options name, or of the stream."""
+        """Return the object by which the planner and the executors read.
+
+        It reads the tunnel if the options name a tunnel, otherwise the table's stream.
+        """
         from streamclient.spark.source.partition_reading import StreamService  # noqa: PLC0415  # the SDK comes with it
         from streamclient.spark.source.tunnel_planner import TunnelService  # noqa: PLC0415
 
@@ -302,9 +305,10 @@ class TableReader(spark.DataSourceReader):  # type: ignore[misc]
 class FilteringTableReader(TableReader):
     """A ``TableReader`` that sends the filters of a query to the service.
 
-    Spark uses one reader for a frame and all frames derived from it. The filters of a query on one of these frames
-    replace the filters of the previous query. So this reader serves only frames with a single filter, and only if the
-    option ``pushFilters`` is set. Spark refuses the reader in a query without filters.
+    Spark uses one reader for a frame and all frames derived from it. If two queries use these frames, the filters of
+    the second query replace those of the first, and rows may be missing. So a frame has this reader only if the user
+    sets the option ``pushFilters``, and then it must serve only one query with one filter. Spark refuses this reader if
+    Spark's setting ``spark.sql.python.filterPushdown.enabled`` is not true.
     """
 
     def pushFilters(self, filters: list[Any]) -> Iterable[Any]:  # noqa: N802

@@ -3,10 +3,10 @@
 Three rules make a repeated batch equal to its first attempt.
 
 * An offset names iterators. It never says "oldest" or "latest", whose meaning changes with time.
-* Spark stores the end of each batch. It does not store the beginning of the first batch, and requests it once more
-  after a crash. So the offset of the beginning has no content, and the end of a batch also holds the batch's beginning
-  if this differs from the end of the previous batch. It differs in the first batch, for a new shard, and for a shard
-  whose records were lost.
+* Spark stores the end of each batch, but not the beginning of the first batch. After a crash in the first batch, Spark
+  requests the beginning once more. So the offset of the beginning is always the same: an empty one. The positions at
+  which a batch really begins are stored with the batch's end, unless the previous batch ended there. So they are stored
+  in the first batch, for a new shard, and for a shard whose records were lost.
 * An offset also holds the number of records that the query has read from each shard, and the last of these records. A
   task that repeats a batch reads the same number of records and compares the last record. So the task delivers the same
   rows, or raises an error.
@@ -244,7 +244,7 @@ def without_forgotten(offset: StreamOffset, listing: Iterable[Shard], hours: int
     """Return ``offset`` without ended shards that ``listing`` lacks and that the service cannot list any more.
 
     A listing is not a snapshot and may lack a shard for a moment. If the offset lost such a shard too early, the query
-    would read the shard a second time.
+    would read the shard a second time. So an ended shard is kept for twice the stream's retention of ``hours``.
     """
     listed = {shard.shard_id for shard in listing}
     awaited = {parent for position in offset.shards.values() if not position.is_ended for parent in position.parents}

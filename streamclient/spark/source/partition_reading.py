@@ -90,7 +90,7 @@ def asked(connection: Connection, operation: str, request: Any) -> Any:
 
 @cache
 def _repeater() -> Repeater:
-    """Return the process's only repeater of reads, because making one costs as much as summarising a page."""
+    """Return the repeater of reads. The whole process shares it, because it costs much to make one for each read."""
     return Repeater(ReadRetry())
 
 
@@ -212,7 +212,7 @@ class StreamPages:
             left, at = left - page.record_count, page.next_shard_iterator
 
     def _read(self, part: ShardSlice, iterator: str, left: int, seen: SequenceInfo | None) -> DecodedPage:
-        """Read a page with at most ``left`` records after the record ``seen``, or an empty page with another iterator.
+        """Read a page with at most ``left`` records, all after the record ``seen``; the page may be empty.
 
         The planner has counted ``left`` further records. If the shard seems to end before them, the page was cut or
         comes from a replica that lags, so the method reads it again.
@@ -314,7 +314,10 @@ class RangeReader:
             yield from self._rows_of_values(batches, part.shard_id) if is_values else self._rows(batches, part.shard_id)
 
     def _batches(self, part: ShardSlice) -> Iterator[tuple[list[RecordBatch], bool]]:
-        """Yield the pages of each Arrow batch as columns, and whether ``DecodedPage.values`` has made the columns."""
+        """Yield the pages of each Arrow batch, converted to columns, and the way in which they were converted.
+
+        The second element is true if ``DecodedPage.values`` has made the columns, and false if a ``PageDecoder`` has.
+        """
         types = self._types()
         decoder = PageDecoder(dict(types))
         asks_for_values = OF_CHANGES.issuperset(name for name in self.columns.names if name in RESERVED)

@@ -58,16 +58,16 @@ READERS = 8
 
 MOST_SKEW_MICROS = 15 * 60 * 1_000_000
 """The largest difference, in microseconds, between the clocks of service and client with which the SDK accepts a
-response. A record was written after a query's start if its timestamp is later than the start by more than this
-difference."""
+response. A record whose timestamp is later than a query's start by more than this difference was certainly written
+after the start."""
 
 MOST_EMPTY_PAGES = 10
 """The number of consecutive empty pages after which a shard counts as caught up. A single empty page proves nothing,
 because the service also returns one, with another iterator, when it skips records."""
 
 _MISSING_SHARD_CODES = {"OTSObjectNotExist", "OTSParameterInvalid"}
-"""The error codes that the service may send for a shard that does not exist. The service's documentation
-does not say which."""
+"""The error codes that the service may send for a shard that does not exist. The service's documentation does not say
+which of them it sends."""
 
 
 @define(eq=False)
@@ -77,8 +77,8 @@ class StreamPlanner:
     options: SourceOptions
     streams: ShardListing
     summary: Callable[[str, str, int], PageSummary]
-    """``summary(shard, iterator, limit)`` reads the page at ``iterator``, with at most ``limit`` records, and
-    summarises it."""
+    """``summary(shard, iterator, limit)`` reads the page at ``iterator``, with at most ``limit`` records, and returns
+    the number of its records, the sequence of the last one, and the next iterator."""
     now_micros: Callable[[], int] = lambda: time.time_ns() // 1_000
     monotonic: Callable[[], float] = time.monotonic
     page_records: int = PAGE_RECORDS
@@ -92,7 +92,7 @@ class StreamPlanner:
     _listed_at: float = field(init=False, default=float("-inf"))
     _listed_micros: int = field(init=False, default=0)
     _not_listed_micros: dict[str, int] = field(init=False, factory=dict)
-    """The time, in microseconds, of the last listing without a shard, by shard id; 0 if the first listing has it."""
+    """The time, in microseconds, of the last listing that lacked a shard, by shard id; 0 if every listing has it."""
     _seen: dict[str, ShardSeen] = field(init=False, factory=dict)
     _pace: TablePace = field(init=False, factory=lambda: WorkerPace(PACE).table())
     _chain: list[StreamOffset] | None = field(init=False, default=None)
@@ -157,9 +157,9 @@ class StreamPlanner:
     def lag(self) -> dict[str, Any] | None:
         """Return the lag of the query at the last planned offset; ``None`` before the first offset.
 
-        A shard that is caught up has the lag 0. Otherwise the lag is the age of the shard's last planned record. If no
-        record of the shard is planned up to the offset, the lag is the age of a later planned record. Without such a
-        record, it is the time since the planner first saw the shard.
+        A shard that is caught up has the lag 0. Otherwise its lag is the age of its last record up to the offset. If it
+        has none, the lag is the age of a record that is planned for later, or else the time since it was first seen. A
+        caught-up shard that found no room in the last batch has as its lag the time since it was caught up.
         """
         latest = self._latest
         if latest is None:
@@ -207,7 +207,7 @@ class StreamPlanner:
         return start if end.is_where(start) and not self._is_old(start, described) else end
 
     def _is_old(self, start: StreamOffset, described: StreamDescription) -> bool:
-        """Return whether the listing of ``start`` is old. An empty batch then stores the time of a new listing."""
+        """Return whether the listing in ``start`` is so old that an empty batch should store the time of a new one."""
         looked = start.listed_micros
         return looked is None or self.now_micros() > next_look(looked, described.expiration_time_hours)
 
@@ -316,7 +316,7 @@ class StreamPlanner:
     def _walk(
         self, end: StreamOffset, readable: list[str], most: int | None, per_shard: int | None, latest: int | None
     ) -> StreamOffset:
-        """Read pages of all shards in turn, until each is caught up or has reached a limit; return the batch's end."""
+        """Return the batch's end. Read all shards in turn, until each is caught up, past ``latest`` or at a limit."""
         taken = dict.fromkeys(readable, 0)
         left, partition = most, self.options.max_per_partition
         active = list(readable)

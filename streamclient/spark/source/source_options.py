@@ -248,7 +248,8 @@ class SourceOptions:
     def check_start(self, latest_micros: int) -> None:
         """Refuse a ``startingTimestamp`` after ``latest_micros``.
 
-        For such a time, the service would return the iterator of the present.
+        For a time that is yet to come, the service would return the iterator of the present, so the query would start
+        too early.
 
         Raises:
             ConfigurationError: ``startingTimestamp`` is after ``latest_micros``.
@@ -262,7 +263,10 @@ class SourceOptions:
 
     @property
     def inferred_layout(self) -> Layout:
-        """The layout of an inferred schema. The default is ``CHANGES`` with options for streams, otherwise ``ROWS``."""
+        """The layout of an inferred schema: the option ``layout`` if the user has given it.
+
+        By default, it is ``CHANGES`` if the user has given an option that is only for streams, and otherwise ``ROWS``.
+        """
         if self.layout is not None:
             return self.layout
         is_stream = any(setting.name in self.given for setting in OPTIONS[_STREAM])

@@ -78,7 +78,7 @@ def sampled(options: SourceOptions, key: list[str]) -> Iterator[Row]:
 
 
 def check_once(columns: Iterable[Field], owner: str) -> None:
-    """Refuse ``columns`` if two of them are the same column of the table.
+    """Refuse ``columns`` if the names of two of them stand for the same column of the table.
 
     Raises:
         ConfigurationError: two of ``columns`` are the same column. The message names the frame or schema by ``owner``.

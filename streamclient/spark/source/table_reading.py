@@ -218,8 +218,9 @@ def _is_safe(condition: PushedComparison, types: Mapping[str, ColumnType]) -> bo
     """Return whether every row that Spark accepts also satisfies ``condition`` in the service.
 
     For the service, values of different types are never equal. So the condition's values must have the column's type.
-    Only columns of the types INTEGER and STRING are safe. A DOUBLE column of a frame may also show integers. Booleans
-    have an order in Spark only. Spark and the service both compare strings byte by byte.
+    Only columns of the types INTEGER and STRING are safe. Spark and the service both compare strings byte by byte. A
+    DOUBLE column is not safe, because a frame also shows integers of the table in it as doubles. A BOOLEAN column is
+    not safe, because only Spark puts booleans in an order.
     """
     kind = types.get(condition.column)
     if kind not in (ColumnType.INTEGER, ColumnType.STRING):

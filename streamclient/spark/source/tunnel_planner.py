@@ -1,9 +1,10 @@
 """The data source over a tunnel: channels instead of shards, tokens instead of iterators, and full data first.
 
-The query reads the tunnel without a session. The tokens of its positions are in Spark's checkpoint, like those of the
-EMR connector. The planner stores a position as a checkpoint in the tunnel later, when Spark will not repeat the records
-before it. The tunnel needs these checkpoints to open further channels after finished ones, and to move its consume
-point. The query reads a checkpoint from the tunnel only for a channel that is not in the query's offset yet.
+The query reads the tunnel without connecting to it: it sends no heartbeats, and the service assigns no channels to it.
+The tokens of the query's positions are in Spark's checkpoint, like those of the EMR connector. The planner stores a
+position as a checkpoint in the tunnel later, when Spark will not repeat the records before it. The tunnel needs these
+checkpoints to open further channels after finished ones, and to move its consume point. The query reads a checkpoint
+from the tunnel only for a channel that is not in the query's offset yet.
 
 A repeated read of changes returns the same changes. A repeated read of full data returns the rows that the table has at
 that time. Some rows may have been added, changed or deleted. The changes that follow the full data correct this.
@@ -246,14 +247,14 @@ class TunnelPlanner(StreamPlanner):
     _moved_at: float = field(init=False)
     _log_watch: LogWatch = field(init=False)
     _watched: set[str] = field(init=False, factory=set)
-    """The channels of which this planner has begun to read changes."""
+    """The channels whose changes this planner has begun to read, and has begun to watch for skipped records."""
     _looked_at: float = field(init=False, default=float("-inf"))
     """The time, by the monotonic clock, when the planner last read the retention of the tunnel's log."""
     _suspected_losses: int = field(init=False, default=0)
 
     @classmethod
     def of(cls, options: SourceOptions, service: TunnelService, **clocks: Any) -> TunnelPlanner:
-        """Return the planner of a query with ``options``, without a call of the service."""
+        """Return the planner of a query, without a call of the service. ``clocks`` replace the planner's clocks."""
         order = ChannelOrder()
         summary = partial(service.summary, order=order)
         return cls(options, TunnelChannels(service), summary, page_records=ALL_OF_A_PAGE, order=order, **clocks)
@@ -329,7 +330,7 @@ class TunnelPlanner(StreamPlanner):
         return super()._walk(end, readable, most, per_shard, latest)
 
     def _watch_new(self, end: StreamOffset, readable: list[str]) -> None:
-        """Begin to watch the channels in ``readable`` whose changes this planner reads for the first time."""
+        """Begin to watch for skipped records in channels whose changes this planner reads for the first time."""
         offsets = {channel: end.shards[channel] for channel in readable if channel not in self._watched}
         new = {channel: offset for channel, offset in offsets.items() if offset.at and delivers_changes(offset.at)}
         described = self._channels.described
@@ -447,7 +448,7 @@ class PlannedPages:
             raise not_as_planned(part, count, last)
 
     def _read(self, channel_id: str, token: str) -> TunnelPage:
-        """Read the next page that has records. Repeat the read after an empty page, which a lagging replica sends."""
+        """Read the next page that has records or ends the channel. Skip empty pages, which a lagging replica sends."""
         at = token
 
         def attempt() -> TunnelPage:

@@ -26,7 +26,7 @@ def refused(rule: str, kind: type[Exception], attempt: Callable[[], object]) -> 
     """Call ``attempt``, and return the error of type ``kind`` that it raises.
 
     Raises:
-        AssertionError: ``attempt`` raised an error of another type, or returned.
+        AssertionError: ``attempt`` returned, or raised an error of another type. The text begins with ``rule``.
     """
     try:
         attempt()
@@ -58,7 +58,10 @@ def side_by_side(arguments: Sequence[Argument], act: Callable[[Argument], Answer
 
 
 def at_once(arguments: Sequence[Argument], act: Callable[[Argument], Answer]) -> list[Answer]:
-    """Call ``act`` with each argument in a thread of its own, and start the calls at the same time."""
+    """Call ``act`` with each argument in a thread of its own, and start the calls at the same time.
+
+    Return the results in the order of ``arguments``.
+    """
     barrier = Barrier(len(arguments))
 
     def run(argument: Argument) -> Answer:

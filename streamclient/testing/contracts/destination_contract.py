@@ -107,7 +107,10 @@ def rows_for(destination: Destination, records: Sequence[StreamRecord], commit: 
 
 
 def store(destination: Destination, last: Commit | None, records: Sequence[StreamRecord], **changes: Any) -> Commit:
-    """Store ``records`` in the commit that follows ``last``; return this commit."""
+    """Store ``records`` in the commit that follows ``last``; return this commit.
+
+    ``changes`` are further arguments of ``batch``.
+    """
     commit = batch(last, records, **changes)
     destination.commit(rows_for(destination, records, commit), [commit])
     return commit
@@ -148,7 +151,10 @@ def _a_repeat_changes_nothing(open_handle: Open) -> None:
 
 
 def _a_successor_finishes_the_same_batch_once(open_handle: Open) -> None:
-    """Let a successor repeat a stored batch with its own epoch, as after the owner died before its checkpoint."""
+    """Check that the rows of a batch are stored once if the next owner commits the same batch with its greater epoch.
+
+    This happens if the first owner dies after its commit and before its checkpoint.
+    """
     records = [change(1), change(2)]
     stored = store(open_handle(), None, records, epoch=3)
     successor = open_handle()
@@ -299,7 +305,10 @@ def _a_value_of_another_type_is_kept_beside_its_column(open_handle: Open) -> Non
 
 
 def _a_column_of_another_type_is_refused(open_handle: Open) -> None:
-    """Check that the double 2.5 is refused, and not stored as 2, after another writer added the column for integers."""
+    """Check that the double 2.5 is refused if another writer has meanwhile added its column as a column of integers.
+
+    The destination must not store 2 instead.
+    """
     late, quick = open_handle(), open_handle()
     one = store(late, None, [change(1)])
     commit = batch(one, [change(2, v=2.5)])

@@ -23,17 +23,19 @@ with other streams."""
 Scenario = Callable[[ILeaseManager, str], None]
 
 CONTENDERS = 8
-"""The number of threads that write the same row at the same time. The writes of this many threads collide, and any
-connection pool has a connection for each."""
+"""The number of threads that write the same row at the same time. The number is large enough to make their writes
+collide. It is small enough for any connection pool to have a connection for each thread."""
 
 DRAWERS = 3
-"""The number of threads that draw an epoch of one shard at the same time. In a fleet at most two workers do so."""
+"""The number of threads that draw an epoch of one shard at the same time. This is more than happens in a fleet, where
+at most two workers do so."""
 
 ROUNDS = 12
 """The number of writes that each thread tries in the scenario ``the_counter_counts_accepted_writes``."""
 
 MANY_LEASES = 123
-"""The number of leases in scenarios with many leases, which a small store lists in several pages."""
+"""The number of leases in scenarios with many leases. A store whose answers have a low limit needs several answers to
+list this number."""
 
 
 def check_lease_manager(make_manager: MakeLeaseManager) -> None:

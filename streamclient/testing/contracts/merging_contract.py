@@ -66,7 +66,10 @@ def _keyed(*rows: tuple[Any, ...], column: str = "text") -> Table:
 def _merge(
     destination: MergingDestination, last: Commit | None, after: Table, *keys: tuple[int, str], **changes: Any
 ) -> Commit:
-    """Replace the rows whose keys are in ``keys`` by the rows ``after``; return the commit."""
+    """Replace the rows with the keys ``keys`` by the rows of the table ``after``, in one commit that follows ``last``.
+
+    Return the commit. ``changes`` are further arguments of ``batch``.
+    """
     commit = batch(last, [], **changes)
     destination.merge(_keyed(*((*key, None) for key in keys)).select(["id", "part"]), lambda present: after, [commit])
     return commit

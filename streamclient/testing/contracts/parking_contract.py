@@ -84,7 +84,7 @@ def check_order_is_that_of_the_shards(make_store: MakeStore) -> None:
 
 
 def check_parking_again_changes_nothing(make_store: MakeStore) -> None:
-    """Check that a store keeps the first record when a worker parks the same record twice, as after a crash."""
+    """Check that a store keeps its record unchanged when a worker parks this record again, as after a crash."""
     first = parked_record("a", 1)
     store = make_store()
     store.park([first, first])
@@ -95,7 +95,10 @@ def check_parking_again_changes_nothing(make_store: MakeStore) -> None:
 
 
 def check_keys_are_named_by_shard(make_store: MakeStore) -> None:
-    """Check that each parked key of a stream is listed once per shard, with its first record and its generation."""
+    """Check that ``parked_keys`` lists each key with parked records once per shard, and only keys of the given stream.
+
+    Each entry must have the id of the key's first parked record, and the generation of the key's parked records.
+    """
     later, first = parked_record("a", 6, generation=1), parked_record("a", 3, generation=1)
     records = [
         later,

@@ -25,7 +25,8 @@ from streamclient.worker.lease.lease_store import WorkerDirectory, as_worker_dir
 Scenario = Callable[["_Directory"], None]
 
 MANY_WORKERS = 230
-"""The number of worker rows in the scenario with many workers. One request may read or write fewer rows than this."""
+"""The number of worker rows in the scenario with many workers. A store may need several requests to read or write this
+number of rows."""
 
 
 def check_worker_directory(make_manager: MakeLeaseManager) -> None:
@@ -76,7 +77,10 @@ class _Directory:
         return answer.outcome
 
     def accept(self, write: WorkerWrite) -> WorkerRow:
-        """Send a write that the store must accept; return the row after the write, or a fresh row after a deletion."""
+        """Send a write that the store must accept, and return the row after the write.
+
+        After a deletion, return a row that could be registered next and is not in the store.
+        """
         expect(str(write), self.send(write), WriteOutcome.ACCEPTED)
         return write.result or self.row()
 

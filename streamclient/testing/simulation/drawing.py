@@ -21,7 +21,7 @@ rest take at least six more lease durations."""
 
 
 class Size(Enum):
-    """The size of a history's fleet, or another kind of history: clients of a tunnel, or workers with loops."""
+    """The kind of a history: a fleet of a certain size, clients of a tunnel, or workers with loops."""
 
     SMALL = "small"
     """A fleet of 1 to 5 workers and 1 to 12 shards. Low numbers of shards are more likely."""
@@ -91,11 +91,12 @@ MOST_MISHAPS = {
     "time_outs": 0.5,
     "drops": 1.0,
 }
-"""For each mishap of a loop, the upper bound of the drawn share. The keys are fields of ``Mishaps``."""
+"""For each mishap of a loop, the upper bound of its share in a plan. A plan that has the mishap draws the share between
+0 and this bound. The keys are fields of ``Mishaps``."""
 
 MOST_AWAITS = 60
-"""The largest number of a wait at which the program of a loop may be cancelled. Waits are numbered from 1. Successive
-seeds cancel at successive waits."""
+"""The number of the last wait at which a plan may cancel the program of a loop. The first wait of a program has the
+number 1. Plans with successive seeds cancel at successive waits, up to this number, and then begin again at 1."""
 
 FAMILY_SHARES = {
     "twins": 0.15,
@@ -375,6 +376,6 @@ class _ActionDrawing:
 def _next_name(who: str) -> str:
     """Return the name under which the worker ``who`` starts its next life.
 
-    A Java worker gets a new name, because under its old name it could hold a requested lease for ever.
+    A Java worker gets a new name. Under its old name, it could keep for ever a lease that another worker has requested.
     """
     return f"{who}x" if who.startswith("j") else who

@@ -35,7 +35,8 @@ from streamclient.testing.simulation.world import SimulatedWorld
 POSITION_WRITES = frozenset({WriteKind.CHECKPOINT.value, WriteKind.PREPARE.value})
 
 TOLD_BY_THE_ROW = CheckpointOutcome.STORED.value
-"""The outcome of a checkpoint for which documents show no event. The change of the lease row is already an event."""
+"""The outcome ``STORED``. Documents show no event for a checkpoint with this outcome, because the change of the lease
+row already is an event."""
 
 TROUBLES = frozenset({Severity.WARNING.value, Severity.ERROR.value, *(each.value for each in CheckpointOutcome)})
 

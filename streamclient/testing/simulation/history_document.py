@@ -67,7 +67,7 @@ class HistoryLife(TypedDict):
 
     worker: str
     label: str
-    """The worker's name with the number of this process among the processes of the name."""
+    """The worker's name, and the number of this process among the processes that had this name."""
     client: Literal["python", "java"]
     started: float
     ended: float | None
@@ -121,8 +121,8 @@ def moment(seconds: float) -> float:
 def chosen_events(events: Sequence[Event], most: int = MOST_EVENTS) -> list[Event]:
     """Return at most ``most`` of ``events``, in the given order.
 
-    Kinds are kept in the order of ``KINDS``. The first kind that does not fit as a whole keeps its last events, and
-    events of later kinds are left out.
+    Events are chosen kind by kind, in the order of ``KINDS``, as long as all events of a kind fit. The first kind whose
+    events do not all fit keeps only its last events. Events of later kinds are left out.
     """
     left, kept = most, set[int]()
     for kind in KINDS:

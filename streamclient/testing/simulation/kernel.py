@@ -210,7 +210,10 @@ class Network:
         self.delay_seconds = CALM_DELAY_SECONDS
 
     def disturb(self, do: Do, who: str, seconds: float, amount: float) -> None:
-        """Begin the fault ``do``, one of ``DISTURBANCES``, for the worker ``who``; it lasts for ``seconds``."""
+        """Begin the fault ``do``, one of ``DISTURBANCES``, for the worker ``who``; it lasts for ``seconds``.
+
+        ``amount`` is the factor of ``SLOW`` or the share of ``THROTTLE``; the other faults do not use it.
+        """
         self._until[do, who] = (self.agenda.now + seconds, amount)
 
     def fate(self, who: str, dice: Dice) -> Fate:

@@ -115,7 +115,10 @@ class HistoryPlan(ABC):
     @property
     @abstractmethod
     def duration_seconds(self) -> float:
-        """The time, in seconds, after which a silent worker has lost its leases. Limits are multiples of this time."""
+        """The time, in seconds, after which a silent worker has lost its leases.
+
+        The time limits of the laws, for example for the recovery, are multiples of this time.
+        """
 
     @property
     def workers(self) -> tuple[str, ...]:
@@ -193,7 +196,10 @@ class LoopPlan(HistoryPlan):
 
     @property
     def is_quiet(self) -> bool:
-        """Whether no living process may lose a lease: the plan has no freezes, no cuts and no faults of calls."""
+        """Whether the plan has no freezes, no cuts and no faults of calls.
+
+        If so, no living process is allowed to lose a lease.
+        """
         has_faults = any(action.do in (Do.FREEZE, Do.CUT) for action in self.actions)
         return not has_faults and self.rates == Rates()
 
@@ -249,7 +255,7 @@ class Plan(HistoryPlan):
         return any(action.java for action in self.actions)
 
     def config(self, parking: IParkingStore) -> ClientConfig:
-        """Return the settings that all workers of the plan share. They park records in the store ``parking``."""
+        """Return the settings that all workers of the plan share. The workers park records in the store ``parking``."""
         then, round_millis = OnFailure(self.then), int(1_000 * self.round_seconds)
         return ClientConfig(
             worker_idle_time_millis=round_millis,

@@ -31,7 +31,7 @@ class ProcessRole(Actor, Protocol):
     held_by_program: dict[str | None, None]
     """The shards that the worker's own program paused; ``None`` stands for the whole worker."""
     decided: dict[str, LeaseWrite]
-    """By lease key, the last write that the core decided. Any other write of the process is late."""
+    """By lease key, the last write that the core decided. Older writes of the process may reach the table late."""
 
     def local(self) -> float:
         """Return the time that the process's monotonic clock shows, in seconds."""
@@ -103,5 +103,5 @@ class Request:
 
     @property
     def asked(self) -> tuple[str, str, bool]:
-        """The request's lease key, its value, and whether the request is the first of two phases."""
+        """The lease key, the position to store, and whether the request is the first of two phases."""
         return self.consumer.lease_key, self.value, self.pending is not None

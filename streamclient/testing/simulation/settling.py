@@ -85,7 +85,7 @@ class Settling:
         return {key for key, row in self.world.table.rows.items() if row.is_finished}
 
     def _wait(self, durations: float) -> list[tuple[str, str]]:
-        """Wait for the recovery, at most ``durations`` lease durations; return the reasons why it is incomplete."""
+        """Wait for the recovery, at most ``durations`` lease durations; return the last result of ``unsettled``."""
         duration = self.world.plan.duration_seconds
         return self.world.agenda.wait(self.unsettled, durations * duration, LOOK_DURATIONS * duration)
 
@@ -103,7 +103,10 @@ class Settling:
     # --- the parts of a recovery -------------------------------------------------------------------------------
 
     def unsettled(self) -> list[tuple[str, str]]:
-        """Return the reasons why the recovery is incomplete, each with the key of its lease."""
+        """Return the reasons why the recovery is incomplete, each as a pair of a lease key and a text.
+
+        The result is empty once the fleet has recovered. A reason that concerns the whole fleet has an empty lease key.
+        """
         rows, shards = self.world.table.rows, self.world.stream.shards
         reasons = [(key, f"{key} has no row") for key in shards if key not in rows and shards[key].is_listed]
         held, excused = self._held(), self._excused()
@@ -144,11 +147,16 @@ class Settling:
         return held | {java.name: java.holds() for java in self.fleet.living_javas()}
 
     def _unevenness(self, held: dict[str, set[str]]) -> list[tuple[str, str]]:
-        """Return reasons if the numbers of leases, or of unread shards, per worker differ by more than one.
+        """Return a reason if the workers' numbers of leases, or of unread shards, differ by more than one.
 
-        Without sessions, other workers cannot see a worker that has no lease, so this worker may stay without a lease
-        if any shard is finished. A Java worker does not distinguish finished leases: it may keep too many finished
-        leases, and hands over no finished lease. Balancing by load does not even out the numbers of leases.
+        ``held`` has the lease keys of each worker, by the worker's name. There are three exceptions:
+
+        * If the plan balances by load, the result is empty, because this does not even out the numbers of leases.
+        * If the plan has no sessions or has Java workers, other workers cannot see a worker that has no lease. Such a
+          worker may stay without a lease if any shard is finished.
+        * A Java worker does not distinguish finished leases: it may keep too many finished leases, and hands over no
+          finished lease. So its unread shards are not counted. If a Java worker is alive and a shard is finished, the
+          numbers of leases may differ by any amount.
         """
         finished = self._finished()
         javas = {java.name for java in self.fleet.living_javas()}

@@ -138,8 +138,8 @@ class Excusing:
     """The faults that an excuse requires, and the laws whose violations it excuses."""
 
     faults: tuple[Do, ...]
-    """The faults of which at least one must have happened. An empty tuple requires no fault: a channel may move to
-    another client without a fault."""
+    """The faults of which at least one must have happened. The tuple is empty if the excuse requires no fault. For
+    example, a tunnel channel may move to another client while its reader processes a page, even without a fault."""
     laws: frozenset[str]
 
 

@@ -115,9 +115,10 @@ class Storm:
     def _mend(self) -> None:
         """Let shards that wait for an operator continue: accept their loss, or start them anew.
 
-        After the storm, parked records were replayed, but an earlier order to park a record may still be in force. The
-        order would park that record again, and then more records of the key might be parked than the failure policy
-        allows. So the operator orders to skip the record instead, and repeats the replay.
+        After the storm, all parked records are replayed. But an order to park one of these records may still be in the
+        lease row. A worker would obey the order, park the record again, and then also park later records of its key.
+        These might be more records than the failure policy allows. So the operator adds an order to skip the record,
+        which replaces the earlier order, and repeats the replay.
         """
         if self.operator.has_parked and not self.world.is_writing:
             for key in self.world.table.sorted_keys():
@@ -156,7 +157,10 @@ class Storm:
                 process.let_go(held)
 
     def _lift_pauses(self) -> None:
-        """End all pauses once per lease duration. A worker that restores a destroyed row may restore an ended pause."""
+        """End all pauses, and repeat this after each lease duration.
+
+        Once is not enough, because a worker that restores a destroyed row may bring an ended pause back.
+        """
         for key in list(self.world.table.sorted_keys()):
             self.operator.resume(key)
         self.world.agenda.after(self.world.plan.duration_seconds, self._lift_pauses)
@@ -270,7 +274,8 @@ class Storm:
     def _destroy(self, action: Action, change: Callable[[Lease], Lease | None]) -> bool:
         """Destroy a row. Leave the row alone if it was destroyed a short time ago.
 
-        After a second destruction, a late write that repairs the first destruction would be accepted, too.
+        A worker repairs a destroyed row by a conditional write, which may arrive late. After a second destruction the
+        row would look as it did after the first one. So the table would accept a late repair of the first one.
         """
         key = _pick(self.world.table.sorted_keys(), action.where)
         if key is None or self.world.has_begun_anew(key):

@@ -42,7 +42,8 @@ class Habits:
     """The behaviour of user code when no fault happens."""
 
     checkpointed_share: float = 0.8
-    """The share of batches that a processor writes and checkpoints immediately, together with its kept batches."""
+    """The share of batches that a processor writes and checkpoints immediately. The processor keeps the records of the
+    other batches, and writes them together with a later batch or at its shutdown."""
     prompt_seconds: float = 0.02
     """The duration, in seconds, of a call that has no work to do."""
     queued_share: float = 0.05
@@ -166,7 +167,7 @@ class SimulatedWorld(PlayedHistory):
         self._replaced_at: dict[Actor, float] = {}
         """For each replaced process, the time when a newer process registered under its name."""
         self.born_at: dict[Actor, float] = {}
-        """The time when each process started, in order, for Python and Java clients."""
+        """The time when each process started, of Python workers and of Java workers, in the order of the starts."""
         self._moved_at: dict[str, float] = {}
         self._destroyed_at: dict[str, float] = {}
         self._accepted_at: dict[tuple[Actor, str], float] = {}
@@ -291,10 +292,10 @@ class SimulatedWorld(PlayedHistory):
         self.laws.worker_row_changed(actor, write, before, after)
 
     def is_dismissed(self, row: Lease) -> bool:
-        """Return whether the owner's session has ended, and no later session of the owner has taken the lease.
+        """Return whether the session of the row's owner has ended, and no later session of this worker took the lease.
 
-        Such an owner cannot rely on the lease. A lease that was handed over to the owner, but that the owner has not
-        taken yet, counts as not taken.
+        Such an owner cannot rely on the lease. After a hand-over to the owner, the lease counts as taken only when the
+        owner takes it.
         """
         present = self.table.workers.get(row.owner)
         if row.owner not in self._dismissed_at:
@@ -377,10 +378,10 @@ class SimulatedWorld(PlayedHistory):
         self.begins_at_oldest(lease_key)
 
     def begins_at_oldest(self, lease_key: str) -> None:
-        """Record that a consumer reads a shard from its oldest record.
+        """Record that a consumer reads a shard from the oldest record that the stream still has.
 
-        Lost records before the oldest record need not reach the sink if the loss was reported, or if the shard's row
-        was changed from outside.
+        The trimmed records before it need not reach the sink if their loss was reported, or if the shard's row was
+        changed from outside.
         """
         shard = self.stream.shards[lease_key]
         if shard.is_given_up or lease_key in self.touched:

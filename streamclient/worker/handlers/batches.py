@@ -203,9 +203,10 @@ class BatchBase(Sequence[StreamRecord]):
 
     @property
     def position(self) -> str:
-        """The position after the batch, which ``commit`` stores.
+        """The position that ``commit`` stores. Usually it is the position after the batch.
 
-        For a batch that is a part of a page, it is the position before that page.
+        If a page is delivered in several batches, for example after a failure, only the last of them has the position
+        after the page. The batches before the last one have the position before the page.
         """
         return self._position
 

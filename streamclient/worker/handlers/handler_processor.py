@@ -27,8 +27,8 @@ from streamclient.worker.handlers.task_receiver import TaskReceivers
 from streamclient.worker.handlers.turn_commits import is_commit_due, is_left_unstored
 
 JOIN_SECONDS = 1.0
-"""The time for which a worker that has ended waits for the thread of its event loop. A task that ignores its
-cancellation keeps the thread."""
+"""The longest time for which a worker that has ended waits for the thread of its event loop. A task that ignores its
+cancellation may keep the thread busy for longer."""
 
 
 class HandlerProcessor(IRecordProcessor):
@@ -107,10 +107,11 @@ class HandlerProcessor(IRecordProcessor):
 def processor_maker(
     name: str, given: object, commit: Commit = "turn", event_loop: EventLoopThread | None = None
 ) -> ProcessorMaker:
-    """Return the maker of the processors or receivers of shards for ``given``, an argument of the program.
+    """Return a function that makes processors for shards, or a factory that makes receivers for shards.
 
-    Coroutines run in ``event_loop``, or in a new event loop. When the factory of receivers is closed, it closes the
-    loop.
+    ``given`` is the handler, class or factory that the program has given. If it is async, the result is a factory of
+    receivers. These run the coroutines in ``event_loop``, or in a new event loop. The factory closes this loop when the
+    factory itself is closed.
 
     Raises:
         ConfigurationError: a worker cannot use ``given``; the message calls the argument ``name``.
@@ -127,7 +128,7 @@ def processor_maker(
 
 
 def processor_makers(name: str, given: Sequence[object], worker: str) -> list[ProcessorMaker]:
-    """Return the maker of processors for each stream of a worker. Coroutines of all streams share one event loop.
+    """Return a maker for each of ``given``, as ``processor_maker`` does. All coroutines run in one event loop.
 
     Raises:
         ConfigurationError: a worker cannot use one of ``given``.

@@ -37,7 +37,7 @@ class TaskSet:
     """A set of tasks in one event loop, which counts the tasks that run. Used only inside the event loop."""
 
     def __init__(self, context: Context, idle: Callable[[], object] = lambda: None) -> None:
-        """Start tasks in copies of ``context``; call ``idle`` each time the last task has ended."""
+        """Make an empty set. Each task will get a copy of ``context``; ``idle`` is called each time no task is left."""
         self._context = context
         self._idle = idle
         self._count = 0

@@ -42,7 +42,9 @@ class KeyedProcessor(IRecordProcessor):
         self._lane_pool.enter(self._look_around)
 
     def process_records(self, process_records_input: ProcessRecordsInput) -> None:
-        """Queue the records, waiting only for room. After a failure, and in a replay, wait until the batch is done.
+        """Queue the records; wait only until they fit below the limit of pending bytes.
+
+        After a failure, and in a replay, also wait until the batch is done.
 
         Raises:
             ApplicationException: a record of this batch was given up; the whole batch will come again.
@@ -114,7 +116,11 @@ class KeyedProcessor(IRecordProcessor):
         self._store_if_due()
 
     def _give_up(self, failure: LaneFailure) -> None:
-        """Request a new processor. It gets the failed record again, and then only the batch of that record fails."""
+        """Request a new processor for the shard, because of ``failure``.
+
+        The new processor gets the failed record again. It finishes each batch before the next one, so a second failure
+        fails only the batch of this record. If the present processor works in this way already, do nothing.
+        """
         if self._is_careful:
             return
         shard_id, text = self._shard.shard_id, "shard %s: %s; starting again at the checkpoint"

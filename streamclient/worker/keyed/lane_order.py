@@ -1,4 +1,4 @@
-"""The order in which the records of a shard are processed: one after the other within a key, keys at the same time.
+"""The order in which the records of a shard are processed: in order within a key, different keys at the same time.
 
 The records of one key wait in a *lane*. A record that is given up halts its shard: waiting records of all keys are
 dropped, and records under way end. This module uses no thread, event loop or clock. ``Lanes`` processes records in
@@ -50,7 +50,7 @@ class SlowRecord:
 
 @frozen
 class LaneItem:
-    """A record in its lane, with the number of its batch and its size."""
+    """A record in its lane, with its size and the number of its batch."""
 
     record: StreamRecord
     batch: int

@@ -21,7 +21,7 @@ class PendingBytes:
         self.used_bytes: int = 0
 
     def add(self, size_bytes: int, may_enter: Callable[[], bool]) -> None:
-        """Add the size of a record once it fits below the limit, or once ``may_enter`` returns ``True``."""
+        """Wait until ``size_bytes`` fit below the limit, or until ``may_enter`` returns ``True``; then add them."""
         with self._changed:
             self._changed.wait_for(lambda: self.used_bytes + size_bytes <= self._most_bytes or may_enter())
             self.used_bytes += size_bytes

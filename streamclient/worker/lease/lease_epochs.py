@@ -28,12 +28,13 @@ EPOCH = "Epoch"
 EPOCH_FORMAT = KeptFormat("the epoch row")
 
 CELLS: Cells[EpochRow] = {"number": lambda row: {EPOCH: row.number}}
-"""The functions that return the columns of an epoch row. The keys are the names of the row's fields."""
+"""The functions that return the columns of an epoch row, one function for each field. The keys are the fields'
+names."""
 
 DRAWS_AT_MOST = 4
-"""The largest number of attempts to draw an epoch while other workers draw epochs of the same shard. Only workers that
-acquire the shard at the same time draw its epochs, and each of them draws one. So if more attempts fail, the service
-probably refuses every write."""
+"""The largest number of attempts to draw an epoch. An attempt fails if another worker draws an epoch of the same shard
+meanwhile. Only workers that acquire the shard at the same time do this, and each of them needs only one epoch. They are
+few, so if all these attempts fail, the service probably refuses every write."""
 
 
 @frozen
@@ -55,7 +56,7 @@ class EpochRows:
         return [drawn[key] for key in lease_keys]
 
     def forget(self, lease_keys: Sequence[str]) -> Mapping[str, Exception]:
-        """Delete the rows of ``lease_keys``; return the errors of the rows that stay. The keys are lease keys."""
+        """Delete the rows of ``lease_keys``; return the errors of the rows that stay, by lease key."""
         kept: dict[str, Exception] = {}
         for batch in _batches(lease_keys):
             answers = self._send([write_rules.forget(key) for key in batch])

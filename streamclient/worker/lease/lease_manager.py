@@ -54,8 +54,8 @@ ROW_OVERHEAD_BYTES = 512
 bytes were below 400."""
 
 OWN_CELL_BYTES = 64
-"""An upper bound of the bytes for the name, tags and checksums of one column of our own, and for a value that is a
-number. Names have at most 17 letters."""
+"""An upper bound of the bytes for the name, tags and checksums of one of this package's own columns, and for its value
+if the value is a number. Names have at most 17 letters."""
 
 RETRIES_AT_MOST = 100
 """The largest number of retries of one call, for retry strategies that never give up."""
@@ -253,12 +253,12 @@ class LeaseManager(WritingLeaseManager):
             _log.warning("row %s of status table %s is left out: %s", lease_key, self._table_name, problem)
 
     def _report_damage(self, problems: Mapping[str, str]) -> None:
-        """Log each row in which columns of our own are unreadable, once for each problem."""
+        """Log each row in which this package's own columns cannot be read, once for each problem."""
         known, self._damaged = self._damaged, {key: problem for key, problem in problems.items() if problem}
         for lease_key, problem in self._damaged.items():
             if known.get(lease_key) != problem:
                 _log.warning(
-                    "row %s of status table %s has columns of ours that cannot be read, and count as absent: %s",
+                    "row %s of status table %s has columns of streamclient that cannot be read and count as absent: %s",
                     lease_key,
                     self._table_name,
                     problem,
@@ -320,6 +320,6 @@ def _weight_bytes(numbered: tuple[int, LeaseWrite | WorkerWrite]) -> int:
 
 
 def _own_bytes(write: LeaseWrite) -> int:
-    """Return an upper bound of the bytes that columns of our own add. A character has at most four bytes."""
+    """Return an upper bound of the bytes that this package's own columns add. A character has at most four bytes."""
     own = [value for name, value in written_columns(write).items() if name in OWN_COLUMNS]
     return sum(OWN_CELL_BYTES + (4 * len(value) if isinstance(value, str | bytearray) else 0) for value in own)

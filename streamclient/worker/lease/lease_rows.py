@@ -1,8 +1,8 @@
 """Rows of the status table: the stored form of a lease, and the condition and columns of a write.
 
 Only this module names the columns that the Java client knows. The layout is the same as in the Java stream client
-(``ShardLeaseSerializer``), so that workers of both languages share one table. Columns of our own (``own_columns``) are
-added to that layout. Laws:
+(``ShardLeaseSerializer``), so that workers of both languages share one table. This package adds its own columns to that
+layout (``own_columns``). Laws:
 
 * a row is written whole once, by create; every other write changes only some columns, and is refused if the row is
   absent. So no write can leave a row with fewer than the five columns that the Java client needs;
@@ -51,7 +51,7 @@ KEY_SCHEMA = ((STREAM_ID, "STRING"), (STATUS_TYPE, "STRING"), (STATUS_VALUE, "ST
 STATUS_TABLE = TablePurpose(
     "status table", "be the status table", "the progress of idle streams", KEY_SCHEMA, is_updated=True
 )
-"""The purpose of the status table, with its primary key: names and types, in order."""
+"""The purpose of the status table: its key columns with their types, and the words for the table in messages."""
 
 COUNTER = "LeaseCounter"
 OWNER = "LeaseOwner"
@@ -114,9 +114,9 @@ def parse_row(row: Any) -> Lease | UnreadableRow:
     """Return the lease in a row that the SDK has read, or the reason why the row is not a lease.
 
     Unknown columns are ignored. A row with fewer than five columns is a remnant, as for the Java client: very old
-    servers could recreate a part of a row when a heartbeat raced a delete. Columns of our own do not count here,
-    because they show only that the row was a lease. The Java client does count them, and fails on a remnant that has
-    them. That is another reason to replace remnants.
+    servers could recreate a part of a row when a heartbeat raced a delete. The number does not include this package's
+    own columns, because they show only that the row was a lease. The Java client includes them, so it takes some
+    remnants for leases, and fails. That is another reason to replace remnants.
     """
     key = {name: value for name, value, *_ in row.primary_key}
     cells = _cells(row)
@@ -146,7 +146,7 @@ def parse_row(row: Any) -> Lease | UnreadableRow:
 
 
 def own_problems(row: Any) -> str:
-    """Return a text about the columns of our own in ``row`` that cannot be read; empty if all can be read.
+    """Return a text about this package's own columns in ``row`` that cannot be read; empty if all can be read.
 
     Columns that cannot be read count as absent.
     """
@@ -184,8 +184,8 @@ def written_columns(write: LeaseWrite) -> dict[str, object]:
 
 
 Cells = Mapping[str, Callable[[RowT], Mapping[str, object]]]
-"""Functions that return the columns of a row. The keys are the names of the row's fields. The value of a column to
-remove is ``None``."""
+"""Functions that return the columns of a row, one function for each field of the row. The keys are the names of the
+fields. The value of a column to remove is ``None``."""
 
 CELLS: Cells[Lease] = {
     "counter": lambda lease: {COUNTER: lease.counter},

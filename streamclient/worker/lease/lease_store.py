@@ -53,7 +53,8 @@ class LeaseStore(Protocol):
     def draw_epochs(self, lease_keys: Sequence[str]) -> Sequence[int | Exception]:
         """Draw an epoch for each key, greater than all epochs that any process has drawn for the key.
 
-        Return one answer per key, in order. An epoch whose answer is lost on the way is never drawn again.
+        Return an epoch or an error per key, in order. If an epoch was drawn, but the answer with it is lost on
+        its way to the worker, this epoch is never drawn again.
         """
 
     def forget_epochs(self, lease_keys: Sequence[str]) -> None:
@@ -221,9 +222,10 @@ def _after(write: LeaseWrite) -> Lease:
 
 
 def _answer(value: object, verb: str) -> WriteAnswer:
-    """Return the answer that ``value``, the result of the lease manager's method ``verb``, stands for.
+    """Return the answer to one write. ``value`` is the result of the lease manager's method for ``verb``.
 
-    Only a real boolean counts. So a method that returns nothing is not taken for a method that refuses the write.
+    ``True`` means that the write was made, and ``False`` means that it was refused. With any other result, such as the
+    ``None`` of a method without ``return``, the outcome is uncertain.
     """
     if checks.done(verb, value) is True:
         return WriteAnswer(WriteOutcome.ACCEPTED)

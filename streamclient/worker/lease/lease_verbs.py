@@ -25,45 +25,61 @@ class WritingLeaseManager(ILeaseManager):
 
     @abstractmethod
     def draw_epochs(self, lease_keys: Sequence[str]) -> Sequence[int | Exception]:
-        """Draw an epoch for each key; return one answer per key, in order. See ``LeaseStore.draw_epochs``."""
+        """Draw an epoch for each key; return an epoch or an error per key, in order. See ``LeaseStore.draw_epochs``."""
 
     @abstractmethod
     def forget_epochs(self, lease_keys: Sequence[str]) -> None:
         """Drop the epochs of shards that have left the stream. See ``LeaseStore.forget_epochs``."""
 
     def create_lease(self, lease: Lease) -> bool:
-        """Store the lease as given if no row has its key. An existing row stays unchanged."""
+        """Store the lease if no row has its key; return whether it was stored. An existing row stays unchanged."""
         return self._write(rule.create(lease))
 
     def renew_lease(self, lease: Lease) -> bool:
-        """Add 1 to the row's counter, if counter, owner and stealer are as in ``lease``."""
+        """Add 1 to the row's counter, if counter, owner and stealer are as in ``lease``.
+
+        Return whether the row was changed.
+        """
         return self._write(rule.renew(lease))
 
     def take_lease(self, lease: Lease, owner: str, *, checkpoint: str | None = None) -> bool:
-        """Set the row's owner, clear its stealer and add 1 to its counter, if counter and owner are as in ``lease``."""
+        """Set the row's owner, clear its stealer and add 1 to its counter, if counter and owner are as in ``lease``.
+
+        Return whether the row was changed.
+        """
         return self._write(rule.take(lease, owner, checkpoint=checkpoint))
 
     def steal_lease(self, lease: Lease, stealer: str) -> bool:
-        """Set the row's stealer, if the owner is as in ``lease`` and no stealer is set. The counter stays unchanged."""
+        """Set the row's stealer, if the owner is as in ``lease`` and no stealer is set. The counter stays unchanged.
+
+        Return whether the row was changed.
+        """
         return self._write(_argument_checked(lambda: rule.steal(lease, stealer)))
 
     def transfer_lease(self, lease: Lease, new_owner: str) -> bool:
-        """Set the row's owner and stealer, and add 1 to its counter, if counter and owner are as in ``lease``."""
+        """Set the row's owner and stealer to ``new_owner``, and add 1 to its counter.
+
+        Change the row only if counter and owner are as in ``lease``; return whether it was changed.
+        """
         return self._write(_argument_checked(lambda: rule.transfer(lease, new_owner)))
 
     def update_lease(self, lease: Lease, checkpoint: str) -> bool:
         """Set the row's checkpoint and add 1 to its counter, if counter and owner are as in ``lease``.
 
         The same write removes a pending checkpoint, except in the case that ``PendingCheckpoint.survives`` describes.
+        Return whether the row was changed.
         """
         return self._write(rule.checkpoint(lease, checkpoint))
 
     def prepare_lease(self, lease: Lease, pending: PendingCheckpoint) -> bool:
-        """Set the row's pending checkpoint and add 1 to its counter, if counter and owner are as in ``lease``."""
+        """Set the row's pending checkpoint and add 1 to its counter, if counter and owner are as in ``lease``.
+
+        Return whether the row was changed.
+        """
         return self._write(rule.prepare(lease, pending))
 
     def delete_lease(self, lease: Lease) -> bool:
-        """Remove the row, if counter and owner are as in ``lease``. An absent row counts as removed."""
+        """Remove the row, if counter and owner are as in ``lease``; return ``True`` if it was removed or is absent."""
         return self._write(rule.delete(lease))
 
     def draw_epoch(self, lease_key: str) -> int:
@@ -78,7 +94,7 @@ class WritingLeaseManager(ILeaseManager):
         self.forget_epochs([lease_key])
 
     def renew_leases(self, leases: Sequence[Lease]) -> Sequence[bool | Exception]:
-        """Renew many leases with few requests; return one answer per lease, in order."""
+        """Renew ``leases`` with few requests; return for each, in order, whether it was renewed, or the error."""
         return [
             answer.error if answer.error is not None else answer.outcome is WriteOutcome.ACCEPTED
             for answer in self.write_many([rule.renew(lease) for lease in leases])

@@ -1,4 +1,4 @@
-"""Columns of our own on a lease row, which the Java client does not know.
+"""The columns that only this package has on a lease row. The Java client does not know them.
 
 Java workers leave these columns unchanged when they update a row, and drop them when they create a row again. So the
 columns are hints: a worker that finds none of them continues from the checkpoint. Laws:
@@ -83,12 +83,12 @@ _ORDER_TYPES: Mapping[str, tuple[type, ...]] = {
 }
 
 OWN_COLUMNS = frozenset({FORMAT_COLUMN, *_PENDING_TYPES, PENDING_LAST, PAUSE, PAUSE_TAKEN, ORDERS, *_PROGRESS_TYPES})
-"""The names of all columns of our own."""
+"""The names of all columns that only this package has on a lease row."""
 
 
 @frozen
 class OwnColumns:
-    """The content of the columns of our own in one row: the values, and the problems of these columns."""
+    """The content of this package's own columns in one lease row, or the reasons why it cannot be used."""
 
     fields: Mapping[str, Any]
     """The values for a ``Lease``. The keys are names of its fields. A field with its default value is left out."""
@@ -106,7 +106,7 @@ class _UnknownVersionError(ValueError):
 
 
 def read_own(cells: Mapping[str, Any], checkpoint: str) -> OwnColumns:
-    """Read the columns of our own from a row whose checkpoint is ``checkpoint``. Never raises."""
+    """Read this package's own columns from the ``cells`` of a row whose checkpoint is ``checkpoint``. Never raises."""
     if cells.keys().isdisjoint(OWN_COLUMNS):
         return NOTHING
     if refusal := LEASE_FORMAT.problem(cells.get(FORMAT_COLUMN)):
@@ -261,5 +261,5 @@ OWN_CELLS: Mapping[str, Callable[[Lease], Mapping[str, object]]] = {
     "progress": _progress_cells,
     "orders": lambda lease: {ORDERS: format_orders(lease.orders) if lease.orders else None},
 }
-"""The functions that return the columns of a lease. The keys are the names of the lease's fields. The value of a column
-to remove is ``None``."""
+"""The functions that return this package's own columns of a lease, one function for each field. The keys are the names
+of the lease's fields. The value of a column to remove is ``None``."""

@@ -19,8 +19,8 @@ from streamclient.wire.sdk_logging import silence
 from streamclient.worker.lease.lease_batches import with_own_batches
 
 SHORTEST_TIMEOUT_SECONDS = 1.0
-"""The smallest time-out of a call. With a smaller time-out, a slow network would often count as an outage. Leases of
-less than three seconds occur only in tests."""
+"""The smallest time-out of a call, which is otherwise a third of the lease duration. With a smaller time-out, a slow
+network would often count as an outage. Lease durations of less than three seconds occur only in tests."""
 
 
 def write_timeout_seconds(client_config: ClientConfig) -> float:

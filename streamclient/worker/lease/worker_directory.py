@@ -61,7 +61,8 @@ CELLS: Cells[WorkerRow] = {
     "balance_by": lambda row: {BALANCE_BY: row.balance_by},
     "info": lambda row: {INFO: row.info},
 }
-"""The functions that return the columns of a worker row. The keys are the names of the row's fields."""
+"""The functions that return the columns of a worker row, one function for each field. The keys are the fields'
+names."""
 
 COLUMN_TYPES: Mapping[str, type] = {NONCE: str, BEAT: int, STATE: str, WAKE: int}
 

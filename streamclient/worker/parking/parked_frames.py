@@ -25,8 +25,8 @@ PARKED_FORMAT = KeptFormat("the parked record")
 _RECORD_ID = re.compile(r"(\d{10})-(\d{20})-(\d{10})-[0-9a-f]{12}", re.ASCII)
 
 DIGEST_CHARACTERS = 12
-"""The number of characters of the digest in a record id. The digest only tells records with the same position in the
-same shard apart, so 48 bits are far more than enough."""
+"""The number of characters of the digest in a record id. These hold 48 bits. That is far more than enough, because the
+digest has to differ only between records with the same position in the same shard."""
 
 
 def frame_of(record: StreamRecord) -> bytes:
@@ -101,7 +101,7 @@ def _plain(value: KeyValue) -> Any:
 
 def _name(name: Any) -> str:
     if not isinstance(name, str):
-        raise TypeError(f"column name {name!r}")
+        raise TypeError(f"column name {name!r} is not a text")
     return name
 
 
@@ -109,5 +109,5 @@ def _value(value: Any) -> KeyValue:
     if isinstance(value, dict) and set(value) == {"base64"}:
         return base64.b64decode(value["base64"], validate=True)
     if isinstance(value, bool) or not isinstance(value, int | str):
-        raise TypeError(f"key value {value!r}")
+        raise TypeError(f"key value {value!r} is not a text, whole number or base64")
     return value

@@ -164,7 +164,10 @@ def _write_all(write: Callable[[memoryview], int | None], data: bytes) -> None:
 
 
 def _synchronise(path: Path, file: BinaryIO) -> None:
-    """Write the file through to the disk, and its two parent directories, whose entries may be new."""
+    """Write the file through to the disk, and also its directory and the directory above that.
+
+    Both directories may have new entries.
+    """
     os.fsync(file.fileno())
     if os.name == "nt":  # Windows cannot open directories, and its file systems keep names in a journal
         return

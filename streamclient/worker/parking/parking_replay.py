@@ -45,8 +45,8 @@ class KeyLeft:
     records: int
     """The number of records still parked, as far as the replay knows. A running worker may have parked more."""
     error: str
-    """The first error of the replay, or a text that says that the processor did not checkpoint the first record that is
-    left."""
+    """The first error in the replay of this key. Without an error, the text says that the processor did not checkpoint
+    the first record that is left."""
 
     def __str__(self) -> str:
         noun = "record" if self.records == 1 else "records"
@@ -145,9 +145,9 @@ def _by_key(records: Iterable[ParkedRecord]) -> Iterator[list[ParkedRecord]]:
 def _replay_key(
     store: IParkingStore, make: Callable[[], IRecordProcessor], records: Sequence[ParkedRecord]
 ) -> tuple[int, str]:
-    """Replay the records of one key; return the number of processed records, and the error, or ``""``.
+    """Replay the records of one key; return the number of processed records, and the error that ended the replay.
 
-    The error is the one that ended the replay of the key.
+    Without an error, the second element is ``""``.
     """
     done = 0
     for _, run in groupby(records, lambda parked: parked.shard_id):
@@ -240,7 +240,10 @@ class _Replayer(IRecordProcessorCheckpointer):
 
     @property
     def largest_permitted_checkpoint_value(self) -> str:
-        """The id of the last delivered record that did not fail. At first, the position of the first parked record."""
+        """The id of the record that was delivered last; after a failure, of the last record before the failed one.
+
+        If there is no such record, it is the position at which the page of the first parked record was read.
+        """
         return self._start if self._delivered == 0 else self._records[self._delivered - 1].record_id
 
     def checkpoint(self, checkpoint_value: str | None = None) -> None:

@@ -148,7 +148,7 @@ class TableParkingStore(IParkingStore):
             raise failure from failure.__cause__
 
     def _noted(self, failure: StreamClientError) -> StreamClientError:
-        """Return ``failure``. If the table does not exist, let the next call check the table first."""
+        """Return ``failure``. If it says that the table does not exist, let the next call create the table first."""
         if isinstance(failure, DependencyException) and failure.code == OBJECT_NOT_EXIST:
             self._is_there = False
         return failure

@@ -48,11 +48,12 @@ CUT_SHARE = 0.02
 These pages model truncated pages, whose bytes look like the last page of a closed shard."""
 
 REPEATED_SHARE = 0.01
-"""While faults happen, the share of pages with records in which the next iterator repeats the requested iterator."""
+"""The share of pages with records whose next iterator is wrong: it is equal to the requested iterator. Pages have this
+error only while faults happen."""
 
 ELSEWHERE_SHARE = 0.01
-"""While faults happen, the share of pages that come from another shard and are older than the last page read. A
-consumer could not recognise newer pages of another shard."""
+"""While faults happen, the share of pages that come from another shard. Their records are always older than the last
+page that the consumer has read, because a consumer cannot recognise newer records of another shard."""
 
 ELSEWHERE_AGAIN_SHARE = 0.3
 """The share of pages that come from another shard while the consumer rereads pages after a wrong page. The share is
@@ -100,7 +101,8 @@ class Consumer:
         self.faults = Dice.of(world.plan.seed, "pages", process.name, start.identifier)
         self._end_visit = 0
         self._call = 0
-        """The number of the last call into user code. A call with an older number was taken back."""
+        """The number of the newest call into user code. To take a queued call back, the consumer increases this number:
+        a call with an older number does not begin any more."""
         self._is_queued = False
 
     def begin(self) -> None:

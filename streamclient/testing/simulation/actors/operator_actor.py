@@ -19,8 +19,8 @@ LOOK_SECONDS = 1.0
 """The interval, in seconds, at which the operator checks whether an owner has acknowledged a pause."""
 
 ORDER_SECONDS = 100_000.0
-"""The time, in seconds, for which an order about records is valid. This time is longer than a history, because real
-orders are valid for the retention."""
+"""The time, in seconds, for which an order about records is valid. Real orders are valid for the retention, which is
+longer than a history. So this time is longer than a history, too."""
 
 Change = Callable[[Lease], object]
 
@@ -37,7 +37,10 @@ class Operator(Outsider):
         """Whether the operator has given at least one order to park a record."""
 
     def pause(self, key: str, seconds: float, *, ends_itself: bool) -> bool:
-        """Pause a shard for ``seconds``: with an end time if ``ends_itself``, otherwise until ``resume`` is called."""
+        """Pause a shard for ``seconds``; return whether the pause was stored in the lease row.
+
+        With ``ends_itself``, the pause has an end time. Otherwise the operator resumes the shard after ``seconds``.
+        """
         until = self._world.wall_micros() + int(seconds * MICROS_PER_SECOND) if ends_itself else None
         is_paused = self._order_pause(key, until)
         if is_paused and not ends_itself:
@@ -51,10 +54,11 @@ class Operator(Outsider):
             self._world.table.land(self, leases.set_pause(row, None))
 
     def rewind(self, key: str, seconds: float, share: float) -> bool:
-        """Pause a shard, rewind its checkpoint to the share ``share`` of the processed records, and resume the shard.
+        """Pause a shard, rewind its checkpoint, and resume the shard; return whether the pause was stored.
 
-        The operator rewinds once the owner obeys the pause, and gives up after ``seconds``. A finished shard is not
-        rewound, because its children may have been read.
+        The share ``share`` of the records before the old checkpoint is before the new one: 0.25 keeps the first quarter
+        of them. The operator rewinds once the owner obeys the pause, and gives up after ``seconds``. A finished shard
+        is not rewound, because its children may have been read.
         """
 
         def change(row: Lease) -> None:
@@ -66,11 +70,17 @@ class Operator(Outsider):
         return self._change_paused(key, seconds, change)
 
     def release(self, key: str, seconds: float) -> bool:
-        """Pause a shard, release its lease if the owner obeys within ``seconds``, and resume the shard."""
+        """Pause a shard, release its lease if the owner obeys within ``seconds``, and resume the shard.
+
+        Return whether the pause was stored in the lease row.
+        """
         return self._change_paused(key, seconds, lambda row: self._world.table.land(self, leases.release(row)))
 
     def move(self, key: str, receiver: str) -> bool:
-        """Mark a lease in the name of the worker ``receiver``, as if that worker had asked for the lease."""
+        """Mark a lease in the name of the worker ``receiver``, as if that worker had asked for the lease.
+
+        Return whether the mark was stored. The operator does not mark a free lease, or a lease that ``receiver`` owns.
+        """
         row = self._world.table.rows.get(key)
         if row is None or row.owner in ("", receiver):
             return False
@@ -79,7 +89,8 @@ class Operator(Outsider):
     def take_out(self, key: str, *, is_skip: bool) -> bool:
         """Add an order to park one record of a shard; with ``is_skip``, add an order to skip this record.
 
-        The record is the next poison record or, without a poison record, the next record to read.
+        The record is the next poison record or, without a poison record, the next record to read. Return whether the
+        order was stored in the lease row.
         """
         world, row = self._world, self._world.table.rows.get(key)
         if row is None or row.is_finished or self.is_off_duty:
@@ -93,7 +104,10 @@ class Operator(Outsider):
         return self._order(row, (place,), is_skip=is_skip)
 
     def drop_parked(self, key: str) -> bool:
-        """Add an order to skip the records that earlier orders park. The last order about a record counts."""
+        """Add an order to skip the records that earlier orders park; return whether this order was stored.
+
+        The last order about a record counts, so the records are not parked any more.
+        """
         row = self._world.table.rows.get(key)
         orders = () if row is None else row.orders
         dropped = {record_id for order in orders if order.is_skip for record_id in order.record_ids}

@@ -59,7 +59,7 @@ class PythonProcess(SimulatedProcess):
         self.held_by_program: dict[str | None, None] = {}
         """The shards that the worker's own program paused; ``None`` stands for the whole worker."""
         self.decided: dict[str, LeaseWrite] = {}
-        """By lease key, the last write that the core decided. Any other write of the process is late."""
+        """By lease key, the last write that the core decided. Older writes of the process may reach the table late."""
         self._tick_due = NEVER_DUE
         """The deadline of the tick that is scheduled; infinite if no tick is scheduled."""
         position = InitialPosition.oldest() if plan.position == "oldest" else InitialPosition.latest()

@@ -156,7 +156,10 @@ class SimulatedProcessor:
 
 
 def runs(places: Sequence[int]) -> Sequence[tuple[int, int]]:
-    """Return the ascending numbers ``places`` as ranges without gaps, each from its first number to before its end."""
+    """Return the ascending numbers ``places`` as ranges of consecutive numbers.
+
+    A range is a pair: its first number, and the number after its last number.
+    """
     breaks = [number for number, (one, other) in enumerate(pairwise(places), 1) if other != one + 1]
     edges = [0, *breaks, len(places)]
     return [(places[first], places[last - 1] + 1) for first, last in pairwise(edges) if last > first]

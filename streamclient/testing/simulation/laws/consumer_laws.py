@@ -50,7 +50,10 @@ class StoppedShardsWait(Law):
 
 
 class OnlyFailuresAreParked(Law):
-    """A record is parked only by an order, after it failed alone in a batch, or after a parked record of its key."""
+    """A record is parked only for one of three reasons.
+
+    An operator has ordered it, the record has failed alone in a batch, or another record of its key was parked earlier.
+    """
 
     name = "only failures are parked"
 

@@ -69,14 +69,17 @@ class OneReader(Law):
             if len({each.process for each in believers}) > 1:
                 believers = [each for each in believers if self._relies_on_it(each)]
             if len({each.process for each in believers}) > 1:
-                raise self.broken(key, f"all of {believers} rely on their leases")
+                raise self.broken(key, f"consumers in several processes rely on the lease at once: {believers}")
 
     def _relies_on_it(self, consumer: ConsumerRole) -> bool:
         process, key = consumer.process, consumer.lease_key
         return process.believes(consumer) and not self.excuses(process, key, *UNAWARE)
 
     def _is_hasty(self, actor: Actor, before: Lease) -> bool:
-        """Return whether a Java worker took a lease that had not expired, which is excused; count the excuse."""
+        """Return whether ``actor`` is a Java worker, and took the lease of the row ``before`` before it expired.
+
+        The law excuses such a take, because the Java client does this, too. Each such take counts as one excuse.
+        """
         is_hasty = not actor.is_python and self.world.rest_of(before.lease_key) < self.world.patience_seconds
         return is_hasty and self.world.excused.note(self.name, Excuse.JAVA)
 
@@ -145,10 +148,10 @@ class FencedWritesFail(Law):
             )
 
     def _is_same_worker(self, actor: Actor, owner: Actor | None) -> bool:
-        """Return whether ``owner`` is another process of ``actor``'s worker, so that ``actor``'s write breaks no law.
+        """Return whether ``actor`` may write because another process of the same worker took the lease last.
 
-        ``owner`` is the process whose take was accepted last. The write is legal in three cases. First, ``owner`` is
-        dead: its take arrived late. Second, ``actor`` is the newer of two living processes with the worker's name.
+        ``owner`` is the process whose take was accepted last. If both have the same name, ``actor`` may write in three
+        cases. First, ``owner`` is dead: its take arrived late. Second, both are alive, and ``actor`` is the newer one.
         Third, ``actor`` is the older one, and cannot know yet that its name was taken over.
         """
         if owner is None or owner.name != actor.name:
@@ -173,7 +176,8 @@ class EpochsGrow(Law):
         super().__init__(world)
         self._last: dict[str, ConsumerRole] = {}
         self._takes: dict[str, tuple[Actor, int]] = {}
-        """By lease key: the process that took the lease last, and how often takes changed this process."""
+        """By lease key: the process that took the lease last, and the number of takes by another process than the take
+        before."""
         self._known_takes: dict[str, int] = {}
 
     def row_changed(self, change: LeaseChange) -> None:
@@ -210,7 +214,7 @@ class KilledStaysKilled(Law):
     ) -> None:
         was_killed = before is not None and before.state is SessionState.KILLED
         if was_killed and after is not None and before is not None and after.nonce == before.nonce:
-            raise self.broken("", f"{write.kind.value} of {actor.label} was accepted after the verdict: {after}")
+            raise self.broken("", f"{write.kind.value} of {actor.label} was accepted for a killed session: {after}")
 
 
 class VerdictsAreLate(Law):

@@ -44,9 +44,9 @@ def place(checkpoint: str) -> int:
 class CheckpointsOnlyAdvance(Law):
     """A stored checkpoint never goes back, except by an operator or by a destruction of the row from outside.
 
-    A worker that restores a destroyed row stores at least the last checkpoint that the worker knows to be stored. The
-    law judges only the worker's last decision about the lease, because an earlier take may arrive late on a restored
-    row.
+    A worker that restores a destroyed row stores the last checkpoint that it knows to be stored, or a later one.
+    The law judges a restoring write only if it is the worker's last decision about the lease. An earlier write may
+    arrive late, when the row is already restored, and store an older checkpoint.
     """
 
     name = "checkpoints only advance"
@@ -129,8 +129,9 @@ class CheckpointsFollowProcessing(Law):
 class AnswersAreTrue(Law):
     """A checkpoint that is answered as stored was in the row. A checkpoint that is refused never comes into the row.
 
-    The law also judges the first phase of a two-phase checkpoint. If a value was requested more than once, the law
-    judges only answers that say "stored". A destruction of the row from outside excuses an answer that says "lost".
+    The law also judges the first phase of a two-phase checkpoint. If the same checkpoint was requested more than once,
+    the law judges only answers that say "stored", because one request may be refused and another one accepted. If the
+    row was destroyed from outside, the refusal of a checkpoint that was stored is excused.
     """
 
     name = "answers are true"
@@ -271,8 +272,8 @@ def change_of(consumer: ConsumerRole, record: StreamRecord) -> tuple[int, int]:
 class NothingIsSkipped(Law):
     """A shard is read from its beginning. Only a plan that starts at the latest record allows a later first position.
 
-    Such a position is allowed only if no other worker has created the row of an ancestor. The records before the
-    position must be older than the start of the worker that creates the row.
+    In such a plan, the worker that creates the row may skip only records that were written before this worker started.
+    It may skip no record if another worker has created the row of an ancestor.
     """
 
     name = "nothing is skipped"

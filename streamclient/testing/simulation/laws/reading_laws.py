@@ -20,15 +20,16 @@ from streamclient.testing.simulation.roles import ConsumerRole, ProcessRole
 from streamclient.testing.simulation.world import Law, SimulatedWorld
 
 CLOCK_SHARE, CLOCK_SECONDS = 0.01, 0.05
-"""The tolerance of the longest allowed wait: a share of the wait, and a number of seconds. Clocks drift, and the core
-may have measured the time without records a moment earlier."""
+"""The tolerance of the longest allowed wait: a share of the wait, plus a number of seconds. Clocks drift. The core and
+the law also measure the time without records at slightly different moments."""
 
 WINDOW_SECONDS = 60.0
 """The length, in seconds, of the sliding time range in which reads are counted."""
 
 CEILING_SHARE = 0.1
-"""The share by which reads within ``WINDOW_SECONDS`` may exceed the ceiling. Two more reads for each shard are allowed,
-because the core decides intervals one after the other, and all waits of a frozen process end together."""
+"""The share by which the number of reads within ``WINDOW_SECONDS`` may exceed the ceiling. The law also allows a larger
+excess of up to two reads for each shard, for two reasons. The core decides the interval of each shard at another time,
+so some intervals are from a time with fewer shards. And after a freeze, all pauses of the process end together."""
 
 
 @define
@@ -47,8 +48,9 @@ class ReadInTime(Law):
 
     A shard pauses after a page without new records. The interval is shortest if the worker got records of the table in
     the last ten seconds, and records of the shard in the last minute. Otherwise the interval grows in proportion to the
-    time without records, up to the longest interval. If the reads of all the worker's shards together would exceed the
-    part of the read ceiling that is reserved for them, all intervals grow by the same factor.
+    time without records, up to the longest interval. Shards without new records may use only a part of the worker's
+    read ceiling. If all shards of the worker, each read at the shortest interval, would exceed this part, all intervals
+    grow by the same factor.
     """
 
     name = "read in time"
@@ -106,7 +108,7 @@ class ReadInTime(Law):
 
 
 class ReadsKeepTheirCeiling(Law):
-    """After pauses, a worker reads all its shards together at most as often as its read ceiling allows."""
+    """Reads that follow a pause keep to the worker's read ceiling, counted over all shards of the worker."""
 
     name = "reads keep their ceiling"
 

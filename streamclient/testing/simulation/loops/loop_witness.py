@@ -100,7 +100,7 @@ class LoopLife(Life):
     """One process whose user code is a loop."""
 
     out: dict[str, WitnessedCall] = field(factory=dict)
-    """The last call of each shard that the program claimed."""
+    """By shard id, the call that the program claimed last. This call may have ended."""
     left: WitnessedCall | None = None
     """The call whose batch the program had when it left its last loop; ``None`` once another batch has followed."""
     failed: set[str] = field(factory=set)
@@ -117,9 +117,10 @@ class LoopWitness(Witness):
     """A ``Witness`` that also knows the state of each batch's loop body, and judges the laws of loops."""
 
     is_quiet: bool = field(default=False, kw_only=True)
-    """Whether no living process may lose a lease: the plan has no freezes, no cuts and no faults of calls."""
+    """Whether the plan has no freezes, no cuts and no faults of calls. If so, no living process is allowed to lose a
+    lease."""
     stores_turns: bool = field(default=True, kw_only=True)
-    """Whether the loop's turn after a body commits the batch; otherwise the body commits."""
+    """Whether the batch of a body is committed by the next turn of the loop. If not, the body itself commits it."""
     tells_ends: bool = field(default=False, kw_only=True)
     """Whether the program has to commit the end of a shard."""
     counts: Counter[str] = field(factory=Counter, kw_only=True)
@@ -239,7 +240,7 @@ class LoopReader(WitnessedReader, Receiver):
         self._own.initialize(given, WitnessedCall.watch(call, self))
 
     def process(self, given: ProcessRecordsInput, call: HandedCall) -> None:
-        """Judge whether the batch may be a repeated attempt, and pass the call on to the wrapped receiver."""
+        """Check that a batch is delivered again only after a failure, and pass the call on to the wrapped receiver."""
         if given.attempt and self.shard_id not in self.life.failed:
             self.witness.break_law(LEFT, self.shard_id, f"{self} is given a batch once more, but no batch has failed")
         changes = [self.witness.change_of(record) for record in given.records]

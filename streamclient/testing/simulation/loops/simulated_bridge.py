@@ -165,7 +165,10 @@ class SimulatedBridge(TimedLoopBridge):
         return task
 
     def elsewhere(self) -> Callable[[], bool]:
-        """Return a function that tells whether another task calls it before the present task has ended."""
+        """Return a function that returns ``True`` if it is called outside the present task before this task has ended.
+
+        If no task runs at present, the function always returns ``False``.
+        """
         task = self.current
         return lambda: task is not None and not task.is_over and self.current is not task
 

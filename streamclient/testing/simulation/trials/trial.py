@@ -33,7 +33,8 @@ RECOVERY_DURATIONS = 20.0
 """The time limit for the delivery of all changes, in lease durations after the last fault."""
 
 QUIET_SHARE = 0.1
-"""The share of the storm that has no faults. In this time, at the beginning, the fleet distributes the shards."""
+"""The share of the storm, at its beginning, in which only single calls fail. Other faults begin later, when the fleet
+has distributed the shards."""
 
 
 @define(eq=False)
@@ -114,7 +115,10 @@ class Trial:
         return Witness(self.note, self._finished)
 
     def _schedule(self) -> Iterator[tuple[float, Callable[[], None]]]:
-        """Yield the writes and faults of the run in the order of their times. Faults begin after a quiet time."""
+        """Yield the time and the function of each write and each fault of the run, in the order of the times.
+
+        The faults begin after a quiet time. Faults of single calls are not included, because they have no set times.
+        """
         seconds = STORM_DURATIONS * self._duration
         acts: list[tuple[float, Callable[[], None]]] = []
         for _ in range(self.settings.records):

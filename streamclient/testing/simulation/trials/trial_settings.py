@@ -49,7 +49,7 @@ class Fault:
 
 
 def said(kind: Do | Fate) -> str:
-    """Return the name of a kind of fault in messages for users."""
+    """Return the name that messages for users give to faults of ``kind``."""
     return next(text for each, text in CHOICES.values() if each is kind)
 
 
@@ -73,7 +73,10 @@ class Faults:
 
     @staticmethod
     def pause_longer_than_lease(times: int = 1) -> Fault:
-        """Freeze a process and its user code until other workers may have its leases. Then it continues as a zombie."""
+        """Freeze a process and its user code for so long that other workers may take its leases.
+
+        After the freeze, the process continues as a zombie.
+        """
         return _repeated("pause_longer_than_lease", times)
 
     @staticmethod
@@ -149,7 +152,8 @@ class Run:
     """All changes, in the order in which they were written."""
     delivered: Mapping[Change, int]
     """The number of times that processors accepted each change. A processor accepts a change if the call with the
-    change returns. A call that fails or is killed accepts the changes before its stored checkpoint."""
+    change returns. If the call fails or is killed, the processor has accepted only the changes before the stored
+    checkpoint."""
     newest: Mapping[str, int]
     """The number of the last change of each key."""
     faults: Mapping[str, int]
@@ -167,7 +171,10 @@ def _faults(given: object) -> tuple[Fault, ...]:
 
 
 def simulated_config() -> ClientConfig:
-    """Return the default settings with longer intervals of reads and wake-up signals, which saves most steps."""
+    """Return the default settings, but with longer intervals between reads and between reads of wake-up signals.
+
+    These intervals save most steps of a simulation.
+    """
     return ClientConfig(worker_idle_time_millis=200, signal_interval_millis=4_000, max_idle_poll_interval_millis=4_000)
 
 

@@ -137,16 +137,18 @@ class Witness:
         return [change for change in self.written if not self.accepted[change]]
 
     def is_read(self, shard_id: str, last: Change, end: str) -> bool:
-        """Return whether a living reader of the shard has got the change ``last``, or began at the position ``end``.
+        """Return whether the shard's newest reader is alive, and has read the shard up to its present end.
 
-        A reader of a dead worker does not count even if it has got the change, because its memory is lost.
+        ``last`` is the shard's last change, and ``end`` is the position after this change. A reader has read up to the
+        end if it got ``last``, or began at ``end``. A reader of a dead worker does not count, because its memory is
+        lost.
         """
         reader = self.current.get(shard_id)
         return reader is not None and reader.is_valid() and (reader.last == last or reader.begin == end)
 
 
 def delivered(reader: WitnessedReader, changes: list[Change]) -> Delivered:
-    """Return the fact that ``changes`` reach ``reader``."""
+    """Return a ``Delivered``, the fact which says that ``changes`` reach ``reader``."""
     keys, numbers = [change.key for change in changes], [change.number for change in changes]
     return Delivered(reader, reader.shard_id, keys, numbers)
 

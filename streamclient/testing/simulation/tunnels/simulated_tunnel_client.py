@@ -44,8 +44,8 @@ class TunnelProcess(SimulatedProcess):
     def when_awake(self, call: Callable[..., object], *arguments: Any) -> None:
         """Call ``call`` immediately, or after the freeze of a frozen process. A dead process never calls it.
 
-        The call is scheduled after a delay, the rest of the freeze. The rounding of this delay is part of every seed's
-        history.
+        For a frozen process, the base class schedules the call at the end of the freeze. This method schedules it after
+        the rest of the freeze. The rounded times may differ, and the histories of all seeds depend on the rounding.
         """
         if self.is_alive and self.is_frozen:
             self.later(self.frozen_until - self.agenda.now, call, *arguments)

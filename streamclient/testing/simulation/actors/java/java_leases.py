@@ -199,7 +199,11 @@ class LeaseTaker:
         return known if known[0] == row.counter else (row.counter, now)
 
     def _take_next(self, picks: list[Lease], rows: list[Lease], counts: dict[str, int], target: int, need: int) -> None:
-        """Take the leases ``picks`` in turn. After an error, end the pass and forget the leases that were taken."""
+        """Take the leases ``picks`` one after the other, and then finish the pass.
+
+        After an error, the pass ends immediately, and the worker forgets the leases that it has taken in this pass. The
+        other arguments are for ``_finish``.
+        """
         if not picks:
             self._finish(rows, counts, target, need)
             return

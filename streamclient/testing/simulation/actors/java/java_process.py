@@ -65,7 +65,10 @@ class JavaProcess(SimulatedProcess):
             self.later(seconds + min(0.1 * (tries + 1), 1.0), again)
 
     def land(self, operate: Callable[[], Answer], then: Callable[[Answer], None], fate: Fate) -> None:
-        """Carry out ``operate`` at the service, and send the result back to the process, which calls ``then``."""
+        """Carry out ``operate`` at the service, and send the result back to the process, which calls ``then``.
+
+        The drawn outcome ``fate`` may let the service carry ``operate`` out twice, or send the result late.
+        """
         answer = operate()
         if fate is Fate.FALSE_REFUSAL:
             answer = operate()

@@ -21,8 +21,8 @@ workers."""
 PARENT_POLL_SECONDS = 5.0
 
 FRESH_SECONDS = 60.0
-"""The time limit, in seconds, for successful passes of the taker and for passes of the renewer. If one of the two makes
-no such pass in this time, the Java worker ends. The number is for a lease duration of 20 s. The limit grows in
+"""The longest allowed time, in seconds, since the taker's last successful pass, and also since the renewer's last pass.
+If one of the two times is longer, the Java worker ends. The number is for a lease duration of 20 s. The limit grows in
 proportion to the lease duration."""
 
 SDK_RETRIES = 4
