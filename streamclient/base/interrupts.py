@@ -1,4 +1,8 @@
-"""Signals that become exceptions in the main thread, even if some code swallows the first exception."""
+"""Signals that raise exceptions in the main thread, and signals that are held back for a pool of processes.
+
+The interpreter swallows an exception in some places, for example in a ``__del__``. If a signal comes at such a place,
+its exception is raised again later.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +20,8 @@ ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, *([signal.SIGHUP] if hasattr(si
 """The signals on which a command ends in an orderly way."""
 
 AGAIN_SECONDS = 0.02
-"""The seconds until a swallowed exception is raised again. By then the code that swallowed it, usually a callback, has
-ended."""
+"""The seconds until an exception that the interpreter swallowed is raised again. By then the code in which it was
+swallowed, usually a callback, has ended."""
 
 MOST_TRIES = 50
 """The largest number of tries to start the thread that raises the exception again, while the system refuses threads.
@@ -58,7 +62,7 @@ class RaisedBySignal:
 
     @property
     def has_raised(self) -> bool:
-        """Whether a signal has raised an exception that no code has swallowed."""
+        """Whether a signal has raised an exception that the interpreter did not swallow."""
         return self._raised is not None
 
     def came(self, number: int, frame: FrameType | None) -> None:

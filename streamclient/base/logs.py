@@ -1,4 +1,6 @@
-"""Loggers of the package. An entry takes one line, and an error of a handler, filter or formatter loses only that line.
+"""Loggers of the package. An error of a handler, filter or formatter loses only the entry that is being logged.
+
+The message of an entry takes one line. If it has further lines, such as the lines of a stack, these are indented.
 
 Python raises errors of filters, and of handlers that do not catch them, in the code that logs. In this package that
 code owns leases, reads a stream or serves requests, and must not end because a log cannot be written. Names and texts
@@ -65,10 +67,11 @@ class SteadyLogger(logging.Logger):
 
 
 def make_printable(record: logging.LogRecord) -> None:
-    """Change an entry so that it takes one line, even with names and texts from outside, and has a bounded length.
+    """Escape the line ends and control characters in the message of an entry, and bound the message's length.
 
-    Indented lines, such as the lines of a stack, stay below the first line. If an entry already has this form, it is
-    not changed, and its template and arguments stay separate. Errors of formatting are raised.
+    Names and texts from outside may contain such characters. Lines of the message that begin with two spaces, such as
+    the lines of a stack, stay lines of their own, because readers cannot mistake them for another entry. A message that
+    needs no change stays unformatted: its template and arguments stay separate. Errors of formatting are raised.
     """
     message = record.getMessage()
     shown = _CONTINUES.join(printable(line, None) for line in message.rstrip("\n").split(_CONTINUES))

@@ -82,7 +82,9 @@ class RunSettings:
 
     @classmethod
     def read(cls, arguments: argparse.Namespace, environment: Mapping[str, str]) -> RunSettings:
-        """Read the settings from the arguments, the environment and the file, without imports and calls.
+        """Read the settings from the arguments of the command, the environment and the configuration file.
+
+        Objects that the settings name are not imported, and the service is not called.
 
         Raises:
             ConfigurationError: the configuration file cannot be read.

@@ -144,13 +144,16 @@ def require_commits(proof: Proof, application: str) -> None:
     applications = sorted({name for name, _ in proof.lasts})
     if applications and application not in applications:
         raise CommandFailed(
-            f"the destination holds no commit of the application {application!r}, so its fences cannot be compared "
-            f"with the log; give --application {' or '.join(map(repr, applications))}"
+            f"the destination holds no commit of the application {application!r}, so this application's fences cannot "
+            f"be compared with the destination's log; give --application {' or '.join(map(repr, applications))}"
         )
 
 
 def add_application_option(parser: argparse.ArgumentParser) -> None:
-    """Add the option ``--application``, which names the fleet whose fences are compared with the log."""
+    """Add the option ``--application``, the name of the fleet that writes to the destination.
+
+    The proof compares this fleet's fences in the destination with this fleet's commits in the destination's log.
+    """
     parser.add_argument(
         "--application", default="default", metavar="NAME", help="the fleet that writes; default: %(default)s"
     )

@@ -34,8 +34,8 @@ from streamclient.wire.service_errors import CONDITION_CHECK_FAIL
 from streamclient.worker.lease.lease_rows import key_of
 
 PLAN_STATUS_TYPE = "FullCopy"
-"""The ``StatusType`` of the row in the status table that stores the plan of the copy. Workers ignore rows of this type,
-also workers of the Java client."""
+"""The ``StatusType`` of the row in the status table that stores the plan of the copy (``CopyPlan``). Workers ignore
+rows of this type, also workers of the Java client."""
 
 MOST_PIECES = 32
 """The largest number of pieces of a table. A worker copies all of its pieces at the same time, and holds one page of
@@ -73,11 +73,14 @@ class CopiedStream:
 
     @classmethod
     def of(cls, source: SourceTable, status_table: str, stream_id: str, piece_mebibytes: int) -> CopiedStream:
-        """Return the copied stream of ``source``. Read the plan from the status table, or store a new plan there.
+        """Return the copied stream of ``source``. Its plan of the copy is read from the status table.
+
+        The plan of the copy (``CopyPlan``) holds the start of the copy and the keys that divide the table into pieces.
+        If the status table has no plan yet, store a new one, with pieces of at least ``piece_mebibytes`` MiB.
 
         Raises:
             DependencyException: the service refused a call, or did not answer.
-            StreamClientException: the stored plan is damaged.
+            StreamClientException: the stored plan of the copy is damaged.
         """
         key, client = key_of(stream_id, source.name, PLAN_STATUS_TYPE), source.client
 

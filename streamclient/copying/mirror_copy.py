@@ -1,8 +1,9 @@
 """The copy of a table into a mirror, in pieces that any number of processes share.
 
-The destination's log stores the progress of the copy. The first commit in the log is the plan. Each other commit
-belongs to a piece, and begins at the key at which the previous commit of the piece ended. So any process can continue a
-copy. If two processes copy the same rows, the destination refuses one of them, so each row is stored once.
+The destination's log stores the progress of the copy. The first commit in the log stores the plan of the copy
+(``CopyPlan``): the start of the copy, and the keys that divide the table into pieces. Each other commit belongs to a
+piece, and begins at the key at which the previous commit of the piece ended. So any process can continue a copy. If two
+processes copy the same rows, the destination refuses one of them, so each row is stored once.
 
 If the mirror keeps a history, a process stores each commit in the history first, and then in the destination. If
 the process ends between the two steps, the next process reads the rows from the history and stores them in the
@@ -55,7 +56,9 @@ class MirrorCopy:
     plan: CopyPlan = field(init=False, default=CopyPlan(0))
 
     def prepare(self) -> None:
-        """Read the plan of the copy. If no plan is stored, store a new one and so create the destination's table.
+        """Read the plan of the copy (``CopyPlan``) from the destination.
+
+        If no plan is stored, store a new one and so create the destination's table.
 
         Raises:
             ConfigurationError: the destination is the mirror of another table.
@@ -74,7 +77,10 @@ class MirrorCopy:
         self.source.stream_of(self.plan)
 
     def begin_history(self) -> None:
-        """Commit the plan to the history. The commit creates the history's table, and shows which mirror owns it."""
+        """Commit the plan of the copy to the history.
+
+        The commit creates the history's table, and shows which mirror owns it.
+        """
         plan = self._last(COPY)
         if self.history is None or plan is None:
             return

@@ -206,7 +206,11 @@ class Mirror(Probed):
             )
 
     def _require_own_history(self, history: Destination) -> None:
-        """Refuse a history that is not empty and does not begin with the plan of this mirror."""
+        """Refuse a history that is not empty and does not store the plan of this mirror's copy.
+
+        The first commit of a history stores the plan of the copy (``CopyPlan``): the start of the copy, and the keys
+        that divide the table into pieces.
+        """
         plan = history.last_commits([COPY])[COPY]
         if plan is None and not _is_used(history):
             return

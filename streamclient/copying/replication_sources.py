@@ -260,7 +260,10 @@ class StreamSource(Source):
         self._table = SourceTable(self.client, self.settings.reader.table_name)
 
     def prepare(self) -> str:
-        """Find the stream, make the status table if it is missing, and read the plan of the copy or store a new one."""
+        """Find the stream, make the status table if it is missing, and read the plan of the copy (``CopyPlan``).
+
+        If the status table has no plan of the copy, store a new one.
+        """
         settings, stream_id = self.settings, self._table.stream().stream_id
         leases = LeaseManager(self.client, settings.status_table_name, stream_id)
         leases.create_lease_table_if_not_exists()

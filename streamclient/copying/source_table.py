@@ -32,12 +32,12 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 
 PLAN_FORMAT = KeptFormat("the plan of the copy")
-"""The format of the plan that a mirror or a replication stores. Its version also covers the stored positions in the
-pieces of the table."""
+"""The format of the plan of the copy (``CopyPlan``), which a mirror or a replication stores. The version of the format
+also covers the stored positions in the pieces of the table."""
 
 COPY = "copy"
-"""The name in ``Commit.shard`` of the commit that stores the plan. The pieces of the table have the names ``copy/0``,
-``copy/1`` and so on."""
+"""The name in ``Commit.shard`` of the commit that stores the plan of the copy. The pieces of the table have the names
+``copy/0``, ``copy/1`` and so on."""
 
 PIECE_MEBIBYTES = 100
 """The default size, in MiB, of the pieces in which mirrors and replications copy a table."""
@@ -111,7 +111,7 @@ class SourceTable:
         return streams[0]
 
     def require_table_of(self, plan: CopyPlan) -> None:
-        """Check, without a call, that ``plan`` is a plan of this table.
+        """Check, without a call to the service, that ``plan`` is the plan of a copy of this table.
 
         Raises:
             ConfigurationError: ``plan`` is for another table.

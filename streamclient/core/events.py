@@ -125,9 +125,9 @@ class WakeWorkers(Call[None]):
 
 @frozen
 class NoteOrder(Call[None]):
-    """Store in the audit how an operator's order about records ended.
+    """Store an audit row that says how an operator's order to park or skip records ended.
 
-    A repeated note replaces the same row of the audit.
+    A repeated note replaces the same audit row.
     """
 
     lease_key: str

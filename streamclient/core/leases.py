@@ -122,7 +122,7 @@ def transfer(seen: Lease, new_owner: str) -> LeaseWrite:
 
 
 def checkpoint(seen: Lease, value: str, progress: Progress | None = None) -> LeaseWrite:
-    """Return the write that stores a checkpoint. The write counts as a heartbeat.
+    """Return the write that stores a checkpoint. The write also renews the lease.
 
     A prepared checkpoint stays in the row if ``PendingCheckpoint.survives`` says so; otherwise the write removes it.
     """
@@ -139,13 +139,13 @@ def checkpoint(seen: Lease, value: str, progress: Progress | None = None) -> Lea
 
 
 def prepare(seen: Lease, pending: PendingCheckpoint) -> LeaseWrite:
-    """Return the write that stores the first half of a two-phase checkpoint. The write counts as a heartbeat."""
+    """Return the write that stores the first half of a two-phase checkpoint. The write also renews the lease."""
     result = evolve(seen, counter=seen.counter + 1, pending=pending)
     return LeaseWrite(WriteKind.PREPARE, seen, result)
 
 
 def take_pause(seen: Lease) -> LeaseWrite:
-    """Return the write by which the owner says that it obeys a pause. The write counts as a heartbeat."""
+    """Return the write by which the owner says that it obeys a pause. The write also renews the lease."""
     if seen.pause is None:
         raise ValueError(f"{seen} is not paused, so no pause can be taken")
     taken = f"{seen.pause.request_id} {seen.owner}"
@@ -154,7 +154,7 @@ def take_pause(seen: Lease) -> LeaseWrite:
 
 
 def leave_pause(seen: Lease) -> LeaseWrite:
-    """Return the write that withdraws the acknowledgement of a pause. The write counts as a heartbeat.
+    """Return the write that withdraws the acknowledgement of a pause. The write also renews the lease.
 
     The owner sends this write before it reads the shard again. While the row says that its owner obeys, the shard is
     not read, and will not be read before the counter moves. An operator's write that compares the counter can rely on
@@ -167,7 +167,7 @@ def leave_pause(seen: Lease) -> LeaseWrite:
 def end_orders(seen: Lease, left: tuple[RecordOrder, ...]) -> LeaseWrite:
     """Return the write that keeps only the orders ``left``, because all other orders have ended.
 
-    The write counts as a heartbeat.
+    The write also renews the lease.
     """
     return LeaseWrite(WriteKind.END_ORDERS, seen, evolve(seen, counter=seen.counter + 1, orders=left))
 
@@ -183,7 +183,7 @@ def delete(seen: Lease) -> LeaseWrite:
 def set_pause(seen: Lease, pause: Pause | None) -> LeaseWrite:
     """Return the write that pauses a lease: the owner then holds it without reading. ``pause=None`` ends the pause.
 
-    The write is refused if the owner has changed. The counter stays, so no heartbeat fails. The owner notices the pause
+    The write is refused if the owner has changed. The counter stays, so no renewal fails. The owner notices the pause
     at its next scan.
     """
     result = evolve(seen, pause=pause, pause_taken=seen.pause_taken if pause else "")
@@ -193,7 +193,7 @@ def set_pause(seen: Lease, pause: Pause | None) -> LeaseWrite:
 def set_orders(seen: Lease, orders: tuple[RecordOrder, ...]) -> LeaseWrite:
     """Return the write that replaces the orders about records, if owner and orders are unchanged.
 
-    The counter stays, so no heartbeat of the owner fails.
+    The counter stays, so no renewal by the owner fails.
     """
     return LeaseWrite(WriteKind.SET_ORDERS, seen, evolve(seen, orders=orders))
 
@@ -215,7 +215,7 @@ def release(seen: Lease) -> LeaseWrite:
 
     An owner releases its lease if it stops and no other worker can take the lease. In all other cases only an operator
     releases a lease. Workers that know the row wait for a lease duration, because the former owner learns of the
-    release only by its next heartbeat. A worker that sees the row for the first time takes it immediately, like any row
+    release only by its next renewal. A worker that sees the row for the first time takes it immediately, like any row
     without an owner. So release a lease only if it is no longer read, if it is paused and the pause is acknowledged, or
     if its owner is not alive.
     """

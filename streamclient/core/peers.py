@@ -23,8 +23,8 @@ from streamclient.core.membership import SessionState, WorkerRow
 from streamclient.core.values import evolve
 
 WATCHED = 2
-"""The number of successors in the ring of names that each worker watches. So two other workers watch every worker, and
-one of these two may die together with the watched worker."""
+"""The number of workers that each worker watches: its successors in the ring of live workers, which is sorted by name.
+So every worker is watched by two others, and one of these two may die together with the watched worker."""
 
 WIDENED = 8
 """The number of further workers to watch for each late worker. They may have died together with the late worker. If

@@ -436,13 +436,16 @@ def is_mark_void(state: WorkerState, lease: Lease) -> bool:
 
 
 def new_owner(state: WorkerState, lease: Lease, promised_to: str = "") -> str | None:
-    """Return the worker to hand a lease over to; ``None`` if no other worker lives.
+    """Return the worker to hand a lease over to; ``None`` if no other worker can receive it.
 
     The receiver is the worker that asked for the lease. Without a request it is the worker to which the lease was
-    promised, and without a promise the live worker with the least load. In a fleet whose workers all have sessions, the
-    staying workers share the leases of a stopping worker. In any other fleet, two kinds of workers receive a lease only
-    if there is no better receiver: workers that gave no sign of life for a lease duration, and, last of all, workers
-    that seem to be stopping. Leases that move to a worker count as its load, so a stopping worker spreads its leases.
+    promised, and without a promise the other worker with the least load. Leases that move to a worker count as its
+    load, so a stopping worker spreads its leases. A request or a promise is void if its worker is stopping or dead.
+
+    If all workers of the fleet have sessions, the sessions show which workers live and stay, and only these receive
+    leases. Without all sessions, this worker can only guess. Then every other worker that does not seem dead may
+    receive a lease, in this order: first workers that gave a sign of life in the last lease duration, then workers that
+    gave none, and last workers that seem to be stopping.
     """
     if lease.is_marked and not is_mark_void(state, lease):
         return lease.stealer

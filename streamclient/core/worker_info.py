@@ -18,13 +18,14 @@ from streamclient.core.costs import Cost
 from streamclient.errors import printable
 
 MOST_SHARDS = 200
-"""The largest number of shards that are listed with their reasons. Shards that need an operator come first, then others
-by key. Further shards are only counted. If a worker has more such shards, they probably have the same cause. With this
-limit the row stays below half a MiB, a fraction of the service's limit."""
+"""The largest number of shards without progress that the worker lists, with the reasons why they make none. Shards that
+need an operator come first, and all others follow by key. Shards beyond this number are only counted: when more shards
+than this make no progress, most of them probably have the same cause. With this limit, the worker's row stays below
+half a MiB, a fraction of the service's limit."""
 
 MOST_LEFT = 2_000
 """The largest number of shards in the list ``left``: the latest ones. Earlier shards are only counted. In addition to
-the size that ``MOST_SHARDS`` permits, this list takes up to a hundred KiB of the row."""
+the size that ``MOST_SHARDS`` permits, this list takes up to a hundred KiB of the worker's row."""
 
 _NEEDS_OPERATOR = ("decision", "processor", "parking", "user_code", "reading")
 """The kinds of reasons whose shards are listed before all other shards, in this order."""

@@ -261,7 +261,7 @@ class LogEntry:
     carried: tuple[Commit, ...] = ()
     """The last commits of shards, copied from older entries before those entries are removed."""
     totals: Mapping[str, int] = field(factory=dict, hash=False)
-    """For each carried commit's digest, the number of the shard's records up to this commit; absent if unknown."""
+    """The number of the shard's records up to the end of a carried commit, by the commit's digest, if it is known."""
     damage: str = ""
     """The reason why the entry cannot be read or trusted; empty for a sound entry."""
     disputed: tuple[Commit, ...] = ()

@@ -67,7 +67,7 @@ def _lease_lines(facts: FleetFacts, row: RowFacts, lease: Lease) -> Iterator[str
 
 def _worker_line(facts: FleetFacts, name: str, worker: WorkerFacts | None) -> str:
     if worker is None:
-        return f"worker {name}: {life(facts, name).value} by the heartbeats of its leases; it has no session row"
+        return f"worker {name}: {life(facts, name).value} by the renewals of its leases; it has no session row"
     info = worker.info
     process = f", process {info.pid} on {info.host} ({worker.process.value})" if info.host else ""
     trouble = f", unwell: {info.trouble}" if info.trouble else ""

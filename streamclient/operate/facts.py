@@ -32,7 +32,7 @@ class RowFacts:
     is_of_unknown_version: bool = False
     """Whether an unknown version of this package wrote the row, for example a newer version."""
     beat_micros: int = 0
-    """The time at which the lease's counter was last written: by a heartbeat, a checkpoint or a change of owner."""
+    """The time at which the lease's counter was last written: by a renewal, a checkpoint or a change of owner."""
     checkpoint_micros: int = 0
     """The time at which the lease's checkpoint was last written."""
     owner_micros: int = 0

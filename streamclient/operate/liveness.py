@@ -28,7 +28,8 @@ class Liveness(Enum):
 def life(facts: FleetFacts, worker: str) -> Liveness:
     """Return whether ``worker`` lives, by the age of its last heartbeat.
 
-    The heartbeat of its session row counts; if the worker has no session row, the heartbeats of its leases count.
+    A heartbeat is a write to the worker's session row. If the worker has no session row, the last renewal of one of its
+    leases is used instead.
     """
     session = facts.workers.get(worker)
     if session is not None and session.state == "killed":
@@ -62,9 +63,11 @@ def fleet_cost(facts: FleetFacts) -> Cost | None:
 
 
 def is_lease_silent(facts: FleetFacts, lease: Lease) -> bool:
-    """Return whether the owner of ``lease`` has missed a heartbeat, either in the lease row or in its own session row.
+    """Return whether the owner of ``lease`` seems silent. One of two signs is enough.
 
-    Both rows count, because an owner that lives may have given up one lease, and then does not renew that lease.
+    The first sign is that the lease was not renewed for more than ``SILENT_SHARE`` of the lease duration. An owner that
+    lives may have given up this lease, and then does not renew it. The second sign is that ``life`` returns any
+    other value than ``LIVING`` for the owner.
     """
     row = facts.rows.get(lease.lease_key)
     age = 0.0 if row is None else facts.age_seconds(row.beat_micros)

@@ -215,10 +215,10 @@ def _check_date(text: str, now: datetime) -> datetime:
 
 
 def _check_scope(headers: Mapping[str, str], date: datetime) -> None:
-    """Check the day and the region that the headers of a request name for the V4 signing key.
+    """Check two headers of a request: the day and the region for which its V4 signing key was made.
 
-    The day must be the day of ``date``, the time in the request's date header. Near midnight, accept the adjoining day,
-    too.
+    The day must be the day of ``date``, the time in the request's date header. Near midnight, the adjoining day is
+    accepted, too.
 
     Raises:
         ServiceError: the day is wrong, or the region does not have the form of a region's name.

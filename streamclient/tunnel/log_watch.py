@@ -4,9 +4,10 @@ The service promises no error for a channel whose position is older than the tab
 with the records that are left. So a reader itself compares times with the retention: the time of the position at which
 a channel is opened, and the times of each page's first record and of the position before that page.
 
-The search finds suspicions, not proofs: perhaps no record was written between the two times. Rows of full data have no
-times, so they raise no suspicion. ``LogWatch`` is for one thread at a time. Any thread may call ``facts_of_log`` and
-``facts_of_description``, which wait for the service.
+The search finds suspicions, not proofs: even if a position is older than the retention, perhaps no record was written
+between that position and the oldest time that the retention covers. Rows of full data have no times, so they raise no
+suspicion. ``LogWatch`` is for one thread at a time. Any thread may call ``facts_of_log`` and ``facts_of_description``,
+which wait for the service.
 """
 
 from __future__ import annotations

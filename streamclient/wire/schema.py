@@ -372,7 +372,10 @@ _TEXT_FIELDS = {kind: _text_fields(kind.DESCRIPTOR) for kind in _CLASSES.values(
 
 
 def _require_text(message: Any) -> None:
-    """Raise ``CodecError`` if a text field is not UTF-8. Most parsers only return such a field as ``bytes``."""
+    """Raise ``CodecError`` if a text field of ``message`` is not UTF-8.
+
+    Most implementations of protobuf raise no error when they parse such a field: its value is then ``bytes``.
+    """
     for name, is_repeated, is_message in _TEXT_FIELDS[type(message)]:
         if is_message and not is_repeated and not message.HasField(name):
             continue

@@ -85,7 +85,7 @@ class ConsumerParts:
     """The largest number of records that a read returns; ``None`` if the service decides, as in a tunnel."""
 
     def machine(self, start: StartConsumer) -> ConsumerMachine:
-        """Return the machine that makes the decisions of the new consumer that ``start`` describes."""
+        """Return the state machine that decides for the new consumer that ``start`` describes."""
         return ConsumerMachine(
             start,
             self.config,

@@ -98,7 +98,7 @@ class WatchedConsumer(Protocol):
 
     @property
     def machine(self) -> ConsumerMachine:
-        """The machine that decides for the consumer."""
+        """The state machine that decides for the consumer."""
 
     def reads_for(self, now: float) -> float:
         """Return the seconds for which the awaited read has been under way; 0.0 if no read is awaited."""

@@ -169,8 +169,8 @@ class Running(Probed):
     def liveness(self) -> WorkerHealth:
         """Whether every owner thread has made a turn within the last 10 s. If not, only a restart of the process helps.
 
-        Usable from any thread. An outage of the service does not change this value. After its end the object counts as
-        alive, because a process that ends in order must not be killed.
+        Usable from any thread. An outage of the service does not change this value. After this object has ended, the
+        value is healthy, because a process that ends in order must not be killed.
         """
         self._require_here()
         loops = {} if self._ended.is_set() else self._owner_loops()

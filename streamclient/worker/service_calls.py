@@ -149,7 +149,10 @@ class ServiceCalls:
         self._call(ReadRow(lease_key), partial(self._row, lease_key), self.scan_pool)
 
     def note_order(self, note: NoteOrder) -> None:
-        """Store the outcome of an operator's order as an audit row. If the store has no audit rows, do nothing."""
+        """Store an audit row that says how an operator's order to park or skip records ended.
+
+        If the store has no audit rows, do nothing.
+        """
         self._call(note, partial(self._note, note), self.status_pool)
 
     def list_shards(self) -> None:

@@ -62,7 +62,7 @@ class ShardConsumer:
         """The shard, with this consumer's own id as ``lease_identifier``. In ``shard_info``, successive consumers of
         one acquisition have the same identifier."""
         self.machine: ConsumerMachine = around.machine(start)
-        """The machine that decides for this consumer. Only this class sends events to it; other code only reads it."""
+        """The state machine that decides for this consumer. Only this class sends it events; others only read it."""
         self._start = start
         self._around = around
         self._turn = turn or AlwaysInTurn()
@@ -85,7 +85,7 @@ class ShardConsumer:
     # --- the coordinator's requests ------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """Start the consumer: let its machine make the first processor."""
+        """Start the consumer: its state machine then gives the command to make the first processor."""
         self._handle(consumer_events.Began())
 
     def stop(self, reason: ShutdownReason) -> None:
@@ -397,7 +397,7 @@ class ShardConsumer:
         self._timer = self._around.loop.call_later(command.seconds, time_came, slack_seconds=slack_seconds)
 
     def _time_came(self, visit: int) -> None:
-        """End the pause that the machine began in its ``visit``.
+        """End the pause that the state machine began in its ``visit``.
 
         Before a read, or a new try with a page, wait for the shard's turn; a stop ends this wait.
         """

@@ -108,7 +108,7 @@ def consumer_reasons(
 ) -> Iterator[Reason]:
     """Yield the reasons that hold up a shard with a consumer, the most important first.
 
-    ``hold_ups`` are the reasons that the machine does not know: the wait for a turn, a slow call or a checkpoint.
+    ``hold_ups`` are the reasons that the state machine does not know: the wait for a turn, a slow call or a checkpoint.
     """
     if machine.is_lost:
         yield Reason(Cause.LEASE_LOST)

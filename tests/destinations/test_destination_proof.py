@@ -207,7 +207,7 @@ def touches(finding: Finding, commit: Commit) -> bool:
     if finding.shard != commit.shard:
         return False
     if finding.flaw is Flaw.ROWS_UNKNOWN:
-        return f"commit {commit.number}," in finding.text or "of no commit" in finding.text
+        return f"commit {commit.number}," in finding.text or "naming no commit" in finding.text
     if finding.flaw is Flaw.FENCE:
         return True  # it names the shard's last commit, whichever of them is damaged
     near = {commit.start, commit.end, "elsewhere"}

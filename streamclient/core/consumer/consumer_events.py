@@ -1,4 +1,4 @@
-"""Events and commands of one shard's consumer: the border between its machine and the code that runs it.
+"""Events and commands of one shard's consumer: the border between its state machine and the code that runs it.
 
 Events are facts in the past tense, and commands are imperatives. ``ConsumerMachine.handle(event, now)`` takes one event
 and returns the commands to carry out, in order. A worker carries the commands out with threads and calls; the simulator

@@ -89,9 +89,10 @@ class HandedOutPositions:
     def retract(self) -> None:
         """Withdraw the permission to store the last permitted position, because the batch before it failed.
 
-        A position that the processor has requested already stays permitted: by the request, the processor said that
-        everything before the position is safe. A prepared position may still be completed by a request that names it,
-        because its sink may have committed it.
+        If the processor has already requested that position, it stays permitted: by the request, the processor said
+        that everything before the position is safe. If the processor has only prepared that position, the permission
+        ends, but a request that names the position is still accepted, because the processor's sink may already have
+        committed everything before it.
         """
         failed, before = self._permitted, self._permitted_before
         if failed.number <= self._requested.number and self._requested.number > before.number:

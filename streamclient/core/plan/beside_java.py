@@ -206,7 +206,11 @@ def is_ready(view: LeaseView, row: Lease) -> bool:
 
 @define
 class ExchangePass:
-    """One pass of exchanges of finished leases for unfinished leases. Each choice updates ``numbers``."""
+    """The choices of one pass: which finished leases this worker hands over, and which unfinished leases it marks.
+
+    So finished leases are exchanged for unfinished leases. Each choice is counted in ``numbers`` immediately, and the
+    next choice takes it into account.
+    """
 
     numbers: Numbers
     ready: Mapping[str, list[Lease]]

@@ -106,9 +106,11 @@ class Chain:
 
     commits: list[tuple[int, Commit]] = field(factory=list)
     carried: list[Commit] = field(factory=list)
-    """Commits that a later log entry repeats. Their original entries and older entries may have been removed."""
+    """Commits that later log entries repeat. A commit is repeated in a new entry before its original entry and older
+    entries are removed from the log."""
     totals: dict[int, int] = field(factory=dict)
-    """The number of the shard's records up to each repeated commit, by the commit's number."""
+    """The number of the shard's records up to the end of each commit in ``carried``, as far as it is known. The keys
+    are the numbers of these commits (``Commit.number``)."""
 
     @property
     def last_carried(self) -> int:

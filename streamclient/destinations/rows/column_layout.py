@@ -121,9 +121,11 @@ def key_order(key: PrimaryKey) -> tuple[tuple[str, str, str], ...]:
 
 
 def split_cells(columns: Iterable[RecordColumn]) -> tuple[dict[str, RecordColumn], list[RecordColumn]]:
-    """Split the cells that a record puts: for each column the cell with the value, and a list of the other cells.
+    """Return two groups of the cells that a record puts: the cells with the columns' values, and all other cells.
 
-    The cell with the value is the greatest by ``cell_order``. The list is sorted by column name and ``cell_order``.
+    The first group has one cell for each column, by the column's name. If the record puts several cells into one
+    column, the greatest of them by ``cell_order`` has the column's value, and the others are in the second group. The
+    second group is sorted by column name and then by ``cell_order``.
     """
     values: dict[str, RecordColumn] = {}
     older: list[RecordColumn] = []
@@ -277,8 +279,9 @@ class Collector:
     ) -> ChangeColumns:
         """Make the columns of ``count`` records from all cells that were added.
 
-        Pass ``ranks`` if the records were not added in the order of ``in_order``. ``ranks[place]`` is the index, in
-        this order, of the record whose cells were added under ``place``.
+        ``operations`` and ``sequences`` must have the records in the order of the result. If the places at which the
+        cells were added are in another order, pass ``ranks``. For the record whose cells were added with the place
+        ``p``, ``ranks[p]`` is the record's place in the result.
         """
         for (kind, name), (places, values) in self._values.items():
             for value_type, cells in _by_type(places, values):
@@ -315,7 +318,10 @@ def _by_type(places: array[int], values: list[ColumnValue]) -> Iterator[tuple[Co
 
 
 def _joined(parts: Sequence[Cells], ranks: Array | None) -> Cells:
-    """Join ``parts`` of one column, so that the places ascend; ``ranks`` are as in ``Collector.finish``."""
+    """Join ``parts`` of one column, so that the places ascend.
+
+    If ``ranks`` is given, ``ranks[p]`` replaces each place ``p``, as in ``Collector.finish``.
+    """
     if len(parts) == 1 and ranks is None:
         return parts[0]
     pa = pyarrow()

@@ -115,7 +115,7 @@ class TunnelChannel:
 
     @property
     def part(self) -> Part:
-        """The name under which the storage keeps this channel."""
+        """The kind and the id by which the storage names this channel."""
         return PartKind.CHANNEL, self.channel_id
 
     @property
@@ -221,7 +221,7 @@ class Client:
 
     @property
     def part(self) -> Part:
-        """The name under which the storage keeps this session."""
+        """The kind and the id by which the storage names this session."""
         return PartKind.SESSION, self.client_id
 
     def is_over(self, now_micros: int) -> bool:
@@ -313,7 +313,10 @@ class Tunnel:
 
     @property
     def part(self) -> Part:
-        """The name under which the storage keeps the tunnel's own fields, without its channels and sessions."""
+        """The kind and the empty id by which the storage names the tunnel's own fields.
+
+        Channels and sessions are stored separately.
+        """
         return PartKind.TUNNEL, ""
 
     def keep_journal(self, journal: ChangedParts) -> None:

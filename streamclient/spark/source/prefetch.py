@@ -1,4 +1,8 @@
-"""The planner's memory of shards between batches: pages that were read ahead, doubtful pages, and the pace of reads."""
+"""The planner's memory of shards between batches: pages that were read ahead, doubtful pages, and the pace of reads.
+
+A page is *doubtful* if it must be wrong: it makes no progress, or it says that the shard has ended, although the list
+of shards does not show the end.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +23,8 @@ from streamclient.wire.page_parts import PageSummary
 _log = logs.logger(__name__)
 
 SHORTEST_DOUBT_MILLIS, LONGEST_DOUBT_MILLIS = 500, 20_000
-"""The shortest and the longest pause, in milliseconds, before the planner repeats the read of a doubtful page. A new
-listing of the shards may explain the page. A listing lags by up to a second."""
+"""The shortest and the longest pause, in milliseconds, before the planner repeats the read of a doubtful page. After
+the pause, the list of shards, which lags by up to a second, may show the end of the shard that the page reported."""
 
 MOST_DOUBTS = 6
 """The number of consecutive doubtful pages of a shard after which a query that ends at the present fails. The pauses

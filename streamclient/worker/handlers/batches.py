@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from pyarrow import Table
 
 Commit = Literal["turn", "explicit"]
-"""The time at which the position of a batch is stored: with ``turn`` at the end of the body or handler that got the
-batch, with ``explicit`` when the program calls ``commit()``."""
+"""The time at which the position of a batch is stored: with ``turn`` at the end of the batch's loop body or handler,
+with ``explicit`` when the program calls ``commit()``."""
 
 Key = Callable[[StreamRecord], Hashable]
 """A function that returns the key of a record. Records with the same key stay in order."""
@@ -45,12 +45,13 @@ class Settlement:
     """
 
     commits_by_itself: bool = True
-    """Whether the end of the body commits the batch. If so, user code must not use the batch after the body."""
+    """Whether the batch is committed when its loop body or handler ends. If so, user code must not use the batch after
+    that end."""
     error: Exception | None = None
     """The error with which user code has settled the batch as failed; ``None`` otherwise."""
     is_committed: bool = False
     is_over: bool = False
-    """Whether the body or the handler that got the batch has ended."""
+    """Whether the batch's loop body or handler has ended."""
     _lock: threading.Lock = field(factory=threading.Lock, init=False)
 
     def failed(self, error: Exception) -> None:
@@ -81,16 +82,19 @@ class Settlement:
             self.is_committed = True
 
     def end(self) -> None:
-        """Record that the body or the handler that got the batch has ended."""
+        """Record that the batch's loop body or handler has ended."""
         with self._lock:
             self.is_over = True
 
     def require_readable(self) -> None:
-        """Raise ``StreamClientException`` if the batch must not be used any more, because its body has ended."""
+        """Raise ``StreamClientException`` if the batch must not be used any more.
+
+        This is so once its loop body or handler has ended, unless commits are explicit.
+        """
         if self.is_over and self.commits_by_itself:
             raise StreamClientException(
-                "the batch is over: it was committed when the body or the handler that got it ended, so no other task "
-                'may work on it; finish the work before that, or use commit="explicit"'
+                "the batch is over: its loop body or handler has ended, which settled the batch, so no task may work "
+                'on it any more; finish all work on a batch before that end, or use commit="explicit"'
             )
 
     def _require_open(self, what: str) -> None:

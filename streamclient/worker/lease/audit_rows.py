@@ -1,6 +1,9 @@
-"""Audit rows of the status table: the orders of operators, and the outcomes of orders about records.
+"""Audit rows of the status table: changes of leases by operators' commands, and outcomes of orders about records.
 
-Their ``StatusType`` is ``Audit``, so workers of every language ignore these rows.
+An order about records is an operator's order to park or skip records. A command stores such an order in a lease row,
+and a worker obeys it later. When the order has ended, a worker writes an audit row that says how it ended.
+
+The ``StatusType`` of audit rows is ``Audit``, so workers of every language ignore these rows.
 """
 
 from __future__ import annotations
@@ -37,13 +40,16 @@ _COLUMNS = {
 }
 
 END_NUMBER = 1
-"""The ``number`` of the audit row in which a worker records the outcome of an order. The command that gave the order
-has written only the row with the number 0."""
+"""The ``number`` of the audit row in which a worker records how an order about records ended. The command that gave the
+order has written only the row with the number 0."""
 
 
 @frozen(kw_only=True)
 class AuditRecord:
-    """One audit row: the change of a lease by a command, done or intended, or the outcome of an order about records."""
+    """One audit row: a command's change of a lease, done or intended, or the end of an order about records.
+
+    An order about records is an operator's order to park or skip records.
+    """
 
     at_micros: int
     """The time at which the audit row was written, in microseconds since 1970 by the service's clock. In a row with the
@@ -80,10 +86,12 @@ def audit_cells(record: AuditRecord) -> list[tuple[str, object]]:
 
 
 def put_note(client: OTSClient, table_name: str, stream_id: str, note: NoteOrder) -> None:
-    """Store the outcome of an order about records as an audit row. A repeated call replaces the row.
+    """Store an audit row that says how an operator's order to park or skip records ended.
+
+    The row has ``note.outcome``, for example ``parked 3 records``. A repeated call replaces the row.
 
     Raises:
-        StreamClientError: the write failed, or its outcome is unknown.
+        StreamClientError: the write failed, or it is unknown whether the row was stored.
     """
     order = note.order
     record = AuditRecord(

@@ -200,7 +200,7 @@ class LeaseManager(WritingLeaseManager):
             _log.warning("the epoch row of shard %s, which has left the stream, was not deleted: %s", key, error)
 
     def note_order(self, note: NoteOrder) -> None:
-        """Store the outcome of an operator's order as an audit row, in one attempt.
+        """Store, in one attempt, an audit row that says how an operator's order to park or skip records ended.
 
         If the method returns, the row is certainly stored. Otherwise it raises ``StreamClientError``.
         """

@@ -114,9 +114,10 @@ def parse_row(row: Any) -> Lease | UnreadableRow:
     """Return the lease in a row that the SDK has read, or the reason why the row is not a lease.
 
     Unknown columns are ignored. A row with fewer than five columns is a remnant, as for the Java client: very old
-    servers could recreate a part of a row when a heartbeat raced a delete. The number does not include this package's
-    own columns, because they show only that the row was a lease. The Java client includes them, so it takes some
-    remnants for leases, and fails. That is another reason to replace remnants.
+    servers could recreate a part of a row when a renewal raced a delete. This package's own columns are not
+    counted, because a remnant may still have them. The Java client counts them. So it takes some remnants for leases,
+    and its scan of the table fails. For this reason, too, this package replaces a remnant when it creates the lease
+    (see ``row_item``).
     """
     key = {name: value for name, value, *_ in row.primary_key}
     cells = _cells(row)

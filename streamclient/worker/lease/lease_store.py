@@ -32,7 +32,8 @@ class WriteAnswer:
     """The outcome of the write. ``REFUSED`` means that the write's condition was not met. Every other failure is
     ``UNCERTAIN``, with an ``error``."""
     error: Exception | None = None
-    """The error that makes the outcome uncertain. Its ``kind`` says whether the write may have been applied."""
+    """The error that makes the outcome uncertain. If it is a ``DependencyException``, the error's ``kind`` says whether
+    the write may have been applied."""
 
 
 class LeaseStore(Protocol):
@@ -101,9 +102,9 @@ class OrderNotes(Protocol):
     """The audit rows of one stream, kept beside its leases by a ``LeaseStore``. Thread-safe."""
 
     def note_order(self, note: NoteOrder) -> None:
-        """Store the outcome of an operator's order about records.
+        """Store an audit row that says how an operator's order to park or skip records ended.
 
-        If the method returns, the outcome is certainly stored. Otherwise it raises ``StreamClientError``.
+        If the method returns, the row is certainly stored. Otherwise it raises ``StreamClientError``.
         """
 
 

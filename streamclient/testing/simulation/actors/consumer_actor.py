@@ -1,6 +1,6 @@
 """The reader of one shard in a simulated process: the production ``ConsumerMachine`` with simulated calls.
 
-The code around the machine does what ``streamclient.worker.shard_consumer`` does. The user code is
+The code around the state machine does what ``streamclient.worker.shard_consumer`` does. The user code is
 ``SimulatedProcessor``. A call into user code runs to its end even if the lease is lost. A process that is frozen in the
 middle of a call continues the call after the freeze, as a zombie does.
 """
@@ -138,7 +138,7 @@ class Consumer:
         self.world.consumer_ended(self)
 
     def handle(self, event: ConsumerEvent) -> None:
-        """Let the machine handle an event, and carry out its commands."""
+        """Let the state machine handle an event, and carry out its commands."""
         self.world.events += 1
         for command in self.machine.handle(event, self.process.local()):
             _CARRY_OUT[type(command)](self, command)
@@ -339,7 +339,7 @@ class Consumer:
         self.agenda.after(0.0, self.process.deliver, EndRead(self.lease_key, self.identifier, command.read_at))
 
     def end_judged(self, answer: AnswerEnd) -> None:
-        """Give the machine the core's answer about the end of the shard."""
+        """Give the state machine the core's answer about the end of the shard."""
         judged = facts.EndJudged(self._end_visit, answer.is_shown, answer.since_read, answer.detail)
         self._later(0.0, self.handle, judged)
 
@@ -380,7 +380,7 @@ class Consumer:
     def checkpoint_answered(self, request: Request, outcome: CheckpointOutcome) -> None:
         """Handle the core's answer to a checkpoint request.
 
-        The machine gets the answer immediately; user code continues a moment later.
+        The state machine gets the answer immediately; user code continues a moment later.
         """
         if self.has_ended:
             return

@@ -261,7 +261,10 @@ class LoopReader(WitnessedReader, Receiver):
     # --- the fate of a call --------------------------------------------------------------------------------------
 
     def claimed(self, call: WitnessedCall, *, was_free: bool) -> None:
-        """Judge a claim. The call must have been free, and the program must not have another call of this shard."""
+        """Judge a program's claim of ``call``. The program must not have another call of this shard.
+
+        ``was_free`` says whether, before the claim, the call was neither claimed nor taken back. It must be true.
+        """
         witness = self.witness
         if not was_free:
             witness.break_law(SETTLED, self.shard_id, f"{self} gives out {call.name}, which was claimed or taken back")
@@ -274,7 +277,10 @@ class LoopReader(WitnessedReader, Receiver):
             witness.handed_out(self, call.changes)
 
     def taken_back(self, call: WitnessedCall, *, was_free: bool) -> None:
-        """Judge a call that the owner thread takes back. The program must not have the call."""
+        """Judge a call that the owner thread takes back.
+
+        ``was_free`` says whether no program had claimed the call until then. It must be true.
+        """
         self.witness.counts["taken back"] += 1
         self.witness.note(self.life.name, f"takes back {self.shard_id}", _names(call.changes))
         if not was_free:
