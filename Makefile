@@ -98,7 +98,9 @@ test: check
 
 # Rounds of kill -9 through Spark, the source on a standalone cluster and killed over a tunnel, a replication by stream,
 # which waits for a margin of clocks, further seeds of rounds and mirrors, rates of Spark and of other decoders beside
-# ours, the examples of docs/spark.md and the sample of the streaming source. Shorter ones of their kinds are in make test.
+# ours, the simulated hour by its command, the examples of docs/spark.md, the sample of the streaming source, further
+# widths and colours of pages, and the suites against the service of the environment. Shorter ones of their kinds are in
+# make test.
 test-long:
 	@tools/setup-environment spark,cli,docs,dev
 	@tools/get-promtool || echo "its tests are skipped" >&2

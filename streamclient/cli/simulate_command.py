@@ -68,9 +68,11 @@ def run(arguments: argparse.Namespace) -> int:
     """Run one history or many histories; return the exit code."""
     if arguments.seed is not None or arguments.plan:
         return _run_one(arguments)
-    if arguments.replay or arguments.page or arguments.seeds < 1:
+    if arguments.replay or arguments.page:
         option = "--page" if arguments.page else "--replay"
-        raise CommandFailed(f"{option} needs --seed or --plan; without these, --seeds must be at least 1")
+        raise CommandFailed(f"{option} needs --seed or --plan")
+    if arguments.seeds < 1:
+        raise CommandFailed(f"--seeds must be at least 1, not {arguments.seeds}")
     return _run_many(arguments)
 
 

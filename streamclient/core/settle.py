@@ -406,7 +406,7 @@ def _give_away(state: WorkerState, held: HeldLease) -> None:
 
 def leave(state: WorkerState, held: HeldLease) -> None:
     """Stop holding a lease that no other worker can take."""
-    text = f"let go, because no other worker is alive: {held.lease}"
+    text = f"let go, because no other worker can take it: {held.lease}"
     lose(state, held.lease.lease_key, Severity.INFO, text)
 
 

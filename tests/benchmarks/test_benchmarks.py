@@ -152,6 +152,7 @@ def test_polling_rows_are_measured_for_rhythms_and_settings(stage: Stage) -> Non
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_lease_rows_stand_beside_what_is_calculated(stage: Stage) -> None:
     measured, calculated, *idle = lines_of(stage, "leases")
 

@@ -39,6 +39,7 @@ def test_source_rows_are_measured_beside_spark(stage: Stage, spark: object) -> N
     assert all(line.detail.endswith("in the first batch of a query") for line in lines)
 
 
+@pytest.mark.long
 def test_mirror_rows_are_measured_for_few_and_many_columns_and_for_a_merge(stage: Stage, spark: object) -> None:
     lines = lines_of(stage, "mirror")
 

@@ -197,6 +197,7 @@ def test_the_first_record_after_a_silence_waits_as_long_as_the_law_pauses_then()
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_the_command_simulates_the_hour_without_a_server(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -195,8 +195,15 @@ def test_pages_have_titles_and_take_the_focus(seen: Callable[..., Seen], scene: 
     assert page.get_by_role("link", name="Faults").get_attribute("aria-current") == "page"
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [1440, 390])
+@pytest.mark.parametrize(
+    ("width", "scheme"),
+    [
+        (1440, "light"),
+        (390, "dark"),
+        pytest.param(1440, "dark", marks=pytest.mark.long),
+        pytest.param(390, "light", marks=pytest.mark.long),
+    ],
+)
 def test_axe_finds_nothing(seen: Callable[..., Seen], scene: Scene, width: int, scheme: str) -> None:
     axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="needs axe-playwright-python")
     furnish(scene)

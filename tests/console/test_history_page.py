@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from base64 import b64encode
@@ -24,6 +25,8 @@ from tests.simulation.mutations import MUTATIONS
 
 WIDTHS = (1440, 1024, 768, 390)
 COLOURS = ("light", "dark")
+OFTEN = ((1440, "light"), (390, "dark"))
+"""The widths and colours of every run of the tests."""
 
 
 def history_of(seed: int, size: Size | None = None) -> HistoryDocument:
@@ -251,8 +254,13 @@ def test_a_broken_law_opens_at_its_moment(browser: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("colours", COLOURS)
-@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize(
+    ("width", "colours"),
+    [
+        pytest.param(*each, marks=() if each in OFTEN else pytest.mark.long)
+        for each in itertools.product(WIDTHS, COLOURS)
+    ],
+)
 def test_the_page_is_accessible_at_every_width(browser: Any, file: str, width: int, colours: str) -> None:
     axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason=REASON).Axe()
     size = {"width": width, "height": 900}

@@ -45,6 +45,7 @@ def environment_of(local: LocalTablestore) -> dict[str, str]:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_the_suites_run_against_the_service_of_the_environment() -> None:
     with LocalTablestore() as service:
         done = run(environment_of(service), "-m", "not slow", *SUITES)

@@ -85,6 +85,7 @@ def test_one_seed_is_one_history_whatever_the_order_of_hashes() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_processes_side_by_side_give_the_same_histories() -> None:
     """More seeds than one process gets at a time, so that two have work."""
     seeds = range(SEEDS_PER_TASK + 2)

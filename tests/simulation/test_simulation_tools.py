@@ -200,10 +200,17 @@ def test_the_command_runs_one_plan(tmp_path: Path, capsys: pytest.CaptureFixture
     assert "digest " in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("arguments", [["--replay"], ["--seeds", "0"], ["--plan", "/nowhere"]])
-def test_the_command_says_what_it_needs(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("arguments", "need"),
+    [
+        (["--replay"], "--replay needs --seed or --plan"),
+        (["--seeds", "0"], "--seeds must be at least 1, not 0"),
+        (["--plan", "/nowhere"], "[Errno 2] No such file or directory: '/nowhere'"),
+    ],
+)
+def test_the_command_says_what_it_needs(arguments: list[str], need: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["simulate", *arguments]) == 2
-    assert "streamclient simulate: " in capsys.readouterr().err
+    assert f"streamclient simulate: {need}" in capsys.readouterr().err
 
 
 @pytest.mark.slow
@@ -220,6 +227,7 @@ def test_a_violation_is_shrunk_printed_and_saved(tmp_path: Path, capsys: pytest.
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.skipif(not is_measurable(), reason="the package coverage is not installed")
 def test_the_core_is_measured_from_its_import_on() -> None:
     coverage = measure_core(0, 2)
