@@ -20,6 +20,7 @@ from streamclient.testing.simulation.drawing import Size, draw_plan
 from streamclient.testing.simulation.plan import plan_from_json
 from streamclient.testing.simulation.runner import RAISED, run_plan
 from streamclient.testing.simulation.settling import Settling
+from tests.rings import every
 from tests.simulation.consumer_mutations import ordered
 from tests.simulation.measuring import Reached, reached_leases
 from tests.simulation.mutation import A_FEW, Mutation
@@ -48,7 +49,7 @@ print([run_plan(draw_plan(seed, Size.SMALL)).digest for seed in range(6)])
 """
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", every(2, SEEDS))
 def test_no_law_is_broken(seed: int) -> None:
     verdict = run_plan(draw_plan(seed, Size.SMALL))
 
