@@ -32,7 +32,8 @@ before the next attempt. After the last attempt, the outcome counts as unknown."
 _WRONG_FROM_THE_START = frozenset({AUTH_FAILED, NO_PERMISSION, None})
 """The codes of errors that are final if no call of the same kind has ever succeeded. The cause is the key, the policy
 or, without a code, the endpoint. A lease worker also ends by these errors at its start. If a call of the kind has
-succeeded before, the error may be temporary, for example while a key is being changed."""
+succeeded before, the error may be temporary, for example while a key is being changed. A key is the same for all calls,
+so for ``AUTH_FAILED`` a success of any kind counts."""
 
 
 _OF_CHANNELS = frozenset({"getcheckpoint", "readrecords", "checkpoint"})
@@ -43,7 +44,7 @@ the channel is the reason. The next heartbeat shows whether the tunnel still exi
 def verdict_on(error: Exception, *, call: str = "", has_worked: bool = True) -> CallVerdict:
     """Return the consequence of a failed call for the session.
 
-    ``has_worked`` says whether any call of the same kind has ever succeeded.
+    ``has_worked`` says whether a call has succeeded before that needs the same key, policy and endpoint.
     """
     if isinstance(error, TunnelSessionGoneError):
         return CallVerdict.GONE
@@ -216,7 +217,9 @@ class TunnelCalls:
         return Stored.LOST if verdict is CallVerdict.GONE else Stored.NEVER
 
     def _verdict(self, kind: str, error: Exception) -> CallVerdict:
-        return verdict_on(error, call=kind, has_worked=kind in self._worked)
+        is_key_refused = isinstance(error, DependencyException) and error.code == AUTH_FAILED
+        has_worked = bool(self._worked) if is_key_refused else kind in self._worked
+        return verdict_on(error, call=kind, has_worked=has_worked)
 
     def _is_stored(self, slot: ChannelSlot, token: str, number: int) -> bool:
         try:

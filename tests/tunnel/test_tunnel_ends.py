@@ -53,7 +53,10 @@ CALLS = {
 }
 """What health says of each call that fails."""
 
-KEYS = ("OTSAuthFailed", "OTSNoPermissionAccess")
+LATER_CALLS = tuple(CALLS)[1:]
+"""Calls of a worker that has connected."""
+
+WRONG_KEY, NO_PERMISSION = KEYS = ("OTSAuthFailed", "OTSNoPermissionAccess")
 """A wrong key, and one that may not."""
 
 
@@ -82,12 +85,23 @@ def test_tunnel_worker_that_does_not_get_through_any_more_is_unhealthy_until_it_
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("verb", ["connect", "readrecords"])
+@pytest.mark.parametrize(
+    ("verb", "code"),
+    [
+        ("connect", "OTSTunnelServerUnavailable"),
+        ("readrecords", "OTSTunnelServerUnavailable"),
+        *((verb, WRONG_KEY) for verb in LATER_CALLS),
+    ],
+)
 def test_tunnel_worker_that_meets_an_outage_at_its_start_is_unhealthy_until_it_is_over(
-    scene: Scene, tunnel_id: str, verb: str
+    scene: Scene, tunnel_id: str, verb: str, code: str
 ) -> None:
-    """Also one in which the client repeats the call for minutes by itself."""
-    scene.local.add_fault(FaultRule(f"tunnel/{verb}", Fail("OTSTunnelServerUnavailable")))
+    """Also one in which the client repeats the call for minutes by itself.
+
+    A key with which the worker could connect is good, and may be so again.
+    """
+    scene.put(1)
+    scene.local.add_fault(FaultRule(f"tunnel/{verb}", Fail(code)))
     with scene.worker(tunnel_id, accept, client_config=quick(**LIMIT)) as worker:
         assert worker.health.is_healthy
         until(lambda: CALLS[verb] in worker.health.reason)
@@ -182,8 +196,10 @@ def test_channel_that_was_declined_is_not_remembered_for_ever(scene: Scene, monk
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("code", [*KEYS, "OTSPermissionDenied"])
-@pytest.mark.parametrize("verb", CALLS)
+@pytest.mark.parametrize(
+    ("verb", "code"),
+    [("connect", WRONG_KEY), *((verb, code) for verb in CALLS for code in (NO_PERMISSION, "OTSPermissionDenied"))],
+)
 def test_tunnel_worker_that_never_may_call_ends_with_the_reason_and_lets_its_channels_go(
     scene: Scene, tunnel_id: str, verb: str, code: str
 ) -> None:
