@@ -129,6 +129,10 @@ class FaultyLeases(MemoryLeaseManager):
             raise UNREACHABLE
 
 
+UNHURRIED = {"worker_idle_time_millis": 200}
+"""Reads of a fake stream have no price but steps of the simulation; with the default, there are ten times as many."""
+
+
 class World:
     """A fake stream, leases in memory, a journal and a simulation, ready for workers."""
 
@@ -151,7 +155,7 @@ class World:
         position = config.pop("initial_position", InitialPosition.oldest())
         worker = Worker(
             name,
-            ClientConfig(**{**self.config, **config}),
+            ClientConfig(**{**UNHURRIED, **self.config, **config}),
             StreamConfig(
                 client=None,
                 data_table_name="orders",

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from attrs import evolve
 
-from streamclient import Backoff
+from streamclient import Backoff, ClientConfig
 from streamclient.base.reasons import ReasonKind
 from streamclient.core.events import CheckpointOutcome
 from streamclient.errors import (
@@ -368,7 +368,7 @@ def test_reading_is_retried_without_end_and_the_status_names_the_error() -> None
 
 def test_an_idle_shard_is_read_ever_more_seldom_and_a_busy_one_at_once(world: Stage) -> None:
     """The pause grows with the silence up to nine tenths of a second, and starts anew with data."""
-    world.worker()
+    world.worker(worker_idle_time_millis=ClientConfig().worker_idle_time_millis)
     world.advance(60)
     assert 1_500 <= world.stream.reads <= 2_200
     world.advance(10 * 60)

@@ -204,7 +204,7 @@ def test_after_an_outage_longer_than_a_lease_everybody_goes_on_with_what_it_had(
 @pytest.mark.slow
 def test_a_busy_fleet_of_uneven_shards_is_evened_out_by_load_once() -> None:
     """Two of eight shards get twenty times the records of the others."""
-    fleet = Fleet(8, balance_by=BalanceBy.RECORDS, taker_interval_millis=2_000)
+    fleet = Fleet(8, balance_by=BalanceBy.RECORDS, taker_interval_millis=2_000, worker_idle_time_millis=500)
     fleet.join(2)
     fleet.simulation.advance(2)
     (hot_owner,) = {fleet.leases.get_lease("s000").owner}  # type: ignore[union-attr]
@@ -227,7 +227,7 @@ MINUTE = 60.0
 
 def cost(workers: int, shards: int) -> dict[str, float]:
     """What a steady fleet without records asks of the table in a minute."""
-    fleet = Fleet(shards)
+    fleet = Fleet(shards, worker_idle_time_millis=500)
     fleet.join(workers)
     fleet.simulation.advance(MINUTE)
     fleet.leases.counts.clear()

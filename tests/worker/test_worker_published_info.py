@@ -7,6 +7,7 @@ import socket
 
 from attrs import evolve
 
+from streamclient import ClientConfig
 from streamclient.base.processes import process_space
 from streamclient.base.reasons import Cause, Reason
 from streamclient.core.costs import Cost
@@ -122,7 +123,8 @@ def test_a_cost_is_stated_once_in_its_least_time_and_is_that_of_the_time_since_t
 
 def test_a_worker_tells_that_its_reads_are_at_their_ceiling() -> None:
     """With the next heartbeat; reads then come as often as the ceiling says, whatever the number of shards."""
-    world = Stage(*[f"s{number}" for number in range(8)], max_reads_per_second=100)
+    default = ClientConfig().worker_idle_time_millis
+    world = Stage(*[f"s{number}" for number in range(8)], max_reads_per_second=100, worker_idle_time_millis=default)
     world.reader()
     world.advance(7.0)
     before = world.stream.reads
