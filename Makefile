@@ -97,10 +97,10 @@ test: check
 	@$(SAY_PATH)
 
 # Rounds of kill -9 through Spark, the source on a standalone cluster and killed over a tunnel, a replication by
-# stream, which waits for a margin of clocks, further seeds of rounds, storms, histories and mirrors, further hostile
-# answers, rates of Spark and of other decoders beside ours, the simulated hour by its command, the examples of
-# docs/spark.md, the sample of the streaming source, further widths and colours of pages, and the suites against the
-# service of the environment. Shorter ones of their kinds are in make test.
+# stream, which waits for a margin of clocks, a fleet on a cluster, further seeds of rounds, storms, histories and
+# mirrors, further hostile answers, rates of Spark and of other decoders beside ours, the simulated hour by its
+# command, the examples of docs/spark.md, the sample of the streaming source, further widths and colours of pages, and
+# the suites against the service of the environment. Shorter ones of their kinds are in make test.
 test-long:
 	@tools/setup-environment spark,cli,docs,dev
 	@tools/get-promtool || echo "its tests are skipped" >&2

@@ -114,6 +114,7 @@ def test_lake_rows_are_measured_for_each_destination_by_its_number_of_shards(sta
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_worker_rows_are_measured_for_shards_and_page_sizes(stage: Stage) -> None:
     """Whatever the processor does with a batch, by the wall and by the client's own processor time; Java beside it."""
     lines = lines_of(stage, "worker")
@@ -165,6 +166,7 @@ def test_lease_rows_stand_beside_what_is_calculated(stage: Stage) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_memory_of_idle_shards_is_that_of_new_processes(stage: Stage) -> None:
     (line,) = lines_of(stage, "memory")
 
@@ -198,6 +200,7 @@ def test_metrics_rows_are_measured_with_and_without(stage: Stage) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_tunnel_rows_stand_beside_a_plain_loop_and_a_shutdown(stage: Stage) -> None:
     lines = lines_of(stage, "tunnel")
     names = [line.name for line in lines]

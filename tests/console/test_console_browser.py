@@ -198,8 +198,8 @@ def test_pages_have_titles_and_take_the_focus(seen: Callable[..., Seen], scene: 
 @pytest.mark.parametrize(
     ("width", "scheme"),
     [
-        (1440, "light"),
         (390, "dark"),
+        pytest.param(1440, "light", marks=pytest.mark.long),
         pytest.param(1440, "dark", marks=pytest.mark.long),
         pytest.param(390, "light", marks=pytest.mark.long),
     ],

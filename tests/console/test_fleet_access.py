@@ -82,7 +82,7 @@ def axe_of(page: Any) -> Callable[[str], None]:
     return check
 
 
-@pytest.mark.parametrize(("width", "scheme"), [(1440, "light"), (390, "dark")])
+@pytest.mark.parametrize(("width", "scheme"), [(1440, "light"), pytest.param(390, "dark", marks=pytest.mark.long)])
 def test_axe_finds_nothing(shown: Shows, width: int, scheme: str) -> None:
     page, _ = shown(poisoned(), viewport={"width": width, "height": 900}, color_scheme=scheme, bypass_csp=True)
     for place in PLACES:

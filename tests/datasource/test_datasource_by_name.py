@@ -80,6 +80,7 @@ def looked_up(folder: Path, *missing: str) -> list[str]:
 
 @pytest.mark.spark
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_fresh_session_reads_streams_and_rows_by_the_name_alone(
     local: LocalTablestore, installed: Installed, tmp_path: Path
 ) -> None:

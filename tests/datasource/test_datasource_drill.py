@@ -9,9 +9,8 @@ from tests.datasource.drill import RECORDS, drill
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 
-@pytest.mark.parametrize(
-    "by_tunnel", [pytest.param(False, id="stream"), pytest.param(True, id="tunnel", marks=pytest.mark.long)]
-)
+@pytest.mark.long
+@pytest.mark.parametrize("by_tunnel", [False, True], ids=["stream", "tunnel"])
 def test_a_query_survives_a_kill(by_tunnel: bool) -> None:
     """By ``kill -9`` of driver, Java and workers at once; then every change is compared with the stream's."""
     with drill(1, on_cluster=False, by_tunnel=by_tunnel) as made:

@@ -24,6 +24,7 @@ from streamclient.testing.contracts.destination_contract import (
     stored_numbers,
 )
 from tests.patience import PATIENCE_SECONDS
+from tests.rings import every
 
 pytestmark = pytest.mark.slow
 
@@ -34,7 +35,7 @@ def opened(objects: ObjectStore, name: str = "table", **options: object) -> Delt
     return DeltaDestination(objects.url(name), storage_options=objects.options, **options)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("scenario", DESTINATION_SCENARIOS)
+@pytest.mark.parametrize("scenario", every(2, DESTINATION_SCENARIOS))
 @pytest.mark.parametrize("mode", MODES)
 def test_the_contract_holds_on_an_object_store(mode: str, scenario: str) -> None:
     with ObjectStore(mode) as objects:

@@ -20,6 +20,7 @@ from streamclient.destinations.proof.verification import verify
 from streamclient.errors import DependencyException, ErrorKind, StreamClientError, StreamClientException
 from streamclient.testing.contracts.destination_contract import batch, change, rows_for, store, stored_numbers
 from tests.patience import PATIENCE_SECONDS
+from tests.rings import every
 
 pytestmark = pytest.mark.slow
 
@@ -132,7 +133,7 @@ DAMAGES: dict[str, Callable[[Any], object]] = {
 
 
 @pytest.mark.parametrize("is_seen", [True, False], ids=["seen", "new"])
-@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("damage", every(2, DAMAGES))
 def test_only_our_errors_leave_a_destination(damage: str, is_seen: bool, place: Any) -> None:
     foreign, speechless = {}, {}
     destination = place.opened()

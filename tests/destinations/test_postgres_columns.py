@@ -14,6 +14,7 @@ from streamclient.destinations.postgres.postgres_rows import COLUMNS_MAX
 from streamclient.destinations.proof.verification import verify
 from streamclient.errors import ConfigurationError, UnfitValueError
 from streamclient.testing.contracts.destination_contract import batch, change, rows_for, store, stored_numbers
+from tests.rings import every
 
 pytestmark = pytest.mark.slow
 
@@ -137,7 +138,7 @@ def test_a_key_that_was_given_a_type_that_takes_none_of_its_values_is_named(
         destination.merge(pa.table({"id": ["1"]}), lambda present: present, [batch(first, [])])
 
 
-@pytest.mark.parametrize("size", [0, 7, 17, 18, 20, 22, 23, 24, 200])
+@pytest.mark.parametrize("size", every(3, [0, 7, 17, 18, 20, 22, 24, 23, 200]))
 @pytest.mark.parametrize("count", [COLUMNS_MAX, COLUMNS_MAX + 20])
 def test_rows_of_many_texts_of_any_size_fit(size: int, count: int, opened: Open) -> None:
     """A page has 8 KiB, and a value of up to 24 bytes is never moved out of it."""

@@ -92,6 +92,7 @@ def stored(row: dict[str, Any]) -> tuple[Any, ...]:
     return row["pk"], row["_epoch"], micros, row["_row_index"], row["_operation"]
 
 
+@pytest.mark.long
 def test_a_fleet_with_a_session_each_stores_each_change_once_though_one_dies(source: Source, fleet: Fleet) -> None:
     """Both work off shards through executors of their own; then one is killed with its Java, and the other goes on."""
     source.write(RECORDS)
