@@ -130,7 +130,7 @@ class FaultyLeases(MemoryLeaseManager):
 
 
 UNHURRIED = {"worker_idle_time_millis": 200}
-"""Reads of a fake stream have no price but steps of the simulation; with the default, there are ten times as many."""
+"""Reads of a fake stream have no price but steps of the simulation; with the default, there are many more."""
 
 
 class World:
