@@ -83,7 +83,7 @@ class TimedCatalog:
         self._require_turn()
         call = partial(function, *arguments, **named)
         future: Future[Answer] = Future()
-        run = partial(copy_context().run, self._by_new_connections(call))
+        run = partial(copy_context().run, self._closing_old_connections(self._by_new_connections(call)))
         start_thread(partial(run_call, future, run), f"streamclient-catalog-{name}")
         try:
             wait([future], self._answer_seconds)
@@ -111,6 +111,23 @@ class TimedCatalog:
                 if callable(let_go := getattr(getattr(self._catalog, name, None), letting_go, None)):
                     let_go()
             return call()
+
+        return calling
+
+    def _closing_old_connections(self, call: Callable[[], Answer]) -> Callable[[], Answer]:
+        """Return a function that runs ``call``, and closes its connections if a later call no longer uses them.
+
+        A later call replaces the pool of an SQL catalog. A connection that is in use at that time returns to the old
+        pool, which nobody else closes.
+        """
+
+        def calling() -> Answer:
+            pool = getattr(getattr(self._catalog, "engine", None), "pool", None)
+            try:
+                return call()
+            finally:
+                if pool is not None and self._catalog.engine.pool is not pool:
+                    pool.dispose()
 
         return calling
 

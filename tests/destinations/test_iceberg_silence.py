@@ -21,6 +21,7 @@ from pyiceberg.catalog.memory import InMemoryCatalog
 from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.catalog.sql import SqlCatalog
 from silent_proxy import SilentProxy
+from sqlalchemy.pool import QueuePool
 
 from streamclient.destinations import Commit
 from streamclient.destinations.catalog_calls import TimedCatalog
@@ -108,6 +109,31 @@ def test_connections_of_calls_that_were_given_up_do_not_use_up_those_of_the_cata
         limited(handle, PATIENCE_SECONDS).probe()
         assert len(handle._catalog._hanging) == 15
         catalog.engine.dispose()
+
+
+@pytest.mark.parametrize("is_other", [False, True], ids=["given up", "of another destination"])
+def test_connections_that_are_in_use_while_the_catalog_gets_new_ones_are_closed_at_the_end_of_their_call(
+    is_other: bool, catalog: SqlCatalog, release: threading.Event
+) -> None:
+    timed = TimedCatalog(catalog, SOON_SECONDS)
+    first = TimedCatalog(catalog, SOON_SECONDS) if is_other else timed
+    pool, is_connected = catalog.engine.pool, threading.Event()
+
+    def wait_connected() -> None:
+        with catalog.engine.connect():
+            is_connected.set()
+            release.wait()
+
+    with pytest.raises(TimeoutError, match="has not answered first"):
+        first.call("first", wait_connected)
+    until(is_connected.is_set, "the connection of the first call")
+    timed._has_bad_connections, timed._answer_seconds = True, PATIENCE_SECONDS
+    assert timed.list_namespaces() == [("lake",)]
+    release.set()
+    until(lambda: all(one.done() for one in first._hanging), "the end of the first call")
+
+    assert catalog.engine.pool is not pool
+    assert isinstance(pool, QueuePool) and (pool.checkedin(), pool.checkedout()) == (0, 0)
 
 
 @contextmanager
