@@ -150,7 +150,8 @@ class ReadTrail:
     def take(self, asked: str, last: SequenceInfo) -> None:
         """Remember ``last``, the last record of a page that was read at ``asked``.
 
-        Rows of a tunnel's full data have no positions, so the reader cannot go back to them.
+        The reader may go back to ``asked`` later. It cannot if ``last`` is a row of a tunnel's full data, because such
+        rows have no position.
         """
         self.last, self._position, self._doubted = last, asked if last.timestamp_micros else "", ""
 

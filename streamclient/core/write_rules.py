@@ -199,7 +199,7 @@ class Write(Protocol[RowT_co]):
 
     @property
     def rule(self) -> Rule:
-        """The rule of the write in ``RULES``."""
+        """The rule in ``RULES`` that this write follows."""
 
     @property
     def expected(self) -> RowT_co | None:

@@ -381,7 +381,7 @@ def check_commits(commits: Sequence[Commit], application: str) -> None:
     """
     if not commits:
         raise ConfigurationError(
-            "give a commit of at least one shard with the rows: without a commit, a repeated call is not recognised"
+            "commits is empty; give at least one shard's commit: without a commit, a repeated call is not recognised"
         )
     shards = [commit.shard for commit in commits]
     if len(set(shards)) < len(shards):

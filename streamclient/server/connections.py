@@ -45,8 +45,8 @@ KEEP_ALIVE_SECONDS = 300.0
 so the client always closes first."""
 
 ANSWER_TIMEOUT_SECONDS = 60.0
-"""The longest time in which a client may read nothing of its unread answer. Such a client is dead, or wants to fill the
-server's memory with unread answers."""
+"""The seconds after which the server breaks the connection of a client that has read nothing of a waiting answer. Such
+a client is dead, or wants to fill the server's memory with unread answers."""
 
 MAX_CONNECTIONS = 2_000
 """The largest number of connections of one server: enough for four SDK clients with full pools. Each connection takes

@@ -197,7 +197,10 @@ class TunnelCoordinator:
         return min(moment for moment in moments if moment is not None)
 
     def emit(self, event: Event) -> None:
-        """Handle an event and the events that follow from it, in order, before the outermost call returns."""
+        """Handle an event and the events that follow from it, in order.
+
+        A call from within this method only adds its event; the outer call handles that event, too, before it returns.
+        """
         self._note_health(event, self._loop.now())
         self._events.append(event)
         if self._is_handling:

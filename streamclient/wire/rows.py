@@ -18,7 +18,7 @@ class KeyBound(Enum):
 
 
 class CellOperation(IntEnum):
-    """The operation of a cell on its column. The values are the numbers of PlainBuffer, in which a put has none."""
+    """The operation of a cell on its column, as PlainBuffer numbers it. ``PUT`` is written without a number."""
 
     PUT = 0
     DELETE_ALL_VERSIONS = 1

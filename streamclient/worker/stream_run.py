@@ -282,7 +282,7 @@ class StreamRun:
             coordinator.close()
 
     def prepare(self, shared: SharedParts, stop: threading.Event) -> Coordinator:
-        """Look up the stream and the status table, and make the owner. This is the first step of ``run``."""
+        """Look up the stream and the status table, and make the coordinator. This is the first step of ``run``."""
         config = shared.client_config
         limit = config.max_duration_before_last_successful_renew_or_take_lease
         persistence = Persistence(stop, shared.runtime.wait, shared.runtime.monotonic, limit)

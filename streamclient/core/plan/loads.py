@@ -31,7 +31,7 @@ class _Meter:
     """The total number of records or bytes in the row that was seen last."""
     seen_at: float
     moved: float = 0.0
-    """The sum of the amounts that were added between scans. Older amounts count less."""
+    """The growth of ``amount`` between scans, summed. Older growth counts less."""
     seconds: float = 0.0
     """The sum of the times between scans. Older times count less in the same way."""
 

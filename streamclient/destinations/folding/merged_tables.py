@@ -357,7 +357,7 @@ def _value(entry: Mapping[str, Any]) -> ColumnValue:
 
 @frozen
 class _Records(Sequence[StreamRecord]):
-    """The changes as records, with sources instead of values. A record is made only when the fold needs it."""
+    """The changes as records. In place of its value, a put has the index of its change, which has the value."""
 
     changes: _Changes
 

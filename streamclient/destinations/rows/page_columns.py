@@ -121,7 +121,7 @@ def _add_page(collector: Collector, batch: RecordBatch, places: Array, first: in
         for cell in cells:
             beside.setdefault(cell.name, {}).setdefault(row, []).append(cell)
     single: dict[int, list[RecordColumn]] = {}
-    """The cells that cannot be used as whole columns. ``collector`` gets these singly. The keys are row indexes."""
+    """The cells of columns that cannot be used whole, by the index of their row. ``collector`` gets them one by one."""
     for field, column in zip(batch.schema.field("columns").type, _children(batch, "columns"), strict=True):
         listed = beside.get(field.name, {})
         for row, cell in _add_column(collector, field.name, column, places, listed):

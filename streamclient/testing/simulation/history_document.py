@@ -78,7 +78,7 @@ class HistoryLife(TypedDict):
 
 
 class HistoryFault(TypedDict):
-    """A fault, or another action of the plan on the fleet, for example the start of a worker."""
+    """A fault of the history, or another planned action of it, for example the start of a worker."""
 
     at: float
     kind: str

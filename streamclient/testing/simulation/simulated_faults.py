@@ -65,8 +65,8 @@ class Do(Enum):
     """An operator pauses a shard for ``seconds``. If ``amount`` is 0, the operator resumes the shard; otherwise the
     pause has an end time."""
     REWIND = "rewind"
-    """An operator pauses a shard, waits until its owner obeys, sets the checkpoint back to the share ``amount`` of the
-    processed records, and resumes the shard."""
+    """An operator pauses a shard, waits until its owner obeys, moves the checkpoint back, and resumes the shard. The
+    fraction ``amount`` of the processed records remains before the checkpoint."""
     RELEASE = "release"
     """An operator pauses a shard, and takes the lease from its owner once the owner obeys."""
     MOVE = "move"

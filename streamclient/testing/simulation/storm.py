@@ -351,7 +351,7 @@ class Storm:
         return key is not None and self.operator.take_out(key, is_skip=action.amount > 0)
 
     def _hold(self, action: Action) -> bool:
-        """Let a worker's own program pause the whole worker or one lease. A frozen process pauses nothing."""
+        """Let a worker's own program pause the whole worker or one lease. If the process is frozen, do nothing."""
         worker, key = self._living(action), _pick(self.world.table.sorted_keys(), action.where)
         if not isinstance(worker, PythonProcess) or worker.is_frozen or key is None:
             return False

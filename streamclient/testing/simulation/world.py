@@ -350,7 +350,7 @@ class SimulatedWorld(PlayedHistory):
         self._judge_contest(key)
 
     def consumer_ended(self, consumer: ConsumerRole) -> None:
-        """Note that a consumer has ended, so that none of its user code runs any more."""
+        """Record that a consumer has ended. None of its user code runs from now on."""
         key = consumer.lease_key
         self.note(consumer.process.label, "ends reading", key, consumer.identifier)
         self._consumers[key].remove(consumer)

@@ -211,7 +211,7 @@ def parse_pause(text: object) -> Pause:
 
 
 def format_pause(pause: Pause) -> str:
-    """Return the text of a cell that holds ``pause``, a JSON object. Older workers ignore its ``accepts_end``."""
+    """Return ``pause`` as the JSON text for its cell. Older workers ignore the member ``accepts_end`` of the text."""
     return json.dumps(pause.as_plain(), ensure_ascii=False, sort_keys=True)
 
 

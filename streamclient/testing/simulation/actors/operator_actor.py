@@ -19,8 +19,8 @@ LOOK_SECONDS = 1.0
 """The interval, in seconds, at which the operator checks whether an owner has acknowledged a pause."""
 
 ORDER_SECONDS = 100_000.0
-"""The time, in seconds, for which an order about records is valid. Real orders are valid for the retention, which is
-longer than a history. So this time is longer than a history, too."""
+"""The time, in seconds, for which an operator's order to skip or park records is valid. Real orders are valid for
+the retention, which is longer than a simulated history. So this time is longer, too."""
 
 Change = Callable[[Lease], object]
 

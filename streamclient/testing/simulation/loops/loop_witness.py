@@ -1,8 +1,8 @@
 """The witness of loops, which observes the batches of programs and their loop bodies, and judges the laws of loops.
 
 Each call to a shard's processor waits for the program. Either the program claims the call, which is then *given out*,
-or the worker's owner thread *takes it back*. The witness observes the receiver of each shard, which gets the calls, and
-the bodies of programs.
+or the worker's owner thread *takes it back*. The witness observes two things: the receiver of each shard, which gets
+the calls, and the loop bodies of programs.
 """
 
 from __future__ import annotations
