@@ -118,7 +118,7 @@ class TimedCatalog:
         """Return a function that runs ``call``, and closes its connections if a later call no longer uses them.
 
         A later call replaces the pool of an SQL catalog. A connection that is in use at that time returns to the old
-        pool, which nobody else closes.
+        pool, and no other code closes that pool.
         """
 
         def calling() -> Answer:
