@@ -133,7 +133,8 @@ def test_connections_that_are_in_use_while_the_catalog_gets_new_ones_are_closed_
     until(lambda: all(one.done() for one in first._hanging), "the end of the first call")
 
     assert catalog.engine.pool is not pool
-    assert isinstance(pool, QueuePool) and (pool.checkedin(), pool.checkedout()) == (0, 0)
+    assert isinstance(pool, QueuePool)
+    assert (pool.checkedin(), pool.checkedout()) == (0, 0)
 
 
 @contextmanager
