@@ -20,7 +20,7 @@ from functools import partial
 from typing import Any
 
 from attrs import evolve, field, frozen
-from tablestore import Condition, RowExistenceExpectation
+from tablestore import INF_MAX, INF_MIN, Condition, RowExistenceExpectation
 from tablestore import Row as SdkRow
 
 from streamclient.base.position import Position
@@ -28,10 +28,10 @@ from streamclient.copying.source_table import COPY, CopyPlan, SourceTable, size_
 from streamclient.destinations.folding.row_changes import TableRule
 from streamclient.errors import DependencyException
 from streamclient.model import Shard
-from streamclient.tablestore.ranges import key_from, key_text, record_of
+from streamclient.tablestore.ranges import key_from, key_text, record_of, scan
 from streamclient.tablestore.stream_api import RecordPage, StreamDescription, StreamSummary
 from streamclient.wire.service_errors import CONDITION_CHECK_FAIL
-from streamclient.worker.lease.lease_rows import key_of
+from streamclient.worker.lease.lease_rows import KEY_SCHEMA, STATUS_TYPE, STATUS_VALUE, STREAM_ID, key_of
 
 PLAN_STATUS_TYPE = "FullCopy"
 """The ``StatusType`` of the row in the status table that stores the plan of the copy (``CopyPlan``). Workers ignore
@@ -40,6 +40,9 @@ rows of this type, also workers of the Java client."""
 MOST_PIECES = 32
 """The largest number of pieces of a table. A worker copies all of its pieces at the same time, and holds one page of
 each piece in memory."""
+
+_PLAN_COLUMNS = ["Plan", "StartMicros"]
+"""The column of every plan, and a column of the row that earlier versions of this package stored instead."""
 
 _ABSENT = Condition(RowExistenceExpectation.EXPECT_NOT_EXIST)
 
@@ -65,6 +68,8 @@ class CopiedStream:
     pieces: Mapping[str, tuple[str, str]]
     """The key at which each piece begins and the key at which it ends, by the name of the piece. Empty if an earlier
     version of this package has copied the whole table."""
+    is_new: bool = False
+    """Whether ``of`` has stored the plan, so that the copy begins with this run."""
     _rule: TableRule = field(init=False)
 
     @_rule.default
@@ -80,7 +85,8 @@ class CopiedStream:
 
         Raises:
             DependencyException: the service refused a call, or did not answer.
-            StreamClientException: the stored plan of the copy is damaged.
+            StreamClientException: the stored plan of the copy is damaged, or the table's stream was replaced after a
+                plan was stored.
         """
         key, client = key_of(stream_id, source.name, PLAN_STATUS_TYPE), source.client
 
@@ -88,12 +94,14 @@ class CopiedStream:
             _, row, _ = client.get_row(status_table, key, max_version=1)
             return None if row is None else {name: value for name, value, _ in row.attribute_columns}
 
-        row = source.repeated("GetRow", read)
+        row, is_new = source.repeated("GetRow", read), False
         if row is None:
+            _require_first_stream(source, status_table, stream_id)
             columns: dict[str, Any] = {"Plan": source.new_plan(piece_mebibytes, MOST_PIECES).to_text()}
             put = partial(client.put_row, status_table, SdkRow(key, list(columns.items())), _ABSENT)
             try:
                 source.repeated("PutRow", put, write=True)
+                is_new = True
             except DependencyException as error:
                 if error.code != CONDITION_CHECK_FAIL:
                     raise
@@ -101,7 +109,7 @@ class CopiedStream:
             row = source.repeated("GetRow", read) or columns
         if "Plan" in row:
             plan = CopyPlan.from_text(row["Plan"])
-            return cls(source, plan, plan.pieces)
+            return cls(source, plan, plan.pieces, is_new)
         # An earlier version of this package stored no plan. It copied the table as one piece, up to the key in "Next".
         plan = CopyPlan(row["StartMicros"], stream_id=stream_id)
         return cls(source, plan, {} if row["Done"] else {f"{COPY}/0": (row["Next"], "")})
@@ -152,3 +160,24 @@ class CopiedStream:
             may_more_record=not is_end,
             body_bytes=size_of(cell.value for row in rows for cell in row.cells),
         )
+
+
+def _require_first_stream(source: SourceTable, status_table: str, stream_id: str) -> None:
+    """Check that the status table has no plan for another stream of this table.
+
+    The key of a plan contains the id of its stream, so a plan for a former stream is not found by its key.
+
+    Raises:
+        DependencyException: the service refused a call, or did not answer.
+        StreamClientException: there is such a plan. A new copy would leave rows in the destination that were deleted
+            from the table between the two streams.
+    """
+    first, last = ([(name, bound) for name, _ in KEY_SCHEMA] for bound in (INF_MIN, INF_MAX))
+    read = partial(source.repeated, "GetRange")
+    # The service leaves out rows that have none of these columns. Leases have none of them.
+    for row in scan(source.client, status_table, first, last, columns=_PLAN_COLUMNS, call=read):
+        key = {name: value for name, value, *_ in row.primary_key}
+        if (key[STATUS_TYPE], key[STATUS_VALUE]) == (PLAN_STATUS_TYPE, source.name):
+            remedy = "begin again, with another status table and an empty destination"
+            copy = f"the replication in status table {status_table!r}"
+            raise source.replaced_stream(copy, key[STREAM_ID], stream_id, remedy)

@@ -16,13 +16,14 @@ WAIT_SECONDS = 600.0
 """The longest time, in seconds, for which a mirror waits for a commit. A healthy destination takes less time."""
 
 
-def health_of(worker: WorkerHealth, shards: Iterable[ShardStatus], *troubles: str) -> WorkerHealth:
+def health_of(worker: WorkerHealth, shards: Iterable[ShardStatus], *troubles: str, remedy: str = "") -> WorkerHealth:
     """Return the health ``worker`` together with further troubles.
 
     The result is unhealthy if ``worker`` is unhealthy, if a shard has lost changes, or if a text in ``troubles`` is not
-    empty.
+    empty. ``remedy`` says what a user can do after such a loss. The reason in a shard's status names other remedies,
+    which are for programs with a worker of their own.
     """
-    lost = (f"shard {shard.shard_id}: {shard.reason}" for shard in shards if shard.lost is not None)
+    lost = (f"shard {shard.shard_id}: {shard.lost}; {remedy}" for shard in shards if shard.lost is not None)
     reasons = [reason for reason in (worker.reason, next(lost, ""), *troubles) if reason]
     return evolve(worker, is_healthy=not reasons, reason="; ".join(reasons))
 

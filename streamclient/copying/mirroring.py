@@ -40,6 +40,11 @@ HISTORY_SUFFIX = "_changes"
 """The suffix that turns a mirror's address or table name into the address or table name of its history."""
 
 
+_AFTER_LOSS = (
+    "the mirror cannot get these changes any more: begin a new mirror, with another destination and status table"
+)
+
+
 @checks.explains_names
 class Mirror(Probed):
     """Copies a table into a destination, and then merges the table's changes into the copy.
@@ -287,7 +292,7 @@ class Mirror(Probed):
         limit_seconds = self._config.max_duration_before_last_successful_renew_or_take_lease / 1_000
         loss = "" if self._writer is None else self._writer.loss
         unmerged = self._unmerged_because(statuses, limit_seconds)
-        return health_of(self._worker.work_health, statuses.values(), unmerged, loss)
+        return health_of(self._worker.work_health, statuses.values(), unmerged, loss, remedy=_AFTER_LOSS)
 
     @property
     def liveness(self) -> WorkerHealth:

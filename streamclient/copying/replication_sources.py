@@ -61,6 +61,11 @@ _CLIENT_CONFIG = ClientConfig(deliver_empty_batches=True, worker_idle_time_milli
 """The settings of a replication's worker. The worker also delivers empty batches, so that the progress of an idle
 source moves on. Each empty batch causes a checkpoint, so this worker reads less often than other workers."""
 
+_AFTER_LOSS = (
+    "the replication cannot copy these changes any more: begin again, with another status table and an empty "
+    "destination, or let the shard go on without them by `streamclient leases rewind SHARD --to oldest --pause`"
+)
+
 
 @define(eq=False)
 class Source(ABC):
@@ -69,6 +74,8 @@ class Source(ABC):
     client: OTSClient
     settings: Settings
     processors: ReplicationProcessors
+    was_made: bool = field(init=False, default=False)
+    """Whether ``prepare`` has made the tunnel or the plan of the copy, so that the copy begins with this run."""
     worker: Worker | TunnelWorker | None = field(init=False, default=None)
 
     @abstractmethod
@@ -112,7 +119,6 @@ class TunnelSource(Source):
     wait: Callable[[float], object] = time.sleep
     """A function that waits for the given seconds. It is called between attempts to create the tunnel."""
     tunnels: TunnelClient = field(init=False)
-    was_made: bool = field(init=False, default=False)
     info: TunnelInfo | None = field(init=False, default=None)
     worker: TunnelWorker | None = field(init=False, default=None)
 
@@ -263,6 +269,11 @@ class StreamSource(Source):
         """Find the stream, make the status table if it is missing, and read the plan of the copy (``CopyPlan``).
 
         If the status table has no plan of the copy, store a new one.
+
+        Raises:
+            ConfigurationError: the table has no stream.
+            DependencyException: the service refused a call, or did not answer.
+            StreamClientException: the table's stream was replaced since an earlier run.
         """
         settings, stream_id = self.settings, self._table.stream().stream_id
         leases = LeaseManager(self.client, settings.status_table_name, stream_id)
@@ -274,6 +285,7 @@ class StreamSource(Source):
                 f"status table {settings.status_table_name!r} does not answer; start again when it does{because}"
             )
         self._stream = CopiedStream.of(self._table, settings.status_table_name, stream_id, settings.piece_mebibytes)
+        self.was_made = self._stream.is_new
         self._leases = leases
         stage = self._stage(leases, self._stream)
         return f"reading the stream of {self._table.name!r} with leases in {settings.status_table_name!r}: {stage}"
@@ -332,7 +344,7 @@ class StreamSource(Source):
     @property
     def health(self) -> WorkerHealth:
         """The health of the worker that reads the source; unhealthy also after a shard has lost changes."""
-        return health_of(super().health, self._statuses().values())
+        return health_of(super().health, self._statuses().values(), remedy=_AFTER_LOSS)
 
     def _consumed(self, lease: Lease, status: ShardStatus | None) -> int:
         """Return the time, in microseconds, up to which a shard was read.

@@ -132,12 +132,20 @@ class SourceTable:
         self.require_table_of(plan)
         stream = self.stream()
         if stream.stream_id != plan.stream_id:
-            raise StreamClientException(
-                f"the mirror follows stream {plan.stream_id}, and table {self.name!r} has {stream.stream_id} now: the "
-                "stream was switched off and on again, or the table made anew, and no stream has the changes between; "
-                "begin a new mirror, with another destination and status table"
-            )
+            remedy = "begin a new mirror, with another destination and status table"
+            raise self.replaced_stream("the mirror", plan.stream_id, stream.stream_id, remedy)
         return stream
+
+    def replaced_stream(self, copy: str, followed: str, present: str, remedy: str) -> StreamClientException:
+        """Return the error for a copy whose stream was replaced. The error names the two streams and the remedy.
+
+        ``copy`` is the mirror or replication in words. ``followed`` and ``present`` are the ids of the stream that it
+        follows, and of the table's present stream.
+        """
+        return StreamClientException(
+            f"{copy} follows stream {followed}, and table {self.name!r} has {present} now: the stream was switched off "
+            f"and on again, or the table made anew, and no stream has the changes between; {remedy}"
+        )
 
     def describe_stream(self, stream_id: str) -> StreamDescription:
         """Return the description of a stream, with its shards."""

@@ -35,8 +35,8 @@ def prepare_destination(source: OTSClient, source_table: str, destination: OTSCl
     """Create or check the destination table for the source's rows; return whether this call created it.
 
     A new table gets the key, declared columns, time to live, number of versions and capacity of the source table. Its
-    ``max_time_deviation`` is ``WIDEST_DEVIATION_SECONDS``. A generated key column of the source becomes an ordinary
-    column, because the source's values are written. Indexes and streams are not copied.
+    ``max_time_deviation`` is ``WIDEST_DEVIATION_SECONDS``, and it allows updates. A generated key column of the source
+    becomes an ordinary column, because the source's values are written. Indexes and streams are not copied.
 
     Raises:
         ConfigurationError: the table exists and would lose or refuse rows. The message has each reason.
@@ -101,7 +101,8 @@ def _create(api: TablestoreStreamApi, wanted: TableDescription, table: str) -> N
             time_to_live=FOREVER if options.time_to_live_seconds is None else options.time_to_live_seconds,
             max_version=options.max_versions or 1,
             max_time_deviation=WIDEST_DEVIATION_SECONDS,
-            allow_update=options.allow_update,
+            # The source may have allowed updates earlier, or may allow them later. Its log then has updates to write.
+            allow_update=True,
         ),
         ReservedThroughput(CapacityUnit(wanted.reserved_read_capacity, wanted.reserved_write_capacity)),
     )
@@ -138,7 +139,7 @@ def _problems(wanted: TableDescription, found: TableDescription) -> Iterator[str
             f"{_lifetime(wanted.options.time_to_live_seconds)}; raise time_to_live"
         )
     if options.allow_update is False:
-        yield "it forbids updates; set allow_update"
+        yield "it forbids updates; set allow_update to true by UpdateTable, and give the other options as they are"
     if options.update_full_row:
         yield (
             "it makes the versions of cells itself and refuses those of the source; make the table anew without "

@@ -258,6 +258,8 @@ def test_a_mirror_whose_changes_were_lost_or_that_failed_is_unhealthy_and_says_w
         said = mirror.health.reason
     assert said.startswith(f"shard {shard.shard_id}: ")
     assert "lost" in said
+    assert said.endswith("begin a new mirror, with another destination and status table")
+    assert "accept_loss" not in said, "users of the command cannot call it"
     broken = Mirror(client, "nothing", "status", MemoryDestination())
     with pytest.raises(StreamClientError):
         broken.run()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from tablestore import Row
 
 from streamclient import Backoff
 from streamclient.copying import Mirror
-from streamclient.destinations import DeltaDestination, PostgresDestination
+from streamclient.destinations import DeltaDestination, Key, PostgresDestination
 from streamclient.destinations.commit import MergingDestination
 from streamclient.destinations.rows.change_rows import READ_AT
 from streamclient.errors import DependencyException, StreamClientException
@@ -265,21 +266,32 @@ def postgres_doubled(server: PostgresServer, schema: str, path: Path) -> tuple[M
     return PostgresDestination(server.conninfo, f"{schema}.orders"), double
 
 
-def delta_doubled(server: PostgresServer, schema: str, path: Path) -> tuple[MergingDestination, Callable[[], None]]:
+def delta_doubled(
+    server: PostgresServer, schema: str, path: Path, **options: Any
+) -> tuple[MergingDestination, Callable[[], None]]:
     def double() -> None:
-        handle = DeltaDestination(str(path / "orders")).handle()
+        handle = DeltaDestination(str(path / "orders"), **options).handle()
         rows = handle.to_pyarrow_table().filter(pa.compute.field("id").isin([2, 4]))
         from deltalake import write_deltalake
 
         write_deltalake(str(path / "orders"), rows, mode="append")
 
-    return DeltaDestination(str(path / "orders")), double
+    return DeltaDestination(str(path / "orders"), **options), double
 
 
-@pytest.mark.parametrize("make", [postgres_doubled, delta_doubled])
+delta_partitioned = partial(delta_doubled, partition_by=Key("id"))
+
+
+@pytest.mark.parametrize(
+    "case",
+    [(postgres_doubled, False), (delta_doubled, False), (delta_doubled, True), (delta_partitioned, False)],
+    ids=["postgres", "delta", "delta beside an untouched file", "delta partitioned"],
+)
 def test_keys_that_stand_twice_are_read_again_and_shift_no_value(
-    make: Any, server: PostgresServer, schema: str, local: LocalTablestore, tmp_path: Path
+    case: tuple[Any, bool], server: PostgresServer, schema: str, local: LocalTablestore, tmp_path: Path
 ) -> None:
+    """A Delta table is overwritten only if each of its files has a key that changes."""
+    make, has_other_file = case
     client = local.client()
     make_table(client)
     for number in range(8):
@@ -290,6 +302,9 @@ def test_keys_that_stand_twice_are_read_again_and_shift_no_value(
     double()
     with running(Mirror(client, "orders", "status", destination, client_config=SOON, limits=LIMITS)) as mirror:
         assert mirror.verify().count == 2
+        if has_other_file:
+            put(client, 100, ("a", 100))
+            caught_up(mirror)
         for number in range(6):
             client.update_row("orders", Row([("id", number)], {"PUT": [("c", number)]}), IGNORE)
         client.delete_row("orders", Row([("id", 4)]), IGNORE)
@@ -297,7 +312,7 @@ def test_keys_that_stand_twice_are_read_again_and_shift_no_value(
         found = mirror.verify()
     rows = {line["id"]: line for table in destination.rows() for line in table.to_pylist()}
 
-    assert (found.count, found.rows) == (0, 7)
+    assert (found.count, found.rows) == (0, 7 + has_other_file)
     assert rows[2][READ_AT] is not None
     destination.close()
 

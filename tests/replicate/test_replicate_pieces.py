@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tablestore import OTSClient, Row
+from tablestore import OTSClient, Row, TableOptions
 
 from streamclient.copying.copied_stream import MOST_PIECES, PLAN_STATUS_TYPE, CopiedStream
 from streamclient.copying.differences import compare_tables, scan
@@ -17,11 +17,11 @@ from streamclient.copying.replication import Replication, ReplicationOutcome
 from streamclient.copying.replication_settings import parse_settings
 from streamclient.copying.source_table import CopyPlan, SourceTable
 from streamclient.copying.table_writer import DestinationWriter, changes_of
-from streamclient.errors import ShutdownException
+from streamclient.errors import ShutdownException, StreamClientException
 from streamclient.model import Lease
 from streamclient.records import RecordType, StreamRecord
 from streamclient.server import Fail, FailRows, FaultRule, LocalTablestore
-from streamclient.tablestore import TablestoreStreamApi
+from streamclient.tablestore import StreamSpecification, TablestoreStreamApi
 from streamclient.tablestore.signed_calls import SignedCalls
 from streamclient.testing.fleet import Fleet
 from streamclient.worker.lease import LeaseManager
@@ -29,7 +29,7 @@ from streamclient.worker.lease.lease_rows import key_of
 from tests.drill_kit import put
 from tests.patience import PATIENCE_SECONDS, until
 from tests.replicate.drill import DESTINATION, SOURCE, configuration, make_source, start
-from tests.stage import IGNORE, write
+from tests.stage import IGNORE, STREAM, write
 
 STATUS = "copy_status"
 END = "2020-01-01 00:00:00"
@@ -43,6 +43,11 @@ def local() -> Iterator[LocalTablestore]:
 
 def stream_of(local: LocalTablestore) -> str:
     return TablestoreStreamApi(local.client()).list_stream(SOURCE)[0].stream_id
+
+
+def switch_off_and_on(client: OTSClient, table: str) -> None:
+    for switch in (StreamSpecification(False), STREAM):
+        TablestoreStreamApi(client).update_table(table, TableOptions(), stream=switch)
 
 
 def pieces_of(local: LocalTablestore) -> list[Lease]:
@@ -99,13 +104,48 @@ def test_a_copy_that_an_earlier_version_began_goes_on(
     assert [key for (key,), _ in scan(local.client(), DESTINATION, 1)] == copied
 
 
+@pytest.mark.parametrize("is_of_earlier_version", [False, True])
+def test_a_stream_that_was_replaced_between_two_runs_is_refused_before_any_row(
+    is_of_earlier_version: bool, local: LocalTablestore
+) -> None:
+    """Its rows would be copied again, and those that were deleted meanwhile would stay in the destination."""
+    client = local.client()
+    make_source(client, 6)
+    followed = stream_of(local)
+    if is_of_earlier_version:
+        LeaseManager(client, STATUS, followed).create_lease_table_if_not_exists()
+        put_plan(local, ("StartMicros", 1_700_000_000_000_000), ("Rows", 6), ("Done", 1), ("Next", ""))
+    else:
+        assert replicated(local).rows == 6
+    switch_off_and_on(client, SOURCE)
+    client.put_row(SOURCE, Row([("id", 7)], []), IGNORE)
+    sentence = rf"'{STATUS}' follows stream {followed}, and .*; begin again, with another status table and an empty"
+    for _ in range(2):
+        with pytest.raises(StreamClientException, match=sentence):
+            replicated(local)
+    assert 7 not in [key for (key,), _ in scan(client, DESTINATION, 1)]
+
+    client.delete_table(DESTINATION)
+    assert replicated(local, "other_status").rows == 7
+
+
+def test_the_plan_of_another_table_in_the_same_status_table_is_no_former_plan(local: LocalTablestore) -> None:
+    make_source(local.client(), 6)
+    LeaseManager(local.client(), STATUS, "any").create_lease_table_if_not_exists()
+    for table, status_type in (("others", PLAN_STATUS_TYPE), (SOURCE, "Audit")):
+        row = Row(key_of("others_1", table, status_type), [("Plan", CopyPlan(1).to_text())])
+        local.client().put_row(STATUS, row, IGNORE)
+
+    assert replicated(local).rows == 6
+
+
 def put_plan(local: LocalTablestore, *columns: tuple[str, object]) -> None:
     key = key_of(stream_of(local), SOURCE, PLAN_STATUS_TYPE)
     local.client().put_row(STATUS, Row(key, list(columns)), IGNORE)
 
 
-def replicated(local: LocalTablestore) -> ReplicationOutcome:
-    reader = {"source": "stream", "statusTableName": STATUS, "endTime": END}
+def replicated(local: LocalTablestore, status: str = STATUS) -> ReplicationOutcome:
+    reader = {"source": "stream", "statusTableName": status, "endTime": END}
     settings = parse_settings(configuration(local, local, **reader), {})
     return Replication(settings, print, print, poll_seconds=0.05).run()
 

@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from attrs import evolve
+from tablestore import OTSClient
 
+from streamclient.cli import main
 from streamclient.copying import replication_sources
+from streamclient.copying.differences import compare_tables
 from streamclient.copying.replication import Replication
 from streamclient.copying.replication_settings import parse_settings
 from streamclient.copying.replication_sources import Source
 from streamclient.errors import StreamClientError
 from streamclient.server import Fail, FaultRule, LocalTablestore
+from streamclient.tunnel import TunnelClient
 from tests.drill_kit import put
 from tests.outages import OUTAGES, UnreliableService
 from tests.patience import PATIENCE_SECONDS, until
 from tests.probing import probed, reason
-from tests.replicate.drill import SOURCE, configuration, make_source
+from tests.replicate.drill import DESTINATION, SOURCE, configuration, make_source
 from tests.stage import write
 
 SOURCES = {"tunnel": {}, "stream": {"source": "stream", "statusTableName": "st"}}
@@ -77,6 +81,67 @@ def test_a_replication_that_failed_says_why(local: LocalTablestore, source: str)
         assert probed(server.port) == (200, 503, 503)
         assert reason(server.port, "/ready") == reason(server.port, "/health")
         assert "OTSAuthFailed" in reason(server.port, "/health")
+
+
+def run_until(replication: Replication, is_enough: Callable[[], bool]) -> None:
+    thread = threading.Thread(target=replication.run)
+    thread.start()
+    try:
+        until(is_enough, lambda: replication.health)
+    finally:
+        replication.stop.set()
+        thread.join(PATIENCE_SECONDS)
+
+
+@pytest.mark.slow
+def test_a_replication_whose_changes_were_lost_names_what_its_user_can_do(local: LocalTablestore) -> None:
+    """One way is to begin again. The other way goes on without the lost changes."""
+    first, second = (replication_of(local, "stream") for _ in range(2))
+    run_until(first, lambda: first._writer is not None and first._writer.counts.rows >= 8)  # copied, and followed
+    write(local.client(), SOURCE, [put(key, ("value", -1)) for key in range(3)])
+    local.trim(SOURCE)
+    write(local.client(), SOURCE, [put(9, ("value", 9))])
+    said: list[str] = []
+
+    def goes_on() -> bool:
+        """Whether the last row was written, after the advised command let the shard go on."""
+        if second.health.is_healthy:
+            return bool(said) and second._writer is not None and second._writer.counts.rows > 0
+        if not said:
+            said.append(second.health.reason)
+            shard = local.shards(SOURCE)[0].shard_id
+            words = said[0].partition("`streamclient ")[2].partition("`")[0].replace("SHARD", shard).split()
+            options = ["--endpoint", local.endpoint, "--data-table", SOURCE, "--status-table", "st"]
+            assert main.main([*words, *options]) == 0
+        return False
+
+    run_until(second, goes_on)
+    assert "begin again, with another status table and an empty destination" in said[0]
+    assert "accept_loss" not in said[0], "users of the command cannot call it"
+    differing = {each.key for each in compare_tables(local.client(), SOURCE, local.client(), DESTINATION)}
+    assert differing == {(0,), (1,), (2,)}
+
+
+@pytest.mark.parametrize(
+    ("source", "begins_again"),
+    [
+        ("tunnel", lambda client: TunnelClient(client).delete_tunnel(SOURCE, "copy")),
+        ("stream", lambda client: client.delete_table("st")),
+    ],
+)
+def test_a_copy_that_begins_into_a_table_that_exists_says_that_its_other_rows_stay(
+    local: LocalTablestore, source: str, begins_again: Callable[[OTSClient], object]
+) -> None:
+    said: list[list[str]] = []
+    for run in range(3):
+        if run == 2:
+            begins_again(local.client())
+        said.append([])
+        settings = parse_settings(configuration(local, local, endTime="2020-01-01 00:00:00", **SOURCES[source]), {})
+        assert Replication(settings, said[run].append, print, poll_seconds=0.05).run().is_complete
+
+    assert [len(lines) for lines in said] == [2, 2, 3]
+    assert said[2][2] == "the copy begins: rows that are in the destination already and not in the source stay there"
 
 
 @pytest.fixture

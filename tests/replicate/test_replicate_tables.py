@@ -213,6 +213,28 @@ def test_destination_that_would_lose_rows_is_refused_with_every_reason(local: Lo
     assert [line.split(" ")[1] for line in lines] == ["takes", "keeps", "keeps"]
 
 
+def test_updates_that_the_source_allowed_earlier_are_written(local: LocalTablestore) -> None:
+    client = local.client()
+    make(client, "from", allow_update=False)
+
+    assert prepare_destination(client, "from", client, "to") is True
+    assert prepare_destination(client, "from", client, "to") is False
+    writer(local).write([put(1, 1), update(1, RecordColumn("c1", ColumnOperation.PUT, 2, OLD))])
+    assert columns(client, 1) == {"c0": (1, OLD), "c1": (2, OLD)}
+
+
+def test_destination_that_forbids_updates_is_used_once_it_is_changed_as_the_error_says(local: LocalTablestore) -> None:
+    """Earlier versions made such a table for a source that forbids updates."""
+    client = local.client()
+    for table in ("from", "to"):
+        make(client, table, allow_update=False)
+
+    with pytest.raises(ConfigurationError, match="forbids updates; set allow_update to true by UpdateTable"):
+        prepare_destination(client, "from", client, "to")
+    client.update_table("to", TableOptions(max_time_deviation=WIDEST_DEVIATION_SECONDS, allow_update=True))
+    assert prepare_destination(client, "from", client, "to") is False
+
+
 def test_destination_that_makes_versions_itself_is_refused(local: LocalTablestore) -> None:
     client = local.client()
     make(client, "from")

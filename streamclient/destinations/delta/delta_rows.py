@@ -184,24 +184,22 @@ def _write(handle: DeltaTable, rows: Table, mode: Any, properties: CommitPropert
 
 
 def merge(handle: DeltaTable, rows: Table, present: Table, key: Sequence[str], properties: CommitProperties) -> None:
-    """Store ``rows`` in place of the rows with the same keys; remove rows of ``present`` whose keys ``rows`` lacks.
+    """Store ``rows`` in place of all rows with the same keys; remove rows of ``present`` whose keys ``rows`` lacks.
 
     If no row is to be stored or removed, delta-rs makes no commit.
     """
-    gone = _absent_keys(present.select(key), rows.select(key))
-    if not rows.num_rows and not gone.num_rows:
+    source = _merge_source(rows, present, key)
+    if not source.num_rows:
         return
-    pa, deltalake = pyarrow(), load("deltalake", "delta")
-    marks = [pa.repeat(pa.scalar(is_gone), table.num_rows) for is_gone, table in ((False, rows), (True, gone))]
-    source = pa.concat_tables(
-        [table.append_column(_GONE, mark) for table, mark in zip((rows, gone), marks, strict=True)],
-        promote_options="default",
-    )
+    deltalake = load("deltalake", "delta")
     values = {_quoted(name): f"s.{_quoted(name)}" for name in rows.column_names}
     gone_mark = f"s.{_quoted(_GONE)}"
+    conditions = [*(f"t.{_quoted(name)} = s.{_quoted(name)}" for name in key), *_bounds(source, key)]
+    if source.column(_GONE).null_count:
+        conditions.append(f"{gone_mark} IS NOT NULL")
     merger = handle.merge(
         source,
-        " AND ".join([*(f"t.{_quoted(name)} = s.{_quoted(name)}" for name in key), *_bounds(source, key)]),
+        " AND ".join(conditions),
         source_alias="s",
         target_alias="t",
         merge_schema=not _column_names(handle).issuperset(rows.column_names),
@@ -210,8 +208,36 @@ def merge(handle: DeltaTable, rows: Table, present: Table, key: Sequence[str], p
     )
     merger.when_matched_delete(gone_mark)
     merger.when_matched_update(values, f"NOT {gone_mark}")
-    merger.when_not_matched_insert(values, f"NOT {gone_mark}")
+    merger.when_not_matched_insert(values, f"{gone_mark} IS NOT TRUE")
     merger.execute()
+
+
+def _merge_source(rows: Table, present: Table, key: Sequence[str]) -> Table:
+    """Return the lines of a MERGE that stores ``rows`` in place of ``present``. The column ``_GONE`` marks each line.
+
+    A line with false replaces the row with its key, or is inserted. A line with true removes all rows with its key. A
+    line with null is always inserted. For a key that ``present`` has several times, MERGE would update each of these
+    rows. So such a key gets two lines: one removes the rows, and the other one inserts the new row.
+    """
+    pa, pc = pyarrow(), compute()
+    keys, doubled = _keys_of(present, key)
+    is_doubled = _has_key(rows, doubled, key) if doubled.num_rows else pa.repeat(pa.scalar(False), rows.num_rows)
+    removed = _absent_keys(keys, rows.filter(pc.invert(is_doubled)).select(key))
+    marks = pc.if_else(is_doubled, pa.scalar(None, pa.bool_()), False), pa.repeat(pa.scalar(True), removed.num_rows)
+    return pa.concat_tables(
+        [table.append_column(_GONE, mark) for table, mark in zip((rows, removed), marks, strict=True)],
+        promote_options="default",
+    )
+
+
+def _keys_of(rows: Table, key: Sequence[str]) -> tuple[Table, Table]:
+    """Return each key of ``rows`` once, and the keys that several rows have."""
+    # The columns get passing names, because a key column may have the name of the count.
+    names = [f"{_PLACE}{number}" for number in range(len(key))]
+    counts = rows.select(key).rename_columns(names).group_by(names, use_threads=False).aggregate([(names[0], "count")])
+    is_doubled = compute().greater(counts.column(f"{names[0]}_count"), 1)
+    keys = counts.select(names).rename_columns(list(key))
+    return keys, keys.filter(is_doubled)
 
 
 def _bounds(source: Table, key: Sequence[str]) -> Iterator[str]:
