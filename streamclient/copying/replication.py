@@ -21,6 +21,7 @@ from streamclient.copying.replication_processors import ReplicationProcessors
 from streamclient.copying.replication_progress import Course, Snapshot
 from streamclient.copying.replication_settings import PoisonRow, Settings, SourceKind
 from streamclient.copying.replication_sources import Source, StreamSource, TunnelSource
+from streamclient.copying.source_table import SourceTable
 from streamclient.copying.table_writer import DestinationWriter, RowChange
 from streamclient.copying.target_table import prepare_destination
 from streamclient.errors import ConfigurationError, StreamClientError, StreamClientException
@@ -172,12 +173,19 @@ class Replication(Probed):
             file.make()
             poison = file.take
         reader, writer_client = settings.reader.quiet_client(), settings.writer.quiet_client()
-        was_made = prepare_destination(reader, settings.reader.table_name, writer_client, settings.writer.table_name)
-        self.say(f"{'made' if was_made else 'going on with'} destination table {settings.writer.table_name!r}")
+        source_name, name = settings.reader.table_name, settings.writer.table_name
+        prepared = prepare_destination(reader, source_name, writer_client, name)
+        self.say(f"{'made' if prepared.was_made else 'going on with'} destination table {name!r}")
         writer = DestinationWriter(
-            SignedCalls(writer_client), settings.writer.table_name, settings.batch_rows, poison, self.stop
+            SignedCalls(writer_client),
+            name,
+            settings.batch_rows,
+            poison,
+            self.stop,
+            time_to_live_millis=prepared.time_to_live_millis,
         )
-        processors = ReplicationProcessors(writer, settings.end_time_micros)
+        source_table = SourceTable(reader, source_name, self.stop)
+        processors = ReplicationProcessors(writer, source_table, settings.end_time_micros)
         kind = TunnelSource if settings.source is SourceKind.TUNNEL else StreamSource
         source: Source = kind(reader, settings, processors)
         self._source, self._writer = source, writer

@@ -1,13 +1,29 @@
-"""The record processors of a replication. They write the records of shards or channels to the destination table."""
+"""The record processors of a replication. They write the records of shards or channels to the destination table.
+
+Processors may write a record twice: the copy may already contain the record's change, or a batch was written and its
+checkpoint was not stored. The destination still ends with the source's rows, by these laws:
+
+1. *Puts and other deletions.* If records without deletions of single versions are written again, in order, the row is
+   the same afterwards. A column keeps the greatest versions that were put, and a second put of a version does not
+   change which versions are the greatest. If a record emptied the row or the column, no earlier record matters. Until
+   all records are written again, the row may be newer than the processor's position.
+2. *Deletions of single versions.* Law 1 does not hold for them. If a put and the deletion of its version are written
+   again, the put may push out an older version that the source still has. A destination that keeps more versions than
+   the source may even show a version that the source has lost. So no such deletion is written. In its place, the
+   processor reads the whole row from the source table, and writes it. The row contains all records of the batch,
+   because they were read from the stream before. Later records follow by law 1, even if the row contains them.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from attrs import define
+from attrs import define, field
 
 from streamclient.base.times import utc_text
-from streamclient.copying.table_writer import DestinationWriter, RefusedRowError, changes_of
+from streamclient.copying.source_table import SourceTable
+from streamclient.copying.table_writer import DestinationWriter, RefusedRowError, RowChange, changes_of
+from streamclient.destinations.folding.row_changes import TableRule
 from streamclient.errors import StreamClientException
 from streamclient.interfaces import (
     InitializationInput,
@@ -17,7 +33,7 @@ from streamclient.interfaces import (
     ShutdownInput,
 )
 from streamclient.model import ShutdownReason
-from streamclient.records import StreamRecord, place_of
+from streamclient.records import RecordType, StreamRecord, place_of
 
 
 @define(eq=False)
@@ -25,10 +41,14 @@ class ReplicationProcessors(IRecordProcessorFactory):
     """Makes the processors of a replication, which share one writer to the destination."""
 
     writer: DestinationWriter
+    source: SourceTable
+    """The table from which a row is read if one of its versions was deleted."""
     end_micros: int | None = None
     refused: RefusedRowError | None = None
     """The error of the first row that the destination has refused for good. The worker would repeat this row for ever,
     so the replication checks this field, and ends. ``None`` without such a row, or if refused rows go to a file."""
+    _rule: TableRule | None = field(init=False, default=None)
+    """The rule of the source table, which the first read of a row needs."""
 
     def create_processor(self) -> IRecordProcessor:
         """Return a processor that writes the records of one shard or channel."""
@@ -54,8 +74,9 @@ class ReplicationProcessors(IRecordProcessorFactory):
     def copy(self, records: Sequence[StreamRecord], is_lost: Callable[[], bool]) -> None:
         """Write the records of one shard in order, without changes after the end time.
 
-        Records of the table's copied rows have the time 0, and are always written. The method raises the errors that
-        ``DestinationWriter.write`` raises.
+        Records of the table's copied rows have the time 0, and are always written. If a record deletes a single version
+        of a column, its row is written as the source table has it now, so the row may have changes after the end time.
+        The method raises the errors that ``DestinationWriter.write`` and ``SourceTable.read_again`` raise.
         """
         end, wanted = self.end_micros, records
         if end is not None:
@@ -63,10 +84,23 @@ class ReplicationProcessors(IRecordProcessorFactory):
             if any(micros > end for micros in times):
                 wanted = [record for record, micros in zip(records, times, strict=True) if micros <= end]
         try:
-            self.writer.write(changes_of(wanted), is_lost)
+            self.writer.write(self._repeatable(changes_of(wanted)), is_lost)
         except RefusedRowError as error:
             self.refused = self.refused or error
             raise
+
+    def _repeatable(self, changes: list[RowChange]) -> list[RowChange]:
+        """Return ``changes`` with whole rows in place of all changes of rows that lose single versions (law 2)."""
+        keys = {change.identity: change.key for change in changes if change.deletes_one_version}
+        if not keys:
+            return changes
+        rule = self._rule = self._rule or self.source.rule()
+        rows: list[StreamRecord] = []
+        for key in keys.values():
+            values = dict(key)
+            found, _ = self.source.read_again(rule, [[values[name] for name in rule.key]])
+            rows += found or [StreamRecord(RecordType.DELETE, key)]
+        return [change for change in changes if change.identity not in keys] + changes_of(rows)
 
 
 class ReplicationProcessor(IRecordProcessor):

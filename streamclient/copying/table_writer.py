@@ -1,6 +1,7 @@
 """The writer of a replication's rows to the destination table. It checks the service's result for each single row.
 
-Cells keep their versions from the source table, so a repeated write of a row changes nothing.
+Cells keep their versions from the source table. So a repeated write of changes ends with the same rows, if no change
+deletes a single version. ``ReplicationProcessors`` writes whole rows in place of such changes.
 """
 
 from __future__ import annotations
@@ -13,16 +14,19 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import attrgetter
 from types import MappingProxyType
 
-from attrs import define, field
+from attrs import define, evolve, field
 
 from streamclient.base import logs
 from streamclient.base.backoff import doubling_millis, with_jitter
 from streamclient.base.outages import OutageLog
 from streamclient.base.reasons import counted
+from streamclient.base.times import now_micros
+from streamclient.destinations.folding.row_changes import CLOCKS_MARGIN_MICROS
 from streamclient.errors import ShutdownException, StreamClientError, StreamClientException
-from streamclient.records import PrimaryKey, RecordColumn, RecordType, StreamRecord
+from streamclient.records import ColumnOperation, PrimaryKey, RecordColumn, RecordType, StreamRecord
 from streamclient.tablestore.row_batches import Attempt, EncodedRow, attempts, batches
 from streamclient.tablestore.signed_calls import SignedCalls
+from streamclient.wire.plainbuffer import may_delete_one_version
 from streamclient.wire.record_decoding import writes_of
 from streamclient.wire.schema import OperationType
 from streamclient.worker.health import CallWatchdog
@@ -47,7 +51,7 @@ _KINDS: Mapping[RecordType, OperationType] = MappingProxyType(
 class RowChange:
     """One change of one row of the destination table: a record of the source, encoded for a write.
 
-    A record object is made only when a caller reads ``key`` or ``columns``.
+    A record object is made only when a caller reads ``record``, ``key`` or ``columns``.
     """
 
     __slots__ = ("_index", "_records", "identity", "kind", "row")
@@ -66,14 +70,26 @@ class RowChange:
         self._index = index
 
     @property
+    def record(self) -> StreamRecord:
+        """The record of the source that makes this change."""
+        return self._records[self._index]
+
+    @property
     def key(self) -> PrimaryKey:
         """The primary key of the row."""
-        return self._records[self._index].primary_key
+        return self.record.primary_key
 
     @property
     def columns(self) -> tuple[RecordColumn, ...]:
         """The changes to the columns of the row."""
-        return self._records[self._index].columns
+        return self.record.columns
+
+    @property
+    def deletes_one_version(self) -> bool:
+        """Whether the change deletes a single version of a column."""
+        return may_delete_one_version(self.row) and any(
+            column.operation is ColumnOperation.DELETE_ONE_VERSION for column in self.columns
+        )
 
     def __repr__(self) -> str:
         return f"<{self.kind.value} of row {self.key!r}>"
@@ -90,6 +106,26 @@ def changes_of(records: Sequence[StreamRecord]) -> list[RowChange]:
         for index, (kind, identity, row) in enumerate(writes_of(records))
         if row
     ]
+
+
+def without_expired(change: RowChange, before_millis: int) -> list[RowChange] | None:
+    """Return ``change`` without the cells whose versions are older than ``before_millis``; ``None`` if it has none.
+
+    If no cell of a PUT is left, the row has expired, and the result is a DELETE. If no cell of an UPDATE is left, the
+    result is empty.
+    """
+    columns = change.columns
+    left = tuple(
+        column
+        for column in columns
+        if column.operation is not ColumnOperation.PUT
+        or column.timestamp_millis is None
+        or column.timestamp_millis >= before_millis
+    )
+    if len(left) == len(columns):
+        return None
+    kind = RecordType.DELETE if change.kind is RecordType.PUT and not left else change.kind
+    return changes_of([evolve(change.record, record_type=kind, columns=left)])
 
 
 class RefusedRowError(StreamClientException):
@@ -118,6 +154,9 @@ class DestinationWriter:
     rows, before any later change of the same rows. A refused access key counts as a transient error, too. The
     repetitions end early only if ``stop`` is set or the lease is lost. If the service refuses a row for good, the
     writer passes the row to ``poison``. Without ``poison``, the writer raises an error.
+
+    The service also refuses a cell that is older than the table's time to live. The source has lost such a cell, too.
+    So the writer writes a refused change again without these cells, before any later change of the same row.
     """
 
     calls: SignedCalls
@@ -125,12 +164,17 @@ class DestinationWriter:
     batch_rows: int
     poison: Callable[[RowChange, StreamClientError], None] | None = None
     """A function that stores a refused row durably, so that the replication goes on. Several threads may call it. With
-    ``None``, a refused row ends the replication."""
+    ``None``, a refused row ends the replication. The function gets the change with all its cells, also with those that
+    have expired."""
     stop: threading.Event = field(factory=threading.Event)
     """An event that ends the pauses between attempts when a thread sets it. ``write`` then raises an error."""
     counts: WriteCounts = field(factory=WriteCounts)
     dice: random.Random = field(factory=random.Random)
     clock: Callable[[], float] = time.monotonic
+    time_to_live_millis: int | None = None
+    """The time to live of the destination table, in milliseconds; ``None`` keeps data forever."""
+    micros: Callable[[], int] = now_micros
+    """A function that returns the present time in microseconds since 1970."""
     _lock: threading.Lock = field(factory=threading.Lock)
     _writes: CallWatchdog = field(factory=lambda: CallWatchdog("no rows were written"))
 
@@ -143,14 +187,7 @@ class DestinationWriter:
             ShutdownException: the lease is lost. Some changes may be written.
         """
         for batch in batches(changes, _IDENTITY, _size_of, most_rows=self.batch_rows):
-            _require_lease(is_lost)
-            for number, attempt in enumerate(attempts(self.calls, self.table_name, batch, _encoded)):
-                self._count(attempt, is_retry=number > 0)
-                for change, error in attempt.refused:
-                    self._refuse(change, error)
-                if attempt.left:
-                    self._pause(attempt)
-                    _require_lease(is_lost)
+            self._send(batch, is_lost, {})
 
     def trouble(self, limit_seconds: float) -> str:
         """Return in words why writes have failed for longer than ``limit_seconds``; an empty text if they have not.
@@ -158,6 +195,39 @@ class DestinationWriter:
         Any thread may call this method.
         """
         return self._writes.trouble(self.clock(), limit_seconds)
+
+    def _send(
+        self, batch: Sequence[RowChange], is_lost: Callable[[], bool], complete: Mapping[bytes, RowChange]
+    ) -> None:
+        """Write ``batch``, changes of different rows, until each change is written or refused.
+
+        If expired cells were left out of the changes, ``complete`` has the changes with all their cells, by row.
+        """
+        _require_lease(is_lost)
+        for number, attempt in enumerate(attempts(self.calls, self.table_name, batch, _encoded)):
+            self._count(attempt, is_retry=number > 0)
+            again: list[RowChange] = []
+            for change, error in attempt.refused:
+                living = None if complete else self._living(change)
+                if living is None:
+                    self._refuse(complete.get(change.identity, change), error)
+                else:
+                    again += living
+            if again:
+                self._send(again, is_lost, {change.identity: change for change, _ in attempt.refused})
+            if attempt.left:
+                self._pause(attempt)
+                _require_lease(is_lost)
+
+    def _living(self, change: RowChange) -> list[RowChange] | None:
+        """Return ``change`` without expired cells; ``None`` if no cell has expired.
+
+        The clock of the service may be ahead of this machine's clock, and the service then refuses a cell earlier. So
+        cells that expire within the margin of clocks count as expired.
+        """
+        if self.time_to_live_millis is None:
+            return None
+        return without_expired(change, (self.micros() + CLOCKS_MARGIN_MICROS) // 1_000 - self.time_to_live_millis)
 
     def _refuse(self, change: RowChange, error: StreamClientError) -> None:
         if self.poison is None:

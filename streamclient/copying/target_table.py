@@ -7,10 +7,11 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
 
+from attrs import frozen
 from tablestore import CapacityUnit, OTSClient, ReservedThroughput, TableMeta, TableOptions
 
 from streamclient.base.reasons import counted
-from streamclient.base.times import MICROS_PER_SECOND
+from streamclient.base.times import MICROS_PER_SECOND, MILLIS_PER_SECOND
 from streamclient.errors import ConfigurationError, DependencyException, StreamClientException
 from streamclient.records import ColumnType
 from streamclient.tablestore.own_table import OwnTable, TablePurpose
@@ -31,8 +32,18 @@ _PROBE_VALUES: Mapping[ColumnType, Any] = MappingProxyType(
 """Key values, by type, of a row that is read to find out whether a new table answers. The row need not exist."""
 
 
-def prepare_destination(source: OTSClient, source_table: str, destination: OTSClient, table: str) -> bool:
-    """Create or check the destination table for the source's rows; return whether this call created it.
+@frozen
+class PreparedTable:
+    """The destination table, which is ready for the source's rows."""
+
+    was_made: bool
+    """Whether this call created the table."""
+    time_to_live_millis: int | None
+    """The table's time to live in milliseconds; ``None`` keeps data forever."""
+
+
+def prepare_destination(source: OTSClient, source_table: str, destination: OTSClient, table: str) -> PreparedTable:
+    """Create or check the destination table for the source's rows.
 
     A new table gets the key, declared columns, time to live, number of versions and capacity of the source table. Its
     ``max_time_deviation`` is ``WIDEST_DEVIATION_SECONDS``, and it allows updates. A generated key column of the source
@@ -54,13 +65,18 @@ def prepare_destination(source: OTSClient, source_table: str, destination: OTSCl
             found = described(destination, table, "destination")  # another process has made it
         else:
             _await(destination, table, wanted)
-            return True
+            return _prepared(wanted, was_made=True)
     problems = list(_problems(wanted, found))
     if problems:
         raise ConfigurationError(
             f"table {table!r} exists and cannot take the rows of {source_table!r}:", *(f"  {line}" for line in problems)
         )
-    return False
+    return _prepared(found, was_made=False)
+
+
+def _prepared(table: TableDescription, *, was_made: bool) -> PreparedTable:
+    seconds = table.options.time_to_live_seconds
+    return PreparedTable(was_made, None if seconds is None or seconds == FOREVER else seconds * MILLIS_PER_SECOND)
 
 
 def described(client: OTSClient, table: str, side: str) -> TableDescription:

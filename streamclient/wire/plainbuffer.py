@@ -18,7 +18,7 @@ from collections.abc import Iterable
 from streamclient.errors import CodecError
 from streamclient.records import ColumnOperation, ColumnValue, RecordType, StreamRecord
 from streamclient.wire._reader import READ_ERRORS, as_codec_error, fail, read_row, read_value
-from streamclient.wire._tags import HEADER
+from streamclient.wire._tags import HEADER, TAG_CELL_OPERATION
 from streamclient.wire._writer import value_bytes, write_row, write_row_value
 from streamclient.wire.rows import Cell, CellOperation, KeyBound, Row
 
@@ -35,6 +35,7 @@ __all__ = [
     "encode_row",
     "encode_rows",
     "encode_value",
+    "may_delete_one_version",
     "write_of",
 ]
 
@@ -99,6 +100,18 @@ _KEY_BEGIN = len(HEADER) + 1
 """The offset of the key in a row with a header. A tag is between the header and the key."""
 _ROW_END = 2
 """The length, in bytes, of a row's end, which is a tag and the row's checksum."""
+
+
+def may_delete_one_version(row: bytes) -> bool:
+    """Return whether the encoded ``row`` may delete a single version of a column.
+
+    ``False`` is certain. ``True`` is not, because a value may have the same bytes as such a deletion. The function
+    does not decode the row, so it is fast.
+    """
+    return _DELETES_ONE_VERSION in row
+
+
+_DELETES_ONE_VERSION = bytes((TAG_CELL_OPERATION, CellOperation.DELETE_ONE_VERSION))
 
 
 def encode_value(value: ColumnValue | KeyBound | bytearray) -> bytes:

@@ -20,6 +20,7 @@ from streamclient.cli.main import main
 from streamclient.copying.mirror_processors import MirrorProcessors
 from streamclient.copying.mirror_writer import MirrorWriter
 from streamclient.copying.replication_processors import ReplicationProcessors
+from streamclient.copying.source_table import SourceTable
 from streamclient.copying.table_writer import DestinationWriter
 from streamclient.destinations.memory_destination import MemoryDestination
 from streamclient.errors import FencedException
@@ -39,6 +40,8 @@ from tests.placed_records import make_record
 from tests.spark.spark_helpers import Checkpointer, Marker, StoredShard
 
 SHARD = "shard-1"
+NO_SOURCE = cast(SourceTable, None)
+"""The source of a replication whose records delete no single version, so that no row is read from it."""
 
 
 def numbers(records: Sequence[StreamRecord]) -> list[int]:
@@ -141,12 +144,12 @@ def channel(path: Path) -> Case:
 
 def replication(path: Path) -> Case:
     sink = Sink()
-    return Case(ReplicationProcessors(cast(DestinationWriter, sink)), lambda: sink.found)
+    return Case(ReplicationProcessors(cast(DestinationWriter, sink), NO_SOURCE), lambda: sink.found)
 
 
 def ended_replication(path: Path) -> Case:
     sink = Sink()
-    processors = ReplicationProcessors(cast(DestinationWriter, sink), end_micros=1)
+    processors = ReplicationProcessors(cast(DestinationWriter, sink), NO_SOURCE, end_micros=1)
     return Case(processors, lambda: sink.found, "after the end time of the replication")
 
 

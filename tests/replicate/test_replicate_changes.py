@@ -1,13 +1,29 @@
-"""Row changes and their batches."""
+"""Row changes and their batches, and records that are written twice."""
 
 from __future__ import annotations
 
+import random
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, cast
 
+import pytest
+from tablestore import OTSClient
+from tablestore import Row as SdkRow
+
+from streamclient.copying.differences import compare_tables
 from streamclient.copying.replication_processors import ReplicationProcessors
+from streamclient.copying.source_table import SourceTable
 from streamclient.copying.table_writer import DestinationWriter, RowChange, changes_of
+from streamclient.copying.target_table import WIDEST_DEVIATION_SECONDS
 from streamclient.records import ColumnOperation, RecordColumn, RecordType, SequenceInfo, StreamRecord
+from streamclient.server import LocalTablestore
+from streamclient.tablestore import TablestoreStreamApi
+from streamclient.tablestore.signed_calls import SignedCalls
 from streamclient.wire.plainbuffer import Cell, CellOperation, Row, decode_row
+from tests.stage import IGNORE, make_table
+
+NO_SOURCE = cast(SourceTable, None)
+"""The source of processors whose records delete no single version, so that no row is read from it."""
 
 
 def test_update_without_columns_does_nothing() -> None:
@@ -50,6 +66,140 @@ def test_full_data_is_always_wanted_and_changes_up_to_the_end_time() -> None:
 
     for end_micros, wanted in ((10, [0, 10]), (None, [0, 10, 11])):
         writer = Writer()
-        processors = ReplicationProcessors(cast(DestinationWriter, writer), end_micros)
+        processors = ReplicationProcessors(cast(DestinationWriter, writer), NO_SOURCE, end_micros)
         processors.copy(records, lambda: False)
         assert writer.keys == wanted
+
+
+def test_only_the_deletion_of_a_single_version_is_told_as_such() -> None:
+    one = RecordColumn("a", ColumnOperation.DELETE_ONE_VERSION, None, 5)
+    every = RecordColumn("b", ColumnOperation.DELETE_ALL_VERSION)
+    like = RecordColumn("c", ColumnOperation.PUT, b"\x06\x03", 5)
+    records = [StreamRecord(RecordType.UPDATE, (("id", 1),), cells) for cells in ((every, like), (like, one), (one,))]
+
+    assert [change.deletes_one_version for change in changes_of(records)] == [False, True, True]
+
+
+# --- records that are written twice -----------------------------------------------------------------------------------
+
+
+class Copied:
+    """Two tables of one server, the records of the first one's stream, and processors that write them to the second."""
+
+    def __init__(self, local: LocalTablestore, versions: int, kept_versions: int) -> None:
+        self.client: OTSClient = local.client()
+        make_table(self.client, "from", [("id", "INTEGER")], max_version=versions, max_time_deviation=WIDEST)
+        make_table(self.client, "to", [("id", "INTEGER")], max_version=kept_versions, max_time_deviation=WIDEST)
+        self._api = TablestoreStreamApi(self.client)
+        stream = self._api.list_stream("from")[0].stream_id
+        self._position = self._api.get_shard_iterator(stream, local.shards("from")[0].shard_id)
+        self._records: list[StreamRecord] = []
+        writer = DestinationWriter(SignedCalls(self.client), "to", 200)
+        self._processors = ReplicationProcessors(writer, SourceTable(self.client, "from"))
+
+    def change(self, changed: Mapping[str, Sequence[tuple[str, Any, int]]], key: int = 1) -> None:
+        self.client.update_row("from", SdkRow([("id", key)], dict(changed)), IGNORE)
+
+    def records(self) -> list[StreamRecord]:
+        """All records until now."""
+        while (page := self._api.get_stream_record(self._position)).records:
+            self._records += page.records
+            self._position = page.next_position.text
+        return self._records
+
+    def write(self, records: Sequence[StreamRecord]) -> None:
+        self._processors.copy(records, lambda: False)
+
+    def differences(self) -> list[str]:
+        return [str(each) for each in compare_tables(self.client, "from", self.client, "to")]
+
+
+WIDEST = WIDEST_DEVIATION_SECONDS
+
+
+@pytest.fixture
+def local() -> Iterator[LocalTablestore]:
+    with LocalTablestore() as running:
+        yield running
+
+
+@pytest.mark.parametrize(
+    ("versions", "steps"),
+    [
+        (2, [{"PUT": [("a", 9, 9)]}, {"DELETE": [("a", None, 9)]}, {"PUT": [("a", 6, 6)]}]),
+        (1, [{"PUT": [("a", 1, 1)]}, {"DELETE": [("a", None, 5)]}]),
+        (1, [{"PUT": [("a", 1, 1), ("b", 1, 1)], "DELETE": [("a", None, 5)]}]),
+    ],
+    ids=["a put pushes out a version", "a put of an old version stays", "both in one record"],
+)
+def test_the_deletion_of_a_single_version_may_be_written_twice(
+    versions: int, steps: list[dict[str, Any]], local: LocalTablestore
+) -> None:
+    copied = Copied(local, versions, versions)
+    copied.change({"PUT": [("a", 4, 4), ("a", 5, 5)][-versions:]})
+    for step in steps:
+        copied.change(step)
+    records = copied.records()
+    for begin in (0, 1, 0):
+        for record in records[begin:]:
+            copied.write([record])
+        assert copied.differences() == []
+    copied.write(records)
+    assert copied.differences() == []
+
+
+def test_a_deletion_shows_no_version_that_only_the_destination_has_kept(local: LocalTablestore) -> None:
+    copied = Copied(local, 1, 3)
+    for number in (4, 5):
+        copied.change({"PUT": [("a", number, number)]})
+        copied.write(copied.records()[-1:])
+    copied.change({"DELETE": [("a", None, 5)]})
+    copied.write(copied.records()[-1:])
+
+    assert copied.differences() == []
+
+
+def test_a_row_that_is_gone_when_it_is_read_is_removed(local: LocalTablestore) -> None:
+    copied = Copied(local, 1, 1)
+    copied.change({"PUT": [("a", 4, 4)]})
+    copied.write(copied.records())
+    copied.change({"DELETE": [("a", None, 4)]})
+    copied.client.delete_row("from", SdkRow([("id", 1)]), IGNORE)
+    copied.write(copied.records()[1:2])
+
+    assert copied.differences() == []
+
+
+@pytest.mark.parametrize("seed", [0, 2, 4, 5])
+def test_processors_that_start_again_at_any_record_end_with_the_rows_of_the_source(
+    seed: int, local: LocalTablestore
+) -> None:
+    dice = random.Random(seed)
+    versions = dice.choice([1, 2, 3])
+    copied = Copied(local, versions, versions + dice.choice([0, 1]))
+
+    def change() -> None:
+        key, kind = dice.randrange(25), dice.random()
+        put, one = ("a", dice.randrange(1_000), 1 + dice.randrange(5)), ("a", None, 1 + dice.randrange(5))
+        if kind < 0.05:
+            copied.client.delete_row("from", SdkRow([("id", key)]), IGNORE)
+        elif kind < 0.1:
+            copied.client.put_row("from", SdkRow([("id", key)], [put]), IGNORE)
+        elif kind < 0.15:
+            copied.change({"DELETE_ALL": ["a"]}, key)
+        else:
+            copied.change({"PUT": [put]} if kind < 0.6 else {"DELETE": [one], "PUT": [put][: int(kind < 0.7)]}, key)
+
+    checkpoint = 0
+    for _ in range(10):
+        for _ in range(dice.randrange(30)):
+            change()
+        for _ in range(dice.randrange(3)):  # the process dies before it stores a checkpoint
+            records = copied.records()[checkpoint:]
+            copied.write(records[: dice.randrange(len(records) + 1)])
+        records = copied.records()[checkpoint:][: dice.randrange(20)]
+        copied.write(records)
+        checkpoint += len(records)
+    copied.write(copied.records()[checkpoint:])
+
+    assert copied.differences() == []

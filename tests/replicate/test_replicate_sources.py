@@ -13,6 +13,7 @@ from streamclient.copying.replication_processors import ReplicationProcessors
 from streamclient.copying.replication_progress import CHANGES, FULL_DATA
 from streamclient.copying.replication_settings import Settings, parse_settings
 from streamclient.copying.replication_sources import StreamSource, TunnelSource
+from streamclient.copying.source_table import SourceTable
 from streamclient.copying.table_writer import DestinationWriter
 from streamclient.errors import DependencyException
 from streamclient.model import CheckpointPosition
@@ -40,7 +41,8 @@ def settings_of(local: LocalTablestore, **reader: str) -> Settings:
 
 
 def processors_of(local: LocalTablestore) -> ReplicationProcessors:
-    return ReplicationProcessors(DestinationWriter(SignedCalls(local.client()), "copy", 200))
+    writer = DestinationWriter(SignedCalls(local.client()), "copy", 200)
+    return ReplicationProcessors(writer, SourceTable(local.client(), SOURCE))
 
 
 def put_lease(local: LocalTablestore, stream: str, shard: str, checkpoint: str, micros: int, *parents: str) -> None:

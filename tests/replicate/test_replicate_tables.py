@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from attrs import evolve
 from tablestore import PK_AUTO_INCR, CapacityUnit, OTSClient, ReservedThroughput, TableMeta, TableOptions
 
 from streamclient.copying import target_table
@@ -157,6 +159,94 @@ def test_refused_rows_may_be_kept_while_the_others_go_on(local: LocalTablestore)
     assert columns(client, 3) == {"c0": (3, OLD)}
 
 
+def aging(local: LocalTablestore, kept: Kept) -> tuple[DestinationWriter, int]:
+    """A writer to a table with a time to live of a day, and a version that is an hour old."""
+    client = local.client()
+    make(client, "from", time_to_live=86_400)
+    prepared = prepare_destination(client, "from", client, "to")
+    made = writer(local, poison=kept.take, time_to_live_millis=prepared.time_to_live_millis)
+    return made, time.time_ns() // 1_000_000 - 3_600_000
+
+
+def test_cells_that_have_expired_are_left_out_and_the_others_are_written_in_order(local: LocalTablestore) -> None:
+    client, kept = local.client(), Kept()
+    made, young = aging(local, kept)
+    old, new = (RecordColumn(name, ColumnOperation.PUT, 1, at) for name, at in (("old", OLD), ("new", young)))
+    remove, later = (RecordColumn("new", ColumnOperation.DELETE_ALL_VERSION), evolve(new, value=2))
+    keys = [(("id", number),) for number in range(7)]
+    made.write([change(RecordType.PUT, keys[number], (new,)) for number in (0, 1, 2, 3)])
+    made.write(
+        [
+            change(RecordType.PUT, keys[0], (old, later)),  # one cell lives
+            change(RecordType.PUT, keys[1], (old,)),  # nothing lives, so the row has expired
+            change(RecordType.UPDATE, keys[2], (old,)),  # the row lives by another cell
+            change(RecordType.UPDATE, keys[3], (remove, old)),
+            change(RecordType.UPDATE, keys[4], (old,)),  # the row expired before it was copied
+            change(RecordType.PUT, keys[5], (old,)),
+            change(RecordType.PUT, keys[6], (new,)),
+            change(RecordType.UPDATE, keys[5], (new,)),
+        ]
+    )
+
+    assert [columns(client, number) for number in range(7)] == [
+        {"new": (2, young)},
+        None,
+        {"new": (1, young)},
+        {},
+        None,
+        {"new": (1, young)},
+        {"new": (1, young)},
+    ]
+    assert (kept.rows, made.counts.refused_rows) == ([], 0)
+
+
+def test_cells_that_expire_soon_are_left_out_too_if_the_clock_of_the_service_is_ahead(local: LocalTablestore) -> None:
+    client, kept = local.client(), Kept()
+    made, young = aging(local, kept)
+    local.advance_clock(30.0)
+    soon = time.time_ns() // 1_000_000 - 86_400_000 + 15_000
+    cells = [RecordColumn(name, ColumnOperation.PUT, 1, at) for name, at in (("soon", soon), ("new", young))]
+    made.write([change(RecordType.PUT, (("id", 1),), tuple(cells))])
+
+    assert columns(client, 1) == {"new": (1, young)}
+    assert kept.rows == []
+
+
+def test_a_row_that_is_refused_also_without_its_expired_cells_is_kept_with_them(local: LocalTablestore) -> None:
+    client, kept = local.client(), Kept()
+    made, young = aging(local, kept)
+    large = RecordColumn("large", ColumnOperation.PUT, "x" * (2 * 1024 * 1024 + 1), young)
+    old = RecordColumn("old", ColumnOperation.PUT, 1, OLD)
+    rows = [change(RecordType.PUT, (("id", number),), cells) for number, cells in enumerate([(large, old), (large,)])]
+    made.write(rows)
+
+    assert [change.columns for change, _ in kept.rows] == [(large, old), (large,)]
+    assert [columns(client, number) for number in (0, 1)] == [None, None]
+    with pytest.raises(RefusedRowError, match=r"refuses put of row \{'id': 0\}"):
+        evolve(made, poison=None).write(rows)
+
+
+def test_a_row_without_its_expired_cells_is_written_until_the_destination_takes_it(local: LocalTablestore) -> None:
+    client, kept = local.client(), Kept()
+    made, young = aging(local, kept)
+    cells = [RecordColumn(name, ColumnOperation.PUT, 1, at) for name, at in (("old", OLD), ("new", young))]
+    local.add_fault(FaultRule("BatchWriteRow", FailRows(every=1), after=1, times=1))
+    made.write([change(RecordType.PUT, (("id", 1),), tuple(cells))])
+
+    assert columns(client, 1) == {"new": (1, young)}
+    assert made.counts.retried_rows == 1
+
+
+def test_the_time_to_live_is_that_of_the_destination(local: LocalTablestore) -> None:
+    client = local.client()
+    make(client, "from", time_to_live=86_400)
+    make(client, "longer", time_to_live=2 * 86_400)
+    make(client, "for_ever")
+    found = [prepare_destination(client, "from", client, name) for name in ("to", "longer", "for_ever", "to")]
+
+    assert [each.time_to_live_millis for each in found] == [86_400_000, 2 * 86_400_000, None, 86_400_000]
+
+
 def test_waiting_for_a_destination_ends_with_the_stop(local: LocalTablestore) -> None:
     make(local.client(), "to")
     stop = threading.Event()
@@ -174,13 +264,13 @@ def test_destination_is_made_like_the_source_with_the_widest_version_offset(loca
     client = local.client()
     make(client, "from", max_time_deviation=86_400, max_version=4)
 
-    assert prepare_destination(client, "from", client, "to") is True
+    assert prepare_destination(client, "from", client, "to").was_made
 
     made = TablestoreStreamApi(client).describe_table("to")
     assert made.definition.primary_key == TablestoreStreamApi(client).describe_table("from").definition.primary_key
     assert made.options.max_versions == 4
     assert made.options.max_time_deviation_seconds == WIDEST_DEVIATION_SECONDS
-    assert prepare_destination(client, "from", client, "to") is False
+    assert not prepare_destination(client, "from", client, "to").was_made
 
 
 def test_a_destination_that_another_process_makes_at_the_same_time_is_checked_and_used(
@@ -198,7 +288,7 @@ def test_a_destination_that_another_process_makes_at_the_same_time_is_checked_an
 
     monkeypatch.setattr(target_table, "_describe", quicker)
 
-    assert prepare_destination(client, "from", client, "to") is False
+    assert not prepare_destination(client, "from", client, "to").was_made
 
 
 def test_destination_that_would_lose_rows_is_refused_with_every_reason(local: LocalTablestore) -> None:
@@ -261,7 +351,7 @@ def test_new_destination_is_awaited_while_the_service_does_not_know_it(local: Lo
     make(client, "from")
     local.add_fault(FaultRule("GetRow", Fail("OTSObjectNotExist"), table="to", times=2))
 
-    assert prepare_destination(client, "from", client, "to") is True
+    assert prepare_destination(client, "from", client, "to").was_made
     assert local.faults()[0].struck == 2
     writer(local).write([put(1, 1)])
     assert columns(client, 1) == {"c0": (1, OLD)}
@@ -290,7 +380,7 @@ def test_generated_key_column_is_copied_as_a_value_into_a_table_that_generates_n
             ReservedThroughput(CapacityUnit(0, 0)),
         )
 
-    assert prepare_destination(client, "from", client, "to") is True
+    assert prepare_destination(client, "from", client, "to").was_made
     assert TablestoreStreamApi(client).describe_table("to").auto_increment_key is None
     row = change(RecordType.PUT, (("owner", "a"), ("id", 17)))
     writer(local).write([row])
