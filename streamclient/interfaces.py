@@ -71,7 +71,10 @@ class ProcessRecordsInput:
     checkpointer: IRecordProcessorCheckpointer
     shutdown_marker: IShutdownMarker
     attempt: int = 0
-    """The number of earlier calls in this process that contained all of these records and failed."""
+    """The number of earlier calls of this processor that contained all of these records and failed.
+
+    By default (``ClientConfig.failure_policy``), a new processor follows each failure, so the number stays 0. It counts
+    the retries that ``FailurePolicy.retries`` allows."""
 
     def arrow(self, schema: Mapping[str, ColumnType] | None = None) -> Any:
         """Return the records by column: an object with ``__arrow_c_array__``, such as ``pyarrow.record_batch`` takes.

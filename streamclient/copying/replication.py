@@ -190,7 +190,7 @@ class Replication(Probed):
         source: Source = kind(reader, settings, processors)
         self._source, self._writer = source, writer
         self.say(source.prepare())
-        if source.was_made and not was_made:
+        if source.was_made and not prepared.was_made:
             self.say("the copy begins: rows that are in the destination already and not in the source stay there")
         source.start()
         try:

@@ -15,6 +15,7 @@ import weakref
 from collections.abc import Callable
 from concurrent.futures import Executor
 from contextlib import ExitStack
+from contextvars import ContextVar
 from types import TracebackType
 from typing import Any, Protocol
 
@@ -37,6 +38,9 @@ USER_THREADS = 2
 
 ATEXIT_SECONDS = 5.0
 """The longest time, in seconds, that an ending process waits for the workers of all loops to hand over their leases."""
+
+RUNS: ContextVar[frozenset[Consumption]] = ContextVar("RUNS", default=frozenset())
+"""The consumptions whose ``run`` or ``each`` made the present task, or the task that started the present task."""
 
 
 class ConsumingWorker(Protocol):
@@ -125,11 +129,15 @@ class Consumption:
         self._name = name
         self._make_worker = make_worker
         self._receivers = LineReceivers(self.line, commit)
+        self.inside: set[int] = self._receivers.inside
+        """See ``LineReceivers.inside``."""
         self._threads = DaemonPool(f"{name}-user", USER_THREADS)
         self._making, self._lock = threading.Lock(), threading.RLock()
         self._worker: ConsumingWorker | None = None
         self._birthplace = Birthplace()
-        self._is_begun = self._is_dropped = self._begins_again = self._runs_functions = False
+        self._is_begun = self._is_dropped = self._begins_again = False
+        self._runner: int | None = None
+        """The id of the thread that is in ``run``, or was; ``None`` before."""
         self._present_loop = BY_HAND
         self._is_alive: Callable[[], bool] = lambda: True
         self._sigterm = EndedBySigterm(False)
@@ -198,12 +206,13 @@ class Consumption:
             WorkerFailedError: the worker failed.
             StreamClientException: the consumption has already begun or is closed.
         """
-        self._begin_once()
-        self._runs_functions = True
+        self._begin_once(threading.get_ident())
         pool = DaemonPool(f"{self._name}-handler", threads)
         try:
-            self.worker.use_processors(make, pool)
-            self.worker.run()
+            worker = self.worker
+            worker.use_processors(make, pool)
+            if not self._receivers.is_stopped:  # a signal handler may close the loop while the worker is made
+                worker.run()
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
             self._has_ended(None)
@@ -219,6 +228,24 @@ class Consumption:
                 self.line.end()
         self._drain()
 
+    def stop_soon(self) -> None:
+        """Make the consumption's own thread call ``stop``.
+
+        The method takes no lock, because a signal handler may call it at any point.
+        """
+        self._receivers.is_stopped = True
+
+    def end_unbegun(self) -> bool:
+        """End a consumption that was stopped before it began, for example by ``shutdown`` of its worker.
+
+        Return ``False``, and do nothing, if the consumption has begun or is not stopped.
+        """
+        with self._lock:
+            is_unbegun = self.is_stopping and not self._is_begun
+            if is_unbegun:
+                self.stop()
+            return is_unbegun
+
     def drop(self) -> None:
         """Make the worker stop soon. The method takes no lock, because garbage collection may call it at any point."""
         self._is_dropped = True
@@ -232,10 +259,14 @@ class Consumption:
     def wait(self) -> bool:
         """Wait for the worker's end, at most as long as a shutdown may take; return whether the worker has ended.
 
-        If a handler of ``run`` calls this method, the call returns without waiting.
+        If a handler of ``run`` calls this method, the call returns without waiting. The same holds for a signal handler
+        in the thread of ``run``.
         """
-        if self._runs_functions:
-            return self.worker.shutdown()
+        worker = self._worker
+        if self._runner is not None and worker is not None:
+            return self.ended.is_set() or worker.shutdown()
+        if self._runner == threading.get_ident():
+            return self.ended.is_set()
         limit = self.config.shutdown_timeout_millis / 1_000 + 3 * SHUTDOWN_GRACE_SECONDS
         return wait_awake(self.ended, limit)
 
@@ -326,14 +357,15 @@ class Consumption:
 
     # --- the consumption's own thread ---------------------------------------------------------------------------------
 
-    def _begin_once(self) -> None:
+    def _begin_once(self, runner: int | None = None) -> None:
         self.require_here()
         with self._lock:
             if self._is_begun or self.is_stopping:
                 raise StreamClientException(
-                    "these changes were already iterated, run or closed, which works only once; call changes() again"
+                    "these changes were already iterated, run, closed or shut down, which works only once; "
+                    "call changes() again"
                 )
-            self._is_begun = True
+            self._runner, self._is_begun = runner, True
             _open.add(self)
 
     def _run(self, receivers: ReceiverFactory | None) -> None:
@@ -360,6 +392,8 @@ class Consumption:
                 self._sigterm.leave()
                 self.give_up()
                 return
+            if self._receivers.is_stopped and not worker.is_stopping:
+                self.stop()
             if self.is_stopping:
                 self.leave_if_over()
             if isinstance(self._sigterm, NotedSigterm) and self._sigterm.has_come:

@@ -73,6 +73,15 @@ class Loop(LoopBase, Iterator[Batch]):
 
     def _turn(self, mark: LoopMark) -> Batch:
         """Return the next batch for the loop that ``mark`` belongs to."""
+        me, inside = threading.get_ident(), self._consumption.inside
+        try:
+            inside.add(me)
+            return self._next(mark)
+        finally:
+            inside.discard(me)
+
+    def _next(self, mark: LoopMark) -> Batch:
+        """Do the work of ``_turn``."""
         consumption = self._consumption
         self._enter()
         consumption.turn_begins(mark)
@@ -136,6 +145,10 @@ class Loop(LoopBase, Iterator[Batch]):
         If another thread runs the loop, the loop ends after the present iteration. If the loop's own thread calls
         ``close``, or if ``break`` or an exception has ended the loop, the present batch is given back. Its position is
         stored only if the batch was already committed.
+
+        In two cases, the call only asks for the end, and returns immediately: if a function of ``run`` or ``each``
+        calls ``close``, or if a signal handler calls it while this thread waits for a batch or takes one. In the second
+        case, the loop ends after the body of a batch that it has already taken.
         """
         self._close(None)
 
@@ -156,8 +169,13 @@ class Loop(LoopBase, Iterator[Batch]):
         consumption, thread = self._consumption, threading.current_thread()
         consumption.require_here()
         if self._thread is None and not consumption.ended.is_set():
-            consumption.begin(thread.is_alive, EndedBySigterm(consumption.config.end_on_sigterm))
-            self._thread = thread
+            try:
+                consumption.begin(thread.is_alive, EndedBySigterm(consumption.config.end_on_sigterm))
+            except StreamClientException:
+                if not consumption.end_unbegun():
+                    raise
+            else:
+                self._thread = thread
         elif self._thread is not None and self._thread is not thread:
             raise StreamClientException(
                 f"thread {thread.name} takes a batch, but these changes are iterated in thread {self._thread.name}; "
@@ -165,9 +183,20 @@ class Loop(LoopBase, Iterator[Batch]):
             )
 
     def _close(self, error: BaseException | None) -> None:
-        consumption = self._consumption
+        consumption, me = self._consumption, threading.get_ident()
         consumption.require_here()
-        thread = self._thread
+        if me in consumption.inside:  # a signal handler
+            consumption.stop_soon()
+            return
+        try:
+            consumption.inside.add(me)
+            self._end(error)
+        finally:
+            consumption.inside.discard(me)
+
+    def _end(self, error: BaseException | None) -> None:
+        """Do the work of ``_close``, which is not under way in this thread."""
+        consumption, thread = self._consumption, self._thread
         is_here = thread is None or thread is threading.current_thread() or not thread.is_alive()
         if is_here:
             consumption.defer_sigterm()

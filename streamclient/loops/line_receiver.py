@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, TypeVar
@@ -65,7 +66,8 @@ class HandedBatch:
     def is_worth_repeating(self) -> bool:
         """Whether a new loop should begin with this batch, because it is not settled and can still be stored."""
         settlement = self._settlement
-        return settlement.error is None and not settlement.is_committed and not self._shard.checkpointer.is_closed
+        is_settled = settlement.error is not None or settlement.is_committed or settlement.is_over
+        return not is_settled and not self._shard.checkpointer.is_closed
 
     def batch(self) -> Batch:
         """Return the ``Batch`` for a ``for`` loop. Each call returns the same object."""
@@ -256,10 +258,17 @@ class LineReceivers(ReceiverFactory):
         self.commits_by_itself: bool = commit == "turn"
         self.is_stopped = False
         """Whether the loop takes no further batch out of the line."""
+        self.inside: set[int] = set()
+        """The ids of the threads that are in a turn of a plain loop, or in its ``close``. Such a thread may hold a lock
+        that the worker needs. A signal handler in that thread must not wait for the worker, nor for such a lock."""
 
     def make_receiver(self, checkpointer: RecordProcessorCheckpointer) -> Receiver:
         """Make the receiver that puts the batches of one shard in line."""
         return LineReceiver(self, checkpointer)
+
+    def is_own_thread(self) -> bool:
+        """Return whether the calling thread is in a turn of the loop. ``Worker.shutdown`` then does not wait."""
+        return threading.get_ident() in self.inside
 
     def create_processor(self) -> IRecordProcessor:
         """Raise an error, because a loop takes its batches itself and uses no processors."""

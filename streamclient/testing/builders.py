@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from attrs import evolve
 
 from streamclient.base import checks
-from streamclient.errors import ConfigurationError
+from streamclient.errors import CodecError, ConfigurationError
 from streamclient.records import (
     ColumnOperation,
     ColumnValue,
@@ -18,6 +18,11 @@ from streamclient.records import (
     SequenceInfo,
     StreamRecord,
 )
+from streamclient.server.server_errors import ServiceError
+from streamclient.server.server_limits import DEFAULT_LIMITS
+from streamclient.server.stored_tables import check_key_values
+from streamclient.server.validation.message_frames import check_value
+from streamclient.wire.plainbuffer import encode_value
 
 RecordKey = KeyValue | Mapping[str, KeyValue]
 """A primary key: the value of the key column ``id``, or the values of all key columns by name, in key order."""
@@ -144,21 +149,33 @@ def _record(
 
 def _primary_key(key: RecordKey) -> PrimaryKey:
     _key.require("key", key)
-    if not isinstance(key, Mapping):
-        return (("id", key),)
-    return tuple(
-        (checks.text.require("the name of a key column", name), _key_value.require(f"key column {name!r}", value))
-        for name, value in key.items()
-    )
+    columns = key if isinstance(key, Mapping) else {"id": key}
+    return tuple(_key_column(name, value) for name, value in columns.items())
+
+
+def _key_column(name: str, value: KeyValue) -> tuple[str, KeyValue]:
+    checks.text.require("the name of a key column", name)
+    _key_value.require(f"key column {name!r}", value)
+    _require_writable(f"key column {name!r}", value, lambda: check_key_values(((name, value),), DEFAULT_LIMITS))
+    return name, value
 
 
 def _cells(values: Mapping[str, ColumnValue]) -> tuple[RecordColumn, ...]:
-    return tuple(
-        RecordColumn(
-            checks.text.require("the name of a column", name),
-            ColumnOperation.PUT,
-            _column_value.require(f"column {name!r}", value),
-            VERSION_MILLIS,
-        )
-        for name, value in values.items()
-    )
+    return tuple(_cell(name, value) for name, value in values.items())
+
+
+def _cell(name: str, value: ColumnValue) -> RecordColumn:
+    checks.text.require("the name of a column", name)
+    _column_value.require(f"column {name!r}", value)
+    _require_writable(f"column {name!r}", value, lambda: check_value(name, value, DEFAULT_LIMITS))
+    return RecordColumn(name, ColumnOperation.PUT, value, VERSION_MILLIS)
+
+
+def _require_writable(column: str, value: ColumnValue, check: Callable[[], None]) -> None:
+    """Raise ``ConfigurationError`` if the local Tablestore cannot write ``value``. ``check`` is its own check."""
+    try:
+        encode_value(value)
+        check()
+    except (CodecError, ServiceError) as error:
+        why = error.message if isinstance(error, ServiceError) else error
+        raise ConfigurationError(f"{column} cannot have the value {checks.shown(value)}: {why}") from error

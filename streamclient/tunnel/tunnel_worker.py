@@ -32,7 +32,7 @@ from streamclient.worker.handing_over import ProcessorMaker, ReceiverFactory
 from streamclient.worker.instruments import Instruments
 from streamclient.worker.owner_loop import OwnerLoop, drive
 from streamclient.worker.read_calls import OwnerReads, PrefetchBudget, ReadQueue
-from streamclient.worker.running import EndedBySigterm, Running, wait_awake
+from streamclient.worker.running import EndedBySigterm, Running, is_thread_of, wait_awake
 from streamclient.worker.runtime import USER_THREADS, Runtime
 from streamclient.worker.statuses import StreamFacts
 from streamclient.worker.usercode import UserCode
@@ -320,7 +320,7 @@ class TunnelWorker(Running):
         return not threading.main_thread().is_alive()
 
     def _is_own_thread(self, parts: _TunnelParts | None) -> bool:
-        is_owner = threading.current_thread() is self._thread
+        is_owner = threading.current_thread() is self._thread or is_thread_of(self._make_processor)
         return is_owner or (parts is not None and parts.user_code.is_inside())
 
 

@@ -24,7 +24,7 @@ from streamclient.interfaces import ILeaseManager
 from streamclient.model import ShardStatus, TrimmedRange, WorkerStatus
 from streamclient.tablestore.stream_api import StreamApi
 from streamclient.worker.handlers.batches import RecordProcessorFactory
-from streamclient.worker.running import EndedBySigterm, Running, wait_awake
+from streamclient.worker.running import EndedBySigterm, Running, is_thread_of, wait_awake
 from streamclient.worker.runtime import Runtime, SharedParts
 
 if TYPE_CHECKING:
@@ -465,8 +465,8 @@ class Worker(Running):
         return self._streams[name], lease_key
 
     def _is_own_thread(self) -> bool:
-        is_runner = self._run_thread == threading.get_ident()
-        return is_runner or any(stream.is_own_thread() for stream in self._streams.values())
+        is_runner, streams = self._run_thread == threading.get_ident(), self._streams.values()
+        return is_runner or any(each.is_own_thread() or is_thread_of(each.make_processor) for each in streams)
 
 
 def _checked_streams(given: object, lease_manager: object, stream_api: object) -> Sequence[StreamConfig]:

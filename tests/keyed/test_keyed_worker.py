@@ -8,6 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from streamclient import (
     Backoff,
     ClientConfig,
@@ -21,7 +23,7 @@ from streamclient.config import FailurePolicy
 from streamclient.model import OnFailure, ShardState
 from streamclient.testing.fakes import FakeStream
 from streamclient.worker.parking import FileParkingStore
-from tests.patience import until
+from tests.patience import PATIENCE_SECONDS, until
 from tests.placed_records import make_record
 
 QUICK: dict[str, Any] = {
@@ -110,6 +112,33 @@ def test_shards_that_split_are_done_in_order_per_key_and_checkpointed_to_their_e
         for key in "abcdefgh"
     }
     assert work.done == expected
+
+
+def test_process_record_may_shut_its_worker_down(caplog: pytest.LogCaptureFixture) -> None:
+    workers: list[Worker] = []
+    answers: list[bool] = []
+    scene = Scene(Work(), "s0")
+    scene.factory = KeyedProcessorFactory(lambda record: answers.append(workers[0].shutdown()))
+    workers.append(scene.worker(shutdown_timeout_millis=round(1_000 * PATIENCE_SECONDS)))
+    scene.stream.append("s0", *records(1, 2, "a"))
+    workers[0].run()
+
+    assert answers == [False]
+    assert [lease.owner for lease in scene.leases.list_leases()] == [""]
+    assert [text for text in caplog.messages if "gave up waiting" in text] == []
+
+
+def test_process_record_waits_for_the_end_of_another_worker() -> None:
+    scene, other = Scene(Work(), "s0"), Scene(Work(), "s1")
+    answers: list[bool] = []
+    with other.worker() as ended:
+        until(lambda: ended.has_begun)
+        scene.factory = KeyedProcessorFactory(lambda record: answers.append(ended.shutdown()))
+        scene.stream.append("s0", *records(1, 2, "a"))
+        with scene.worker():
+            scene.until(lambda: bool(answers))
+
+    assert answers == [True]
 
 
 def test_passing_failures_lead_through_a_restart_and_nothing_is_lost_or_out_of_order() -> None:

@@ -269,6 +269,74 @@ def test_aclose_by_another_task_lets_the_present_body_end() -> None:
     assert (bodies, scene.stored(), scene.is_free()) == ([keys(5)], "a@5", True)
 
 
+def test_the_end_of_an_async_block_lets_the_body_in_another_task_end() -> None:
+    scene = LoopScene()
+    scene.write("a", 10)
+    bodies: list[list[Any]] = []
+
+    async def main() -> None:
+        async with scene.async_changes() as changes:
+            is_in_body = asyncio.Event()
+            task = asyncio.create_task(consume(changes, is_in_body, bodies))
+            await is_in_body.wait()
+        assert (bodies, scene.stored(), scene.is_free()) == ([keys(5)], "a@5", True)
+        await task
+
+    asyncio.run(main())
+
+
+async def consume(changes: AsyncChanges, is_in_body: asyncio.Event, bodies: list[list[Any]]) -> None:
+    """Loop, with bodies that end once the worker is stopping."""
+    async for batch in changes:
+        is_in_body.set()
+        await come(lambda: changes.worker.is_stopping)
+        bodies.append(ids(batch))
+
+
+def test_a_task_that_took_an_earlier_batch_is_not_the_loops_own() -> None:
+    scene = LoopScene()
+    scene.write("a", 10)
+    bodies: list[list[Any]] = []
+
+    async def main() -> None:
+        changes, is_in_body = scene.async_changes(), asyncio.Event()
+        async for _ in changes:
+            break
+        task = asyncio.create_task(consume(changes, is_in_body, bodies))
+        await is_in_body.wait()
+        await changes.aclose()
+        assert (bodies, scene.stored(), scene.is_free()) == ([keys(5)], "a@5", True)
+        await task
+
+    asyncio.run(main())
+
+
+def test_a_task_of_a_task_that_took_an_earlier_batch_is_not_the_loops_own() -> None:
+    """The task that took the earlier batch is over, so it does not take batches elsewhere."""
+    scene = LoopScene()
+    scene.write("a", 10)
+    bodies: list[list[Any]] = []
+
+    async def main() -> None:
+        changes, is_in_body = scene.async_changes(), asyncio.Event()
+
+        async def take_and_leave_a_task() -> asyncio.Task[None]:
+            async for _ in changes:
+                break
+            return asyncio.create_task(close())
+
+        async def close() -> None:
+            await is_in_body.wait()
+            await changes.aclose()
+            assert (bodies, scene.stored(), scene.is_free()) == ([keys(5)], "a@5", True)
+
+        closing = await asyncio.create_task(take_and_leave_a_task())
+        await consume(changes, is_in_body, bodies)
+        await closing
+
+    asyncio.run(main())
+
+
 def test_a_shielded_aclose_of_the_loops_own_task_leaves_the_batch() -> None:
     """``shield`` closes in a task of its own, for which the loop's task waits: its body would never end."""
     scene = LoopScene()

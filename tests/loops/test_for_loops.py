@@ -12,6 +12,7 @@ import pytest
 
 from streamclient import Backoff, Changes, FailurePolicy
 from streamclient.errors import ShutdownException, StreamClientException, WorkerFailedError
+from streamclient.loops.line_receiver import HandedBatch
 from tests.loops.loop_scene import START, LoopScene, ids
 from tests.patience import FOREVER_MILLIS, until
 from tests.simulation.scene import UNREACHABLE
@@ -95,6 +96,35 @@ def test_a_loop_that_begins_again_goes_on_after_a_batch_that_was_committed_by_na
             break
 
     assert scene.stored() == "a@5"
+
+
+@pytest.mark.parametrize("commit", ["turn", "explicit"])
+def test_a_loop_after_ctrl_c_does_not_begin_with_a_batch_that_is_over(
+    commit: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C comes when the turn has settled the batch, and has not forgotten it yet."""
+    scene = LoopScene()
+    scene.write("a", 10)
+    end_turn = HandedBatch.end_turn
+
+    def interrupted(self: HandedBatch) -> None:
+        monkeypatch.undo()
+        end_turn(self)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(HandedBatch, "end_turn", interrupted)
+    seen = []
+    with scene.changes(commit=commit) as changes:
+        with pytest.raises(KeyboardInterrupt):
+            list(changes)
+        for batch in changes:
+            seen.append(ids(batch))
+            if ids(batch) == keys(5, 5):
+                batch.commit()
+                break
+
+    assert scene.stored() == "a@10"
+    assert commit == "turn" or seen == [keys(5, 5)]
 
 
 def test_commit_in_the_body_has_stored_when_it_returns() -> None:

@@ -14,7 +14,9 @@ import pytest
 from streamclient import Batch, Changes
 from streamclient.errors import ShutdownException, StreamClientException
 from streamclient.loops import consumption as consumption_module
-from streamclient.loops.consumption import NotedSigterm
+from streamclient.loops.consumption import Consumption, NotedSigterm
+from streamclient.loops.line import Line
+from streamclient.loops.line_receiver import HandedBatch
 from streamclient.worker.running import EndedBySigterm
 from tests.loops.loop_scene import START, LoopScene, ids
 from tests.patience import PATIENCE_SECONDS, until
@@ -248,6 +250,32 @@ def test_closed_before_it_begins_it_gives_nothing_and_runs_nothing() -> None:
         changes.run(print)
 
 
+def test_a_worker_that_was_shut_down_before_the_first_turn_gives_nothing() -> None:
+    scene = LoopScene()
+    scene.write("a", 5)
+    changes = scene.changes()
+    changes.worker.shutdown()
+
+    assert (list(changes), list(changes)) == ([], [])
+
+
+def test_run_after_a_shutdown_of_the_worker_says_so() -> None:
+    changes = LoopScene().changes()
+    changes.worker.shutdown()
+
+    with pytest.raises(StreamClientException, match="shut down, which works only once"):
+        changes.run(print)
+
+
+def test_an_async_loop_whose_worker_was_shut_down_before_the_first_turn_gives_nothing() -> None:
+    async def main() -> list[Any]:
+        changes = LoopScene().async_changes()
+        changes.worker.shutdown()
+        return [batch async for batch in changes]
+
+    assert asyncio.run(main()) == []
+
+
 def test_a_closed_loop_gives_nothing_more() -> None:
     scene = LoopScene()
     scene.write("a", 10)
@@ -255,6 +283,89 @@ def test_a_closed_loop_gives_nothing_more() -> None:
         next(changes)
 
     assert list(changes) == []
+
+
+@pytest.fixture
+def on_signal() -> Iterator[Callable[[Callable[[], object]], None]]:
+    """Install a handler of the program's own for SIGUSR1."""
+    before = signal.getsignal(signal.SIGUSR1)
+
+    def install(handler: Callable[[], object]) -> None:
+        signal.signal(signal.SIGUSR1, lambda *_: handler())
+
+    yield install
+    signal.signal(signal.SIGUSR1, before)
+
+
+class SignalledLock:
+    """A lock that sends SIGUSR1 once, when the main thread holds it."""
+
+    def __init__(self, lock: Any) -> None:
+        self.lock, self.is_due = lock, False
+
+    def __enter__(self) -> None:
+        self.lock.acquire()
+        if self.is_due and threading.current_thread() is threading.main_thread():
+            self.is_due = False
+            signal.raise_signal(signal.SIGUSR1)
+
+    def __exit__(self, *error: object) -> None:
+        self.lock.release()
+
+
+PLACES = [(HandedBatch, "claim"), (HandedBatch, "end_turn"), (Line, "sleep"), (Line, "drain"), (Consumption, "begin")]
+
+
+@pytest.mark.parametrize(("home", "name"), PLACES, ids=[name for _, name in PLACES])
+@pytest.mark.parametrize("end", [Changes.close, lambda changes: changes.worker.shutdown()], ids=["close", "shutdown"])
+def test_a_signal_handler_may_end_the_loop_wherever_the_signal_meets_it(
+    home: type, name: str, end: Callable[[Changes], object], on_signal: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The signal comes in that method, where the line takes its lock if it does, and otherwise before the method."""
+    scene = LoopScene()
+    scene.write("a", 10)
+    changes, bodies = scene.changes(**UNHURRIED), []
+    line = changes._consumption.line
+    line._lock = lock = SignalledLock(line._lock)  # type: ignore[assignment]
+    method, is_first = getattr(home, name), True
+
+    def signalled(self: Any, *given: Any) -> Any:
+        nonlocal is_first
+        if is_first and threading.current_thread() is threading.main_thread():
+            is_first = False
+            if home is Line:
+                lock.is_due = True
+            else:
+                signal.raise_signal(signal.SIGUSR1)
+        return method(self, *given)
+
+    monkeypatch.setattr(home, name, signalled)
+    on_signal(lambda: end(changes))
+    for batch in changes:
+        bodies.append(len(batch))
+        if name == "drain":
+            changes.close()
+
+    assert not is_first
+    assert scene.leases.get_lease("a") is None or scene.is_free()
+    if bodies and name != "drain":
+        assert scene.stored() == f"a@{sum(bodies)}"
+
+
+def test_a_signal_handler_may_close_while_run_makes_the_worker(on_signal: Any) -> None:
+    """Making the worker of a tunnel asks the service, which may take long."""
+    consumption = LoopScene().consumption(**UNHURRIED)
+    make, changes = consumption._make_worker, Changes(consumption)
+
+    def made(*given: Any) -> Any:
+        signal.raise_signal(signal.SIGUSR1)
+        return make(*given)
+
+    consumption._make_worker = made
+    on_signal(changes.close)
+    changes.run(print)
+
+    assert consumption.ended.is_set()
 
 
 def test_a_dropped_object_gives_its_leases_back() -> None:
@@ -384,6 +495,74 @@ def test_each_gives_the_records_to_a_function() -> None:
         running.result()
 
     assert scene.stored() == "a@10"
+
+
+PATIENT = {"shutdown_timeout_millis": round(1_000 * PATIENCE_SECONDS)}
+"""A worker waits this long for a function that itself waits for the worker; then it gives the function up."""
+
+
+@pytest.mark.parametrize("way", ["run", "each"])
+@pytest.mark.parametrize("end", [Changes.close, lambda changes: changes.worker.shutdown()], ids=["close", "shutdown"])
+def test_a_function_may_end_its_own_run(
+    way: str, end: Callable[[Changes], object], caplog: pytest.LogCaptureFixture
+) -> None:
+    scene = LoopScene()
+    scene.write("a", 5)
+    changes = scene.changes(**PATIENT)
+
+    def handle(given: Any) -> None:
+        end(changes)
+
+    getattr(changes, way)(handle)
+
+    assert (scene.is_free(), given_up(caplog)) == (True, [])
+
+
+@pytest.mark.parametrize("way", ["run", "each"])
+@pytest.mark.parametrize("end", ["aclose", "shutdown"])
+def test_a_coroutine_may_end_its_own_run(way: str, end: str, caplog: pytest.LogCaptureFixture) -> None:
+    scene = LoopScene()
+    scene.write("a", 5)
+
+    async def main() -> None:
+        changes = scene.async_changes(**PATIENT)
+
+        async def handle(given: Any) -> None:
+            await asyncio.sleep(0)
+            if end == "aclose":
+                await changes.aclose()
+            else:
+                changes.worker.shutdown()
+
+        await getattr(changes, way)(handle)
+
+    asyncio.run(main())
+
+    assert (scene.is_free(), given_up(caplog)) == (True, [])
+
+
+def given_up(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [text for text in caplog.messages if "gave up waiting" in text]
+
+
+def test_an_aclose_in_another_task_waits_for_the_end_of_the_run() -> None:
+    scene = LoopScene()
+    scene.write("a", 5)
+
+    async def main() -> None:
+        changes, has_begun = scene.async_changes(), asyncio.Event()
+
+        async def handle(batch: Any) -> None:
+            has_begun.set()
+            await asyncio.to_thread(until, lambda: changes.worker.is_stopping)
+
+        running = asyncio.create_task(changes.run(handle))
+        await has_begun.wait()
+        await changes.aclose()
+        assert (scene.stored(), scene.is_free()) == ("a@5", True)
+        await running
+
+    asyncio.run(main())
 
 
 def test_close_in_another_thread_ends_run() -> None:

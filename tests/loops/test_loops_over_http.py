@@ -7,6 +7,7 @@ import threading
 from typing import Any
 
 import pytest
+from attrs import evolve
 from tablestore import OTSClient, Row
 
 import streamclient
@@ -14,7 +15,7 @@ from streamclient import ClientConfig, ConfigurationError, WorkerFailedError, ai
 from streamclient.server import LocalTablestore
 from streamclient.tunnel import TunnelClient, TunnelType
 from tests.loops.loop_scene import ids
-from tests.patience import until
+from tests.patience import PATIENCE_SECONDS, until
 from tests.stage import make_table, put_rows
 
 pytestmark = pytest.mark.slow
@@ -151,6 +152,28 @@ def test_an_async_tunnel_goes_on_where_the_last_loop_stored(client: OTSClient) -
 def test_a_tunnel_that_does_not_exist_is_named_at_the_first_turn(client: OTSClient) -> None:
     with pytest.raises(ConfigurationError, match="the instance has no tunnel with the name or id 'copy'; it has no"):
         next(streamclient.changes(tunnel="copy", client=client))
+
+
+def test_the_look_up_of_a_tunnel_is_not_repeated_by_close(local: LocalTablestore, client: OTSClient) -> None:
+    changes = streamclient.changes(tunnel="copy", client=client)
+    with pytest.raises(ConfigurationError, match="no tunnel with the name or id"):
+        changes.run(print)
+    changes.close()
+    changes.close()
+
+    assert sum(count.requests for count in local.requests() if count.operation == "tunnel/list") == 1
+
+
+@pytest.mark.parametrize("way", ["run", "each"])
+def test_a_function_may_close_its_own_run_of_a_tunnel(
+    way: str, client: OTSClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    TunnelClient(client).create_tunnel("orders", "copy", TunnelType.BASE_AND_STREAM)
+    config = evolve(QUICK, shutdown_timeout_millis=round(1_000 * PATIENCE_SECONDS))
+    changes = streamclient.changes(tunnel="copy", client=client, config=config)
+    getattr(changes, way)(lambda given: changes.close())
+
+    assert [text for text in caplog.messages if "gave up waiting" in text] == []
 
 
 def test_a_tunnel_that_is_deleted_ends_the_loop_with_its_reason(client: OTSClient) -> None:

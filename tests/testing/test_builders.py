@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -26,7 +27,7 @@ PUT, REMOVE = ColumnOperation.PUT, ColumnOperation.DELETE_ALL_VERSION
 
 INTEGERS = st.integers(-(2**63), 2**63 - 1)
 KEY_VALUES = INTEGERS | st.text(max_size=5) | st.binary(max_size=5)
-VALUES = KEY_VALUES | st.booleans() | st.floats(allow_nan=False)
+VALUES = KEY_VALUES | st.booleans() | st.floats(allow_nan=False, allow_infinity=False)
 NAMES = st.text(min_size=1, max_size=5)
 
 
@@ -96,6 +97,14 @@ def test_whatever_is_put_can_be_written(key: Any, values: dict[str, Any]) -> Non
         (lambda: put({7: "a"}), "^the name of a key column must be a non-empty string, not 7$"),
         (lambda: put("a", amount=None), "^column 'amount' must be an int, a float, a bool, a str or bytes, not None$"),
         (lambda: put("a", amount=[1]), r"^column 'amount' must be .*, not \[1\]$"),
+        (lambda: put(2**63), f"^key column 'id' cannot have the value {2**63}: .* integers have 64 bits"),
+        (lambda: put({"shop": -(2**63) - 1}), "^key column 'shop' cannot have the value .* 64 bits"),
+        (lambda: delete("\ud800"), "^key column 'id' cannot have the value .* UTF-8"),
+        (lambda: put("a" * 1_025), "^key column 'id' cannot have the value .* MaxLength:1024 with CurrentLength:1025"),
+        (lambda: put("a", amount=2**63), f"^column 'amount' cannot have the value {2**63}: .* 64 bits"),
+        (lambda: put("a", amount=math.nan), "^column 'amount' cannot have the value nan: NaN can't be set"),
+        (lambda: update("a", amount=-math.inf), "^column 'amount' cannot have the value -inf: Infinity can't be set"),
+        (lambda: delete("a", before={"note": b"a" * (2**21 + 1)}), "^column 'note' cannot have the value .* MaxLength"),
         (lambda: put("a", id="b"), "^column 'id' is a key column"),
         (lambda: put("a", **{"": 1}), "^the name of a column must be a non-empty string, not ''$"),
         (lambda: update("a"), "^an update must set or remove a column"),

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import TypeVar
 
 from streamclient.errors import StreamClientException
-from streamclient.loops.consumption import BY_HAND, Consumption, LoopMark, NotedSigterm
+from streamclient.loops.consumption import BY_HAND, RUNS, Consumption, LoopMark, NotedSigterm
 from streamclient.loops.iterating import LoopBase
 from streamclient.records import StreamRecord
 from streamclient.worker.handlers.batches import AsyncBatch, AsyncRecordProcessor, Key
@@ -19,8 +19,13 @@ from streamclient.worker.handlers.event_loop import AsyncioBridge, LoopBridge
 
 Self = TypeVar("Self", bound="AsyncLoop")
 
-_loops: ContextVar[frozenset[weakref.ref[AsyncLoop]]] = ContextVar("_loops", default=frozenset())
-"""The loop objects that gave batches to the present task, or to the task that started the present task."""
+
+class BatchHolder:
+    """The task that took a loop's last batch, together with the tasks that it has started since then."""
+
+
+_held: ContextVar[frozenset[weakref.ref[BatchHolder]]] = ContextVar("_held", default=frozenset())
+"""The holders to which the present task belongs, for all loops."""
 
 
 class AsyncLoop(LoopBase, AsyncIterator[AsyncBatch]):
@@ -40,6 +45,7 @@ class AsyncLoop(LoopBase, AsyncIterator[AsyncBatch]):
         self._find_bridge = find_bridge
         self._bridge: LoopBridge | None = None
         self._is_waiting = False
+        self._holder = BatchHolder()
         self._is_elsewhere: Callable[[], bool] = lambda: False
         """A function that returns whether a task other than the caller took the last batch and still runs."""
 
@@ -88,9 +94,10 @@ class AsyncLoop(LoopBase, AsyncIterator[AsyncBatch]):
                 raise StopAsyncIteration
             await _slept(bridge, consumption.line.sleep)
             delivery = consumption.take()
+        if self._is_elsewhere() or not self._is_holder():
+            self._holder = BatchHolder()
+            _held.set(frozenset({each for each in _held.get() if each() is not None} | {weakref.ref(self._holder)}))
         self._is_elsewhere = bridge.elsewhere()
-        if weakref.ref(self) not in _loops.get():
-            _loops.set(frozenset({each for each in _loops.get() if each() is not None} | {weakref.ref(self)}))
         return delivery.async_batch(bridge)
 
     async def run(
@@ -131,11 +138,14 @@ class AsyncLoop(LoopBase, AsyncIterator[AsyncBatch]):
         If another task runs the loop, the loop ends after its present body. In the following cases, the present batch
         is given back, and its position is stored only if the batch was already committed:
 
-        - the loop's own task calls this method;
-        - a task that the loop's task has started calls this method; ``asyncio.shield`` starts such a task;
+        - the loop's own task, which took the last batch, calls this method;
+        - a task that the loop's task has started since then calls this method; ``asyncio.shield`` starts such a task;
         - ``break`` or an exception has ended the loop.
+
+        If a coroutine that ``run`` or ``each`` awaits calls this method, or a task that it has started, the call only
+        asks for the end and returns immediately.
         """
-        await self._close(is_over=weakref.ref(self) in _loops.get() or not self._is_elsewhere())
+        await self._close(is_over=self._is_holder() or not self._is_elsewhere())
 
     async def __aenter__(self: Self) -> Self:  # noqa: PYI019
         """Do nothing; the worker begins when the loop begins."""
@@ -144,8 +154,8 @@ class AsyncLoop(LoopBase, AsyncIterator[AsyncBatch]):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Close the object; raise the error that made the worker fail, unless the block itself raises."""
-        await self._close(is_over=True)
+        """Call ``aclose``; then raise the error that made the worker fail, unless the block itself raises."""
+        await self.aclose()
         if error is None:
             self._consumption.raise_failure()
 
@@ -156,21 +166,35 @@ class AsyncLoop(LoopBase, AsyncIterator[AsyncBatch]):
         if self._is_waiting:
             raise StreamClientException("another task waits for a batch of these changes; only one task may wait")
         if self._bridge is None and not consumption.ended.is_set():
-            thread = threading.current_thread()
-            consumption.begin(
-                lambda: thread.is_alive() and not bridge.is_closed, NotedSigterm(consumption.config.end_on_sigterm)
-            )
-            self._bridge = bridge
+            self._begin(bridge)
         if self._bridge is not None and self._bridge != bridge:
             raise StreamClientException(
                 "these changes are iterated in another event loop; call changes() in each event loop"
             )
         return bridge
 
+    def _is_holder(self) -> bool:
+        """Return whether the present task took the loop's last batch, or was started later by the task that took it."""
+        return weakref.ref(self._holder) in _held.get()
+
+    def _begin(self, bridge: LoopBridge) -> None:
+        consumption, thread = self._consumption, threading.current_thread()
+        try:
+            consumption.begin(
+                lambda: thread.is_alive() and not bridge.is_closed, NotedSigterm(consumption.config.end_on_sigterm)
+            )
+        except StreamClientException:
+            if not consumption.end_unbegun():
+                raise
+        else:
+            self._bridge = bridge
+
     async def _close(self, *, is_over: bool) -> None:
         consumption, bridge = self._consumption, self._find_bridge()
         consumption.require_here()
         consumption.stop()
+        if consumption in RUNS.get():
+            return  # the worker, and so ``run`` or ``each``, waits for the present task
         if is_over:
             consumption.leave()
         else:

@@ -15,7 +15,7 @@ from streamclient.errors import ConfigurationError
 from streamclient.interfaces import IRecordProcessor, IRecordProcessorFactory
 from streamclient.loops.aio.async_keyed import AsyncKeyedCode
 from streamclient.loops.aio.async_lanes import LaneCrew, RecordHandler
-from streamclient.loops.consumption import Consumption, NotedSigterm
+from streamclient.loops.consumption import RUNS, Consumption, NotedSigterm
 from streamclient.worker.handlers.async_user_code import AsyncUserCode, async_code_maker
 from streamclient.worker.handlers.batches import Commit, Key
 from streamclient.worker.handlers.event_loop import AsyncioBridge, TimedLoopBridge, Waiter
@@ -80,12 +80,27 @@ async def run_each(
     await run.until_over(partial(AsyncKeyedCode, crew))
 
 
+class RunReceivers(TaskReceivers):
+    """The receivers of one run. The worker must not be awaited in the thread of the event loop that runs the tasks."""
+
+    def __init__(self, make_code: Callable[[], AsyncUserCode], line: TaskLine) -> None:
+        super().__init__(make_code, line)
+        self.loop_thread: int | None = threading.get_ident()
+        """The id of the thread of the event loop; ``None`` once the run is over."""
+
+    def is_own_thread(self) -> bool:
+        """Return whether the calling thread is the event loop's. ``Worker.shutdown`` then does not wait."""
+        return self.loop_thread == threading.get_ident()
+
+
 class _TaskRun:
     """One call of ``run_tasks`` or ``run_each``, with its worker and with its tasks in the caller's event loop."""
 
     def __init__(self, consumption: Consumption, bridge: TimedLoopBridge, concurrency: int | None) -> None:
         self.bridge = bridge
-        self.tasks = TaskSet(copy_context(), self._ring)
+        context = copy_context()
+        context.run(RUNS.set, RUNS.get() | {consumption})
+        self.tasks = TaskSet(context, self._ring)
         self.cancel_records: Callable[[], object] = lambda: None
         """A function that cancels the tasks that process records. The line of batches does not know these tasks."""
         self._consumption = consumption
@@ -100,11 +115,11 @@ class _TaskRun:
         When the caller is cancelled for the first time, cancel the tasks and wait until the leases are handed over.
         After a second cancellation, wait only for the tasks.
         """
-        consumption = self._consumption
+        consumption, receivers = self._consumption, RunReceivers(make_code, self._line)
         consumption.begin(
             partial(self._is_alive, threading.current_thread()),
             NotedSigterm(consumption.config.end_on_sigterm),
-            TaskReceivers(make_code, self._line),
+            receivers,
         )
         is_over = False
         try:
@@ -116,6 +131,7 @@ class _TaskRun:
             is_over = True
             raise
         finally:
+            receivers.loop_thread = None
             if is_over:
                 consumption.end_sigterm(None)
             else:

@@ -147,14 +147,15 @@ def check_cells(cells: tuple[Cell, ...], key: Key, limits: Limits) -> None:
         if cell.name in key_names:
             raise refusals.ATTRIBUTE_IS_KEY(name=cell.name)
         if cell.value is not None:
-            _check_value(cell.name, cell.value, limits)
+            check_value(cell.name, cell.value, limits)
         if cell.timestamp_millis is not None and not 0 <= cell.timestamp_millis < CELL_TIMESTAMP_MAX_MILLIS:
             raise refusals.TIMESTAMP()
     if len(names) > limits.attribute_columns:
         raise refusals.ATTRIBUTE_COLUMNS(limit=limits.attribute_columns, count=len(names))
 
 
-def _check_value(name: str, value: Any, limits: Limits) -> None:
+def check_value(name: str, value: Any, limits: Limits) -> None:
+    """Raise ``ServiceError`` if a write cannot put ``value`` into the attribute column ``name``."""
     if isinstance(value, KeyBound):
         raise refusals.ATTRIBUTE_TYPE(type=f"VT_{value.name}")
     if isinstance(value, float):

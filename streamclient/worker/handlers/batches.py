@@ -216,7 +216,11 @@ class BatchBase(Sequence[StreamRecord]):
 
     @property
     def attempt(self) -> int:
-        """The number of times that a delivery of all these records has already failed in this process."""
+        """The number of times that a delivery of all these records has failed since the shard's last new processor.
+
+        By default (``ClientConfig.failure_policy``), a new processor follows each failure, also under a loop, so the
+        number stays 0. It counts the retries that ``FailurePolicy.retries`` allows.
+        """
         return self._attempt
 
     @property

@@ -79,6 +79,10 @@ class KeyedProcessorFactory(IRecordProcessorFactory):
         """Make the processor of one shard."""
         return KeyedProcessor(self._lane_pool)
 
+    def is_own_thread(self) -> bool:
+        """Return whether the calling thread processes a record. ``Worker.shutdown`` then does not wait."""
+        return self._lane_pool.is_inside()
+
     @property
     def pending_bytes(self) -> int:
         """The size of all records that wait or are processed now, over all shards, in bytes. Usable from any thread."""
