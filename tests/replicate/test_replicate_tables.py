@@ -307,8 +307,8 @@ def test_updates_that_the_source_allowed_earlier_are_written(local: LocalTablest
     client = local.client()
     make(client, "from", allow_update=False)
 
-    assert prepare_destination(client, "from", client, "to") is True
-    assert prepare_destination(client, "from", client, "to") is False
+    assert prepare_destination(client, "from", client, "to").was_made
+    assert not prepare_destination(client, "from", client, "to").was_made
     writer(local).write([put(1, 1), update(1, RecordColumn("c1", ColumnOperation.PUT, 2, OLD))])
     assert columns(client, 1) == {"c0": (1, OLD), "c1": (2, OLD)}
 
@@ -322,7 +322,7 @@ def test_destination_that_forbids_updates_is_used_once_it_is_changed_as_the_erro
     with pytest.raises(ConfigurationError, match="forbids updates; set allow_update to true by UpdateTable"):
         prepare_destination(client, "from", client, "to")
     client.update_table("to", TableOptions(max_time_deviation=WIDEST_DEVIATION_SECONDS, allow_update=True))
-    assert prepare_destination(client, "from", client, "to") is False
+    assert not prepare_destination(client, "from", client, "to").was_made
 
 
 def test_destination_that_makes_versions_itself_is_refused(local: LocalTablestore) -> None:
