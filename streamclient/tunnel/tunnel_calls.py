@@ -66,12 +66,17 @@ class Stored(Enum):
     """The checkpoint is certainly not stored, although this client still has the channel."""
     NEVER = "never"
     """Like REFUSED, but no other checkpoint can be stored, either. So consuming ends."""
+    PASSED = "passed"
+    """A later checkpoint of the same reader is stored, so this one is not sent any more."""
     UNKNOWN = "unknown"
 
 
 @define(eq=False)
 class ChannelSlot:
-    """The ids and the checkpoint number with which one reader stores checkpoints. Used by one call at a time."""
+    """The ids and the checkpoint number with which one reader stores checkpoints.
+
+    Calls overlap if the reader no longer waits for a slow checkpoint and sends the next one.
+    """
 
     client_id: str
     channel_id: str
@@ -91,6 +96,9 @@ class TunnelCalls:
     timeout_seconds: int
     client_tag: str
     loop: OwnerLoop
+    session_pool: Executor
+    """The pool of the calls that begin, keep and end a session. No other call may delay them: without heartbeats, the
+    session ends."""
     pool: Executor
     emit: Callable[[Event], None]
     _worked: set[str] = field(factory=set, init=False)
@@ -98,19 +106,24 @@ class TunnelCalls:
 
     def connect(self) -> None:
         """Begin a session with the service."""
-        self._do(self._connect)
+        self._do(self.session_pool, self._connect)
 
     def heartbeat(self, command: tunnel_events.Heartbeat) -> None:
         """Report the held channels to the service, which answers with the channels to hold from now on."""
-        self._do(partial(self._heartbeat, command))
+        self._do(self.session_pool, partial(self._heartbeat, command))
 
-    def find_checkpoint(self, command: tunnel_events.FindCheckpoint) -> None:
-        """Look up the position at which to read a channel."""
-        self._do(partial(self._find_checkpoint, command))
+    def find_checkpoint(
+        self, command: tunnel_events.FindCheckpoint, wants: Callable[[tunnel_events.FindCheckpoint], bool]
+    ) -> None:
+        """Look up the position at which to read a channel.
+
+        If ``wants`` says in the pool's thread that the position is not needed any more, the service is not asked.
+        """
+        self._do(self.pool, partial(self._find_checkpoint, command, wants))
 
     def end_session(self, command: tunnel_events.EndSession) -> None:
         """Tell the service that the session is over. If this call fails, the session ends by its time-out."""
-        self._do(partial(self._end_session, command))
+        self._do(self.session_pool, partial(self._end_session, command))
 
     def look_at_log(self, done: Callable[[LogFacts], None]) -> None:
         """Ask for the retention of the tunnel's log and for the times up to which its channels were read.
@@ -143,9 +156,9 @@ class TunnelCalls:
         elif self._verdict("readrecords", error) is CallVerdict.FINAL:
             self.loop.post(partial(self.emit, tunnel_events.CallsRefused("records cannot be read", error)))
 
-    def _do(self, call: Callable[[], Event]) -> None:
-        work = partial(start_call, self.pool, lambda: self.loop.post(partial(self.emit, call())))
-        self.loop.start(self.pool, work)
+    def _do(self, pool: Executor, call: Callable[[], Event]) -> None:
+        work = partial(start_call, pool, lambda: self.loop.post(partial(self.emit, call())))
+        self.loop.start(pool, work)
 
     def _connect(self) -> Event:
         sent_at = self.loop.now()
@@ -167,7 +180,11 @@ class TunnelCalls:
         self._worked.add("heartbeat")
         return tunnel_events.HeartbeatAnswered(command.client_id, channels, sent_at, strange)
 
-    def _find_checkpoint(self, command: tunnel_events.FindCheckpoint) -> Event:
+    def _find_checkpoint(
+        self, command: tunnel_events.FindCheckpoint, wants: Callable[[tunnel_events.FindCheckpoint], bool]
+    ) -> Event:
+        if not wants(command):
+            return tunnel_events.ChannelDeclined(command.channel_id, command.reader)
         try:
             names = (self.tunnel_id, command.client_id, command.channel_id)
             checkpoint = self.client.get_checkpoint(*names, raises_at_once=True)
@@ -194,16 +211,18 @@ class TunnelCalls:
             try:
                 self.client.checkpoint(self.tunnel_id, slot.client_id, slot.channel_id, token, number)
             except SequenceNumberNotMatchError as error:
-                return (Stored.YES, None) if self._is_stored(slot, token, number) else (Stored.LOST, error)
+                found = self._found(slot, token, number)
+                return (Stored.LOST, error) if found is None else (found, None)
             except Exception as error:
                 problem = error
                 refused = self._refused(error)
                 if refused is not None:
                     return refused, error
-                if self._is_stored(slot, token, number):
-                    return Stored.YES, None
+                found = self._found(slot, token, number)
+                if found is not None:
+                    return found, None
             else:
-                slot.sequence_number = number
+                slot.sequence_number = max(slot.sequence_number, number)
                 self._worked.add("checkpoint")
                 return Stored.YES, None
         return Stored.UNKNOWN, problem
@@ -221,12 +240,18 @@ class TunnelCalls:
         has_worked = bool(self._worked) if is_key_refused else kind in self._worked
         return verdict_on(error, call=kind, has_worked=has_worked)
 
-    def _is_stored(self, slot: ChannelSlot, token: str, number: int) -> bool:
+    def _found(self, slot: ChannelSlot, token: str, number: int) -> Stored | None:
+        """Return YES if this checkpoint is stored, and PASSED if a later one of the same reader is; otherwise ``None``.
+
+        ``None`` also means that the stored checkpoint cannot be looked up.
+        """
+        if slot.sequence_number >= number:
+            return Stored.PASSED
         try:
             checkpoint = self.client.get_checkpoint(self.tunnel_id, slot.client_id, slot.channel_id)
         except Exception:
-            return False
+            return None
         if (checkpoint.token, checkpoint.sequence_number) == (token, number):
-            slot.sequence_number = number
-            return True
-        return False
+            slot.sequence_number = max(slot.sequence_number, number)
+            return Stored.YES
+        return Stored.PASSED if slot.sequence_number >= number else None

@@ -44,6 +44,7 @@ _OUTCOMES = {
     Stored.LOST: CheckpointOutcome.LEASE_LOST,
     Stored.REFUSED: CheckpointOutcome.REJECTED,
     Stored.NEVER: CheckpointOutcome.REJECTED,
+    Stored.PASSED: CheckpointOutcome.UNKNOWN,
     Stored.UNKNOWN: CheckpointOutcome.UNKNOWN,
 }
 
@@ -87,6 +88,7 @@ class TunnelCoordinator:
         self._log_watch = LogWatch(lambda: self._around.facts.service_micros(loop.now()), self._suspected)
         self._looked_at: float | None = None
         """The time at which the service was last asked about the log (monotonic seconds); ``None`` before that."""
+        self._is_look_planned = False
         self._make_pages = make_pages
         self._shutdown_seconds = shutdown_timeout_millis / 1_000
         self._events: deque[Event] = deque()
@@ -250,7 +252,7 @@ class TunnelCoordinator:
                 self._declined[channel_id] = self._loop.now()
                 self._loop.call_later(DECLINED_SECONDS, partial(self._decline, command))
             case tunnel_events.FindCheckpoint():
-                self._calls.find_checkpoint(command)
+                self._calls.find_checkpoint(command, self._session.wants)
             case tunnel_events.StartReader():
                 self._start_reader(command)
             case tunnel_events.StopReader(_, reader, is_lost):
@@ -281,23 +283,36 @@ class TunnelCoordinator:
         _log.info("tunnel %s: reading channel %s", self._tunnel_id, command.channel_id)
         consumer.begin()
         if delivers_changes(command.token):
+            self._plan_look()
             self._log_watch.opened(command.channel_id)
             self._tell_position(consumer)
+
+    def _plan_look(self) -> None:
+        """Ask the service for the log's retention and consume points, at most once in ``LOOK_SECONDS``.
+
+        If the service was asked within that time, ask it again when the time is over.
+        """
+        if self._is_look_planned:
+            return
+        pause = 0.0 if self._looked_at is None else self._looked_at + LOOK_SECONDS - self._loop.now()
+        if pause > 0:
+            self._is_look_planned = True
+            self._loop.call_later(pause, self._look_at_log)
+        else:
             self._look_at_log()
 
     def _look_at_log(self) -> None:
-        """Ask the service for the log's retention and consume points, at most once in ``LOOK_SECONDS``."""
-        now = self._loop.now()
-        if self._looked_at is None or now - self._looked_at >= LOOK_SECONDS:
-            self._looked_at = now
-            self._calls.look_at_log(self._learned_of_log)
+        self._is_look_planned, self._looked_at = False, self._loop.now()
+        self._log_watch.forget_positions()
+        self._calls.look_at_log(self._learned_of_log)
 
     def _learned_of_log(self, facts: LogFacts) -> None:
-        if facts.retention_micros is not None:
-            self._around.facts.expiration_micros = facts.retention_micros
         self._log_watch.learned(facts)
+        self._around.facts.expiration_micros = self._log_watch.facts.retention_micros
         for consumer in self._consumers.values():
             self._tell_position(consumer)
+        if facts.is_partial:
+            self._plan_look()
 
     def _tell_position(self, consumer: ShardConsumer) -> None:
         at_micros = self._log_watch.facts.consumed_micros.get(consumer.shard_id)
@@ -342,7 +357,7 @@ class TunnelCoordinator:
     def _stored(self, ticket: CheckpointTicket, stored: Stored, error: Exception | None) -> None:
         if ticket not in self._waiting:
             return
-        if stored in (Stored.YES, Stored.LOST):
+        if stored in (Stored.YES, Stored.LOST, Stored.PASSED):
             self._stores.succeeded(self._loop.now())
         else:
             self._stores.failed(error, self._loop.now())

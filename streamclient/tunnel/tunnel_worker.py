@@ -40,7 +40,12 @@ from streamclient.worker.usercode import UserCode
 _log = logs.logger(__name__)
 
 CALL_THREADS = 16
-"""The largest number of simultaneous calls of a session: a heartbeat, and at most one checkpoint for each channel."""
+"""The largest number of simultaneous calls about channels: lookups of checkpoints, checkpoints, and the search for lost
+records. Further such calls wait for a thread, while heartbeats go on."""
+
+SESSION_THREADS = 2
+"""The number of threads for the calls that begin, keep and end a session: at most one heartbeat and one other call are
+under way."""
 
 JOIN_SECONDS = 1.0
 """The seconds for which an ended worker waits for its own idle threads."""
@@ -343,7 +348,9 @@ class _TunnelParts:
         self._make_processor = make_processor
         self._client_config = client_config
         self.loop = OwnerLoop(runtime.monotonic)
-        self._pools = [runtime.make_pool(f"{tunnel_id}-calls", CALL_THREADS)]
+        self._pools: list[Executor] = []
+        self._session_pool = self._own_pool("session", SESSION_THREADS)
+        self._call_pool = self._own_pool("calls", CALL_THREADS)
         self._fetch = config.read_records_executor or self._own_pool("fetch", client_config.read_threads)
         executor = config.process_records_executor or self._own_pool("processor", USER_THREADS)
         self.user_code = UserCode(executor, self.loop)
@@ -403,7 +410,8 @@ class _TunnelParts:
             timeout_seconds=self._config.heartbeat_timeout_seconds,
             client_tag=self._config.client_tag,
             loop=self.loop,
-            pool=self._pools[0],
+            session_pool=self._session_pool,
+            pool=self._call_pool,
             emit=emit,
         )
 

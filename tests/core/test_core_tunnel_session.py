@@ -108,6 +108,49 @@ def test_channel_asked_back_during_the_lookup_is_never_read(shell: Shell) -> Non
     assert shell.reported() == ["a CLOSE@2"]
 
 
+@pytest.mark.parametrize("is_session_lost", [True, False])
+def test_lookup_for_an_earlier_connection_starts_no_reader(shell: Shell, is_session_lost: bool) -> None:
+    """Another client may have read the channel since then, and the present connection could not stop that reader."""
+    shell.answer("a OPEN@0")
+    earlier, client_id = shell.lookup(), "me"
+    if is_session_lost:
+        client_id = "me again"
+        shell.handle(tunnel_events.HeartbeatFailed("me", CallVerdict.GONE, ERROR))
+        shell.handle(tunnel_events.Connected(client_id, shell.now))
+    else:
+        shell.beat()
+        shell.later(30)
+    shell.answer("a OPEN@5", client_id=client_id)
+    shell.handle(tunnel_events.CheckpointFound("a", earlier.reader, "old", 4))
+
+    assert shell.of(tunnel_events.StartReader) == []
+    lookup = shell.lookup()
+    shell.handle(tunnel_events.CheckpointFound("a", lookup.reader, "token", 7))
+    (started,) = shell.of(tunnel_events.StartReader)
+    assert (started.client_id, started.token) == (client_id, "token")
+    shell.later(30)
+    shell.answer(client_id=client_id)
+    assert shell.stops() == [("a", lookup.reader, True)]
+
+
+def test_lookup_is_wanted_until_its_channel_or_session_is_given_up(shell: Shell) -> None:
+    shell.answer("a OPEN@0", "b OPEN@0", "c OPEN@0")
+    lookups = shell.of(tunnel_events.FindCheckpoint)
+    assert [shell.session.wants(lookup) for lookup in lookups] == [True, True, True]
+    shell.beat("a CLOSING@1", "c OPEN@0")
+    assert [shell.session.wants(lookup) for lookup in lookups] == [False, False, True]
+    shell.handle(tunnel_events.HeartbeatFailed("me", CallVerdict.GONE, ERROR))
+    shell.handle(tunnel_events.Connected("me again", shell.now))
+    shell.answer("c OPEN@1", client_id="me again")
+    assert not shell.session.wants(lookups[2])
+    assert shell.of(tunnel_events.FindCheckpoint) == []
+
+    shell.handle(tunnel_events.ChannelDeclined("c", lookups[2].reader))
+    assert shell.session.wants(shell.lookup())
+    shell.handle(tunnel_events.SessionStopRequested())
+    assert not any(shell.session.wants(lookup) for lookup in lookups)
+
+
 def test_reader_that_does_not_end_is_dropped_after_three_heartbeats(shell: Shell) -> None:
     started = shell.read("a OPEN@0")
     for _ in range(2):

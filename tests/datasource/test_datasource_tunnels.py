@@ -31,6 +31,7 @@ from streamclient.spark.source.source_options import SourceOptions
 from streamclient.spark.source.tunnel_planner import IDLE_MOVE_SECONDS, PlannedPages, TunnelPlanner, TunnelService
 from streamclient.tablestore import Connection, StreamSpecification, TablestoreStreamApi
 from streamclient.tunnel import ChannelStatus, TunnelClient, TunnelStage, TunnelType
+from streamclient.tunnel.log_watch import LOOK_SECONDS
 from streamclient.wire import schema
 from streamclient.wire.page_parts import FINISHED
 from tests.datasource.drill import frame_options
@@ -347,11 +348,15 @@ def told_of_losses(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records if "may have lost records" in record.getMessage()]
 
 
-@pytest.mark.parametrize("is_restarted", [True, False], ids=["a restarted query", "a query that stood still"])
+@pytest.mark.parametrize(
+    ("is_restarted", "is_busy"),
+    [(True, False), (False, False), (True, True)],
+    ids=["a restarted query", "a query that stood still", "a restarted query of a busy service"],
+)
 def test_records_that_the_service_skipped_are_suspected_once(
-    is_restarted: bool, caplog: pytest.LogCaptureFixture
+    is_restarted: bool, is_busy: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """At the beginning by the position, and at the first page by the gap before it."""
+    """At the beginning by the position, and at the first page by the gap before it. A busy service is asked again."""
     with LocalTablestore(tunnels_skip_lost_log=True) as local:
         orders = Orders(local)
         query = LaterQuery(local, orders.tunnel())
@@ -360,10 +365,13 @@ def test_records_that_the_service_skipped_are_suspected_once(
         orders.write(1)  # which is skipped
         query.passes(hours=25)
         orders.write(1)
+        if is_busy:
+            local.add_fault(FaultRule("DescribeTable", Fail("OTSServerBusy"), times=1))
         if is_restarted:
             query.start()
         with caplog.at_level("WARNING", "streamclient"):
             query.catch_up()
+            query.clock += LOOK_SECONDS
             orders.write(1)
             query.catch_up()
 

@@ -93,7 +93,7 @@ class CheckpointNotFound:
 
 @frozen
 class ChannelDeclined:
-    """The client does not want the channel, so it looks up no checkpoint, and reports the channel as released."""
+    """The client no longer wants the channel, so it looks up no checkpoint, and reports the channel as released."""
 
     channel_id: str
     reader: str

@@ -127,6 +127,13 @@ class TunnelSession:
         """The id of the present session; empty between sessions."""
         return self._state.client_id
 
+    def wants(self, lookup: tunnel_events.FindCheckpoint) -> bool:
+        """Return whether a reader would be started with the result of ``lookup``. Usable from any thread.
+
+        After an answer ``False``, the answer is ``False`` for ever: the channel was given up, or is looked up anew.
+        """
+        return self._wants(lookup.channel_id, lookup.reader)
+
     def next_deadline(self) -> float | None:
         """Return the time (monotonic seconds) at which to send ``SessionTick`` if no event comes first.
 
@@ -343,8 +350,7 @@ class TunnelSession:
         state = self._state
         if state.readers.get(event.channel_id) != event.reader:
             return
-        connection = state.connections.get(event.channel_id)
-        if state.is_stopping or connection is None or connection.state is not ConnectionState.RUNNING:
+        if not self._wants(event.channel_id, event.reader):
             self._reader_is_gone(event.channel_id, is_finished=False)
             return
         state.started.add(event.reader)
@@ -354,6 +360,17 @@ class TunnelSession:
                 state.client_id, event.channel_id, event.reader, event.token, event.sequence_number
             )
         )
+
+    def _wants(self, channel_id: str, reader: str) -> bool:
+        """Return whether ``reader`` would be started with the channel's checkpoint.
+
+        A reader of an earlier connection would not be: another client may have read the channel since its lookup, and
+        the present connection could not stop it.
+        """
+        connection = self._state.connections.get(channel_id)
+        if self._state.is_stopping or connection is None:
+            return False
+        return connection.reader == reader and connection.state is ConnectionState.RUNNING
 
     def _checkpoint_not_found(self, event: tunnel_events.CheckpointNotFound) -> None:
         if self._state.readers.get(event.channel_id) == event.reader:

@@ -330,14 +330,16 @@ class TunnelPlanner(StreamPlanner):
         return super()._walk(end, readable, most, per_shard, latest)
 
     def _watch_new(self, end: StreamOffset, readable: list[str]) -> None:
-        """Begin to watch for skipped records in channels whose changes this planner reads for the first time."""
+        """Begin to watch for skipped records in channels whose changes this planner reads for the first time.
+
+        Also ask again for facts that the service did not answer.
+        """
         offsets = {channel: end.shards[channel] for channel in readable if channel not in self._watched}
         new = {channel: offset for channel, offset in offsets.items() if offset.at and delivers_changes(offset.at)}
-        described = self._channels.described
-        if not new or described is None:
+        described, facts = self._channels.described, self._log_watch.facts
+        if described is None or not (new or facts.is_partial):
             return
         self._watched.update(new)
-        facts = self._log_watch.facts
         if self.monotonic() - self._looked_at >= LOOK_SECONDS:
             self._looked_at = self.monotonic()
             facts = facts_of_description(self._channels.service.client, described)
