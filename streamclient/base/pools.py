@@ -101,6 +101,11 @@ class DaemonPool(Executor):
                         raise
                     self.is_short = True
 
+    @property
+    def is_inside(self) -> bool:
+        """Whether the calling thread is a thread of this pool."""
+        return threading.current_thread() in self._threads
+
     def grow(self) -> bool:
         """Start missing threads for waiting calls; return whether the system allowed all of these threads."""
         with self._lock:

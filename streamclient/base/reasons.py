@@ -14,7 +14,7 @@ from functools import lru_cache
 
 from attrs import field, frozen
 
-from streamclient.errors import MOST_ERROR_CHARACTERS, StreamClientError, printable
+from streamclient.errors import MOST_ERROR_CHARACTERS, StreamClientError, StreamClientException, printable
 
 MOST_TRACEBACK_CHARACTERS = 16_384
 """The largest number of characters of a traceback that are logged or stored. A longer traceback, for example of
@@ -404,6 +404,19 @@ class Raised:
     def is_a(self, kind: type[BaseException]) -> bool:
         """Return whether the error is of the type ``kind``. Unlike ``isinstance``, this runs no code of the error."""
         return issubclass(type(self.error), kind)
+
+
+def as_error(raised: BaseException) -> Exception:
+    """Return ``raised`` as the error with which its call is answered; wrap an error such as ``SystemExit``.
+
+    Code of the user in a call to the service, such as a lease manager or a stream API, may raise even ``SystemExit``.
+    The owner must get an answer then as well, because without an answer it would wait for the call forever.
+    """
+    if isinstance(raised, Exception):
+        return raised
+    error = StreamClientException(f"the call raised {described(raised)}")
+    error.__cause__ = raised
+    return error
 
 
 def counted(count: int | str, noun: str) -> str:

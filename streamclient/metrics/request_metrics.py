@@ -15,7 +15,7 @@ OK: Final = "ok"
 UNDECODABLE: Final = "undecodable"
 
 
-def result_of(error: Exception) -> str:
+def result_of(error: BaseException) -> str:
     """Return the value of the label ``result`` for a call that failed with ``error``.
 
     It is the error's ``ErrorKind`` if the error has one and the response could be decoded. Otherwise it is ``trimmed``,

@@ -468,12 +468,13 @@ def _seconds_of(date: str, end: str) -> float:
     try:
         year, month, day = int(date[:4]), int(date[5:7]), int(date[8:10])
         hour, minute, second = int(date[11:13]), int(date[14:16]), int(date[17:19])
+        seconds = timegm((year, month, day, hour, minute, second))  # raises for a month or a year that does not exist
         is_shaped = date[4] + date[7] + date[10] + date[13] + date[16] == "--T::" and end == "Z"
     except (ValueError, IndexError):
         is_shaped = False
     if not is_shaped:
         raise OTSClientError("Invalid date format in response.")
-    return timegm((year, month, day, hour, minute, second))
+    return seconds
 
 
 def _refusal(answer: HttpAnswer) -> Exception:

@@ -266,7 +266,6 @@ class _OneShard:
         return ConsumerParts(
             loop=loop,
             user_code=UserCode(self._queue, loop),
-            fetch_pool=self._queue,
             reads=OwnerReads(ReadQueue(self._queue), loop),
             prefetch=PrefetchBudget(config.prefetch.prefetch_total_bytes),
             pace=WorkerPace(config).table(),

@@ -10,6 +10,7 @@ from functools import partial
 from attrs import define, field, frozen
 
 from streamclient.base.pools import start_call
+from streamclient.base.reasons import as_error
 from streamclient.core.tunnel import tunnel_events
 from streamclient.core.tunnel.tunnel_events import CallVerdict, Event
 from streamclient.errors import DependencyException, StreamClientError
@@ -166,7 +167,8 @@ class TunnelCalls:
             client_id = self.client.connect(
                 self.tunnel_id, timeout_seconds=self.timeout_seconds, client_tag=self.client_tag
             )
-        except Exception as error:
+        except BaseException as raised:
+            error = as_error(raised)
             return tunnel_events.ConnectFailed(self._verdict("connect", error), error)
         self._worked.add("connect")
         return tunnel_events.Connected(client_id, sent_at)
@@ -175,7 +177,8 @@ class TunnelCalls:
         sent_at, strange = self.loop.now(), dict[str, str]()
         try:
             channels = self.client.heartbeat(self.tunnel_id, command.client_id, command.channels, strange=strange)
-        except Exception as error:
+        except BaseException as raised:
+            error = as_error(raised)
             return tunnel_events.HeartbeatFailed(command.client_id, self._verdict("heartbeat", error), error)
         self._worked.add("heartbeat")
         return tunnel_events.HeartbeatAnswered(command.client_id, channels, sent_at, strange)
@@ -188,7 +191,8 @@ class TunnelCalls:
         try:
             names = (self.tunnel_id, command.client_id, command.channel_id)
             checkpoint = self.client.get_checkpoint(*names, raises_at_once=True)
-        except Exception as error:
+        except BaseException as raised:
+            error = as_error(raised)
             verdict = self._verdict("getcheckpoint", error)
             return tunnel_events.CheckpointNotFound(command.channel_id, command.reader, error, verdict)
         self._worked.add("getcheckpoint")
@@ -199,7 +203,7 @@ class TunnelCalls:
     def _end_session(self, command: tunnel_events.EndSession) -> Event:
         try:
             self.client.shutdown(self.tunnel_id, command.client_id)
-        except Exception:
+        except BaseException:  # even SystemExit, for example of a credentials provider, must have an answer
             return tunnel_events.SessionEnded()
         return tunnel_events.SessionEnded()
 
@@ -213,11 +217,11 @@ class TunnelCalls:
             except SequenceNumberNotMatchError as error:
                 found = self._found(slot, token, number)
                 return (Stored.LOST, error) if found is None else (found, None)
-            except Exception as error:
-                problem = error
-                refused = self._refused(error)
+            except BaseException as raised:
+                problem = as_error(raised)
+                refused = self._refused(problem)
                 if refused is not None:
-                    return refused, error
+                    return refused, problem
                 found = self._found(slot, token, number)
                 if found is not None:
                     return found, None
@@ -249,7 +253,7 @@ class TunnelCalls:
             return Stored.PASSED
         try:
             checkpoint = self.client.get_checkpoint(self.tunnel_id, slot.client_id, slot.channel_id)
-        except Exception:
+        except BaseException:
             return None
         if (checkpoint.token, checkpoint.sequence_number) == (token, number):
             slot.sequence_number = max(slot.sequence_number, number)

@@ -28,11 +28,11 @@ from streamclient.tunnel.tunnel_config import UNLIMITED, TunnelWorkerConfig
 from streamclient.tunnel.tunnel_coordinator import TunnelCoordinator
 from streamclient.tunnel.tunnel_pages import ChannelPages
 from streamclient.worker.consumer_parts import ConsumerParts
-from streamclient.worker.handing_over import ProcessorMaker, ReceiverFactory
+from streamclient.worker.handing_over import ProcessorMaker, ReceiverFactory, is_thread_of
 from streamclient.worker.instruments import Instruments
 from streamclient.worker.owner_loop import OwnerLoop, drive
 from streamclient.worker.read_calls import OwnerReads, PrefetchBudget, ReadQueue
-from streamclient.worker.running import EndedBySigterm, Running, is_thread_of, wait_awake
+from streamclient.worker.running import EndedBySigterm, Running, wait_awake
 from streamclient.worker.runtime import USER_THREADS, Runtime
 from streamclient.worker.statuses import StreamFacts
 from streamclient.worker.usercode import UserCode
@@ -325,8 +325,8 @@ class TunnelWorker(Running):
         return not threading.main_thread().is_alive()
 
     def _is_own_thread(self, parts: _TunnelParts | None) -> bool:
-        is_owner = threading.current_thread() is self._thread or is_thread_of(self._make_processor)
-        return is_owner or (parts is not None and parts.user_code.is_inside())
+        is_owner = threading.current_thread() is self._thread
+        return is_owner or is_thread_of(self._make_processor) or (parts is not None and parts.is_own_thread())
 
 
 class _TunnelParts:
@@ -389,6 +389,11 @@ class _TunnelParts:
             self.coordinator.close()
             self._close_pools()
 
+    def is_own_thread(self) -> bool:
+        """Return whether the calling thread runs user code or a call to the service. Usable from any thread."""
+        is_for_calls = any(isinstance(pool, DaemonPool) and pool.is_inside for pool in self._pools)
+        return is_for_calls or self.user_code.is_inside()
+
     def _own_pool(self, name: str, threads: int) -> Any:
         pool = self._runtime.make_pool(f"{self._tunnel_id}-{name}", threads)
         self._pools.append(pool)
@@ -433,7 +438,6 @@ class _TunnelParts:
         return ConsumerParts(
             loop=self.loop,
             user_code=self.user_code,
-            fetch_pool=self._fetch,
             reads=OwnerReads(ReadQueue(self._fetch), self.loop),
             prefetch=PrefetchBudget(config.prefetch.prefetch_total_bytes),
             pace=WorkerPace(config).table(),

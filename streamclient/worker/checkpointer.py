@@ -8,6 +8,7 @@ only one thread.
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable
 
 from streamclient.base.reasons import counted
@@ -119,6 +120,8 @@ class RecordProcessorCheckpointer(IRecordProcessorCheckpointer):
         self._closed_because = ""
         self._lock = threading.Lock()
         self._turn = threading.Lock()
+        self._in_line: deque[tuple[str | None, Then]] = deque()
+        """The requests of ``begin_checkpoint`` that wait until no other request is under way."""
 
     @property
     def largest_permitted_checkpoint_value(self) -> str:
@@ -149,42 +152,67 @@ class RecordProcessorCheckpointer(IRecordProcessorCheckpointer):
                 self._have_stored(self._ticket(place, None))
             self._has_stored(place, batches)
         finally:
-            self._turn.release()
+            self._end_turn()
 
     def begin_checkpoint(self, checkpoint_value: str | None, then: Then) -> None:
         """Store a position as ``checkpoint`` does, but do not wait: call ``then`` with the error or ``None``.
 
-        ``then`` is called once: in this thread if no request is sent, otherwise in the owner thread. So ``then`` must
-        return soon. The request has no time-out of its own, because the owner answers each request, at the latest when
-        the lease expires.
-        """
-        if not self._turn.acquire(blocking=False):
-            then(self._no_answer("another checkpoint of this processor is still waiting"))
-            return
-        try:
-            place, batches = self._requested(checkpoint_value)
-        except Exception as error:
-            self._turn.release()
-            then(error)
-            return
+        ``then`` is called once: in this thread if no request is sent, otherwise usually in the owner thread. If another
+        checkpoint of this processor is under way, the request waits in line for its end, and ``then`` may also be
+        called in the thread of that checkpoint. So ``then`` must return soon, and must be usable from any thread.
 
-        def answered() -> None:
+        The request has no time-out of its own, because the owner answers each request, at the latest when the lease
+        expires.
+        """
+        self._in_line.append((checkpoint_value, then))
+        self._begin_next()
+
+    def _begin_next(self) -> None:
+        """Begin the requests in line, until one waits for its answer or another checkpoint is under way.
+
+        A request joins the line before it looks for a free turn, and each end of a turn looks into the line. So no
+        request stays in line.
+        """
+        while self._in_line and self._turn.acquire(blocking=False):
+            if not self._in_line:  # another thread has begun the last request meanwhile
+                self._turn.release()
+                continue
+            value, then = self._in_line.popleft()
             error: Exception | None = None
             try:
-                if ticket.outcome is not None:
-                    self._conclude(ticket)
-                self._has_stored(place, batches)
+                if self._is_sent(value, then):
+                    return
             except Exception as refusal:
                 error = refusal
             self._turn.release()
             then(error)
 
-        ticket = self._ticket(place, None)
-        ticket.then = answered
+    def _is_sent(self, value: str | None, then: Then) -> bool:
+        """Send a request, whose answer ends the turn; return ``False`` if the position is already stored."""
+        place, batches = self._requested(value)
         if place.text == self._stored:
-            answered()
-        elif not self._send(ticket, self._timeout_millis / 1_000):
-            ticket.refuse()
+            self._has_stored(place, batches)
+            return False
+        ticket = self._ticket(place, None)
+
+        def answered() -> None:
+            error: Exception | None = None
+            try:
+                self._conclude(ticket)
+                self._has_stored(place, batches)
+            except Exception as refusal:
+                error = refusal
+            self._turn.release()
+            then(error)
+            self._begin_next()
+
+        ticket.then = answered
+        self._post(ticket)
+        return True
+
+    def _end_turn(self) -> None:
+        self._turn.release()
+        self._begin_next()
 
     def give(self, records: int = 1) -> None:
         """Count a batch of ``records`` records that is given to the processor. An empty batch does not count."""
@@ -245,7 +273,7 @@ class RecordProcessorCheckpointer(IRecordProcessorCheckpointer):
             self._stored = None
             self._have_stored(self._ticket(place, pending))
         finally:
-            self._turn.release()
+            self._end_turn()
         return PreparedCheckpoint(self, pending)
 
     def _take_turn(self) -> None:
@@ -262,14 +290,16 @@ class RecordProcessorCheckpointer(IRecordProcessorCheckpointer):
         return CheckpointTicket(place.text, lambda: not self._closed_because, place.progress, pending)
 
     def _have_stored(self, ticket: CheckpointTicket) -> None:
-        seconds = self._timeout_millis / 1_000
-        if not self._send(ticket, seconds):
+        self._post(ticket)
+        if not self._wait(ticket.answered, self._timeout_millis / 1_000):
+            raise self._no_answer("the status table did not answer")
+        self._conclude(ticket)
+
+    def _post(self, ticket: CheckpointTicket) -> None:
+        if not self._send(ticket, self._timeout_millis / 1_000):
             raise ShutdownException(
                 f"checkpoint {ticket.value!r} of shard {self._shard_id} was not stored: the worker ended"
             )
-        if not self._wait(ticket.answered, seconds):
-            raise self._no_answer("the status table did not answer")
-        self._conclude(ticket)
 
     def _conclude(self, ticket: CheckpointTicket) -> None:
         if ticket.outcome is CheckpointOutcome.STORED:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import Executor
 from functools import partial
 from typing import Any, Protocol
 
@@ -13,7 +12,6 @@ from attrs import evolve, field, frozen
 
 from streamclient.base import checks, logs
 from streamclient.base.outages import OutageLog
-from streamclient.base.pools import once
 from streamclient.base.reasons import Reason
 from streamclient.config import ClientConfig
 from streamclient.core.consumer.consumer_events import OrderEnded, Park
@@ -48,8 +46,6 @@ class ConsumerParts:
 
     loop: OwnerLoop
     user_code: UserCode
-    fetch_pool: Executor = field(converter=once)
-    """The threads that look up the oldest record of a shard. Pages are read through ``reads``."""
     reads: OwnerReads
     prefetch: PrefetchBudget
     pace: TablePace

@@ -9,13 +9,13 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from attrs import define, field, frozen
 
 from streamclient.base import checks
 from streamclient.base.position import Position
-from streamclient.base.reasons import Cause, Raised, described
+from streamclient.base.reasons import Cause, Raised, as_error, described
 from streamclient.core.consumer.consumer_events import ShardPage
 from streamclient.errors import StreamClientException
 from streamclient.records import SequenceInfo, place_of
@@ -39,12 +39,17 @@ def _read(read: Callable[[], RecordPage]) -> RecordPage:
 
 def _checked(page: object) -> RecordPage:
     """Return ``page`` if it is a valid result of ``get_stream_record``; otherwise raise."""
-    if isinstance(page, RecordPage) and isinstance(page.next_position, Position) and isinstance(page.records, Sequence):
+    if (
+        isinstance(page, RecordPage)
+        and isinstance(page.next_position, Position)
+        and isinstance(page.records, Sequence)
+        and checks.is_whole(page.body_bytes)
+    ):
         return page
     checks.done("get_stream_record", page)
     raise StreamClientException(
         f"get_stream_record answered {checks.shown(page)}; "
-        "it must return a RecordPage of a sequence of records and a Position"
+        "it must return a RecordPage of a sequence of records, a Position and a whole number of bytes"
     )
 
 
@@ -63,6 +68,15 @@ class ShardSource:
         """Return the page at ``position``; raise the same errors as ``StreamApi``."""
         return self.measured(partial(self._page, position))
 
+    def first_left(self) -> SequenceInfo | None:
+        """Return the sequence information of the oldest record in the shard; ``None`` if the shard has no record.
+
+        The method raises the same errors as ``StreamApi``.
+        """
+        oldest = self.stream_api.get_shard_iterator(self.stream_id, self.shard_id)
+        page = self.stream_api.get_stream_record(oldest, 1)
+        return place_of(page.records, 0) if page.records else None
+
     def _page(self, position: Position) -> RecordPage:
         if position.is_iterator:
             return _checked(self.stream_api.get_stream_record(position.text, self.limit))
@@ -74,7 +88,8 @@ class ShardSource:
 class Reading:
     """One task of the fetch pool, from the time when it is queued until its end.
 
-    The task reads the page that the consumer requested, or reads several pages ahead.
+    The task reads the page that the consumer requested, reads several pages ahead, or looks for the shard's oldest
+    record.
     """
 
     queued_cause: ClassVar[Cause] = Cause.READ_QUEUED
@@ -107,7 +122,8 @@ class _AheadPage:
 
 @frozen
 class _Asked:
-    came: Callable[[RecordPage], None]
+    came: Callable[[Any], None]
+    """A function that gets the result of the task: a page, or the place of the shard's oldest record."""
     failed: Callable[[Raised], None]
 
 
@@ -175,6 +191,17 @@ class DataFetcher:
             self.reading.is_awaited = True
         self._asked = _Asked(came, failed)
 
+    def find_first_left(self, found: Callable[[SequenceInfo | None], None], failed: Callable[[Raised], None]) -> None:
+        """Call ``found`` with the sequence information of the shard's oldest record, or with ``None`` without a record.
+
+        If ``StreamApi`` raises, ``failed`` is called with the error. If ``discard`` is called first, neither function
+        is called. Until then, ``reading`` is the search, so that its time is checked as the time of a read.
+        """
+        self.discard()
+        self._asked = _Asked(found, failed)
+        search = self.reading = Reading(Position.TRIM_HORIZON, self._loop.now())
+        self._loop.at_end(partial(self._submit, search, partial(self._search, search)))
+
     def read_ahead(self, page: ShardPage) -> None:
         """Read the pages after ``page`` while that page is processed, within the limits for bytes and pages.
 
@@ -211,14 +238,13 @@ class DataFetcher:
 
     def _begin(self, reading: Reading) -> None:
         self.reading = reading
-        self._loop.at_end(partial(self._submit, reading))
+        sizes = [claim.size_bytes for claim in reading.claims]
+        self._loop.at_end(partial(self._submit, reading, partial(self._work, reading, reading.start, sizes)))
 
-    def _submit(self, reading: Reading) -> None:
+    def _submit(self, reading: Reading, work: Callable[[], None]) -> None:
         if reading is self.reading:
-            sizes = [claim.size_bytes for claim in reading.claims]
-            read = partial(self._work, reading, reading.start, sizes)
             try:
-                self._reads.submit(self._loss_micros(), read, is_patient=reading.is_patient)
+                self._reads.submit(self._loss_micros(), work, is_patient=reading.is_patient)
             except Exception as error:  # any error, because the pool may be the program's own
                 refused = StreamClientException(f"the read executor refused a read: {described(error)}")
                 self._failed(reading, Raised.of(refused))
@@ -238,8 +264,8 @@ class DataFetcher:
             began = reading.started_at = self._loop.now()
             try:
                 page = self._source.read(position)
-            except Exception as error:
-                self._loop.post(partial(self._failed, reading, Raised.of(error)))
+            except BaseException as error:
+                self._loop.post(partial(self._failed, reading, Raised.of(as_error(error))))
                 return
             position = page.next_position
             is_last = number >= len(sizes) or not page.records or position.is_shard_end or _bytes_of(page) > size_bytes
@@ -249,6 +275,23 @@ class DataFetcher:
                 self._loop.wake()
             if reading.is_over or is_last:
                 return
+
+    def _search(self, search: Reading) -> None:
+        """Look for the oldest record of the shard. Runs in the fetch pool."""
+        search.thread_id, search.started_at = threading.get_ident(), self._loop.now()
+        try:
+            first = self._source.first_left()
+        except BaseException as error:
+            self._loop.post(partial(self._failed, search, Raised.of(as_error(error))))
+        else:
+            self._loop.post(partial(self._found, search, first))
+
+    def _found(self, search: Reading, first: SequenceInfo | None) -> None:
+        if search is self.reading:
+            self._end(search)
+            asked, self._asked = self._asked, None
+            if asked is not None:
+                asked.came(first)
 
     def _came(self, reading: Reading, page: RecordPage, read_at: float, is_last: bool) -> None:
         if reading is not self.reading:
@@ -345,13 +388,3 @@ def _bytes_of(page: RecordPage) -> int:
 def _release(claims: Iterable[Claim]) -> None:
     for claim in claims:
         claim.release()
-
-
-def first_record_left(stream_api: StreamApi, stream_id: str, shard_id: str) -> SequenceInfo | None:
-    """Return the sequence information of the oldest record in a shard; ``None`` if the shard has no record.
-
-    The function blocks, and raises the same errors as ``StreamApi``.
-    """
-    oldest = stream_api.get_shard_iterator(stream_id, shard_id)
-    page = stream_api.get_stream_record(oldest, 1)
-    return place_of(page.records, 0) if page.records else None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from types import MethodType
 
 from streamclient.base import checks
 from streamclient.interfaces import (
@@ -54,7 +55,18 @@ class Receiver(ABC):
         """
 
 
-class ReceiverFactory(IRecordProcessorFactory):
+class ThreadedFactory(IRecordProcessorFactory):
+    """A factory that may run user code in threads of its own, between the calls of processors or receivers."""
+
+    def is_own_thread(self) -> bool:
+        """Return whether the calling thread is a thread of this factory. Usable from any thread.
+
+        By default, the factory has no thread of its own.
+        """
+        return False
+
+
+class ReceiverFactory(ThreadedFactory):
     """A factory that makes one receiver for each shard.
 
     Callers without an owner thread, such as a replay, use ``create_processor``. It makes a processor that does the work
@@ -71,6 +83,12 @@ class ReceiverFactory(IRecordProcessorFactory):
 
 ProcessorMaker = Callable[[], IRecordProcessor] | ReceiverFactory
 """A function that makes the processor of a shard, or a factory that makes the receiver of a shard."""
+
+
+def is_thread_of(make: ProcessorMaker) -> bool:
+    """Return whether the calling thread is an own thread of ``make``, or of the factory whose method ``make`` is."""
+    factory = make.__self__ if isinstance(make, MethodType) else make
+    return isinstance(factory, ThreadedFactory) and factory.is_own_thread()
 
 
 class ProcessorSession:

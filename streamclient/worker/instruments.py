@@ -287,7 +287,7 @@ class Instruments:
         started_at = self._now()
         try:
             page = read()
-        except Exception as error:
+        except BaseException as error:
             self._metrics.increment(metric_table.READS, result=result_of(error))
             raise
         finally:

@@ -41,16 +41,6 @@ def wait_awake(event: threading.Event, timeout: float | None = None) -> bool:
             return False
 
 
-def is_thread_of(make: object) -> bool:
-    """Return whether the calling thread runs user code of the factory ``make``, or of the factory that has this method.
-
-    Factories with threads of their own tell it by ``is_own_thread``. A worker must not be awaited in such a thread,
-    because the worker itself waits for the user code.
-    """
-    is_own_thread = getattr(getattr(make, "__self__", make), "is_own_thread", None)
-    return callable(is_own_thread) and is_own_thread() is True
-
-
 STUCK_SECONDS = 10.0
 """The time without a turn after which an owner thread counts as stuck. An idle owner makes a turn each second, and a
 busy owner needs milliseconds for a turn."""

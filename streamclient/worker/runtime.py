@@ -97,6 +97,10 @@ class SharedParts:
         own_executor = [] if executor else [self.executor]
         self._own_pools = [self.scan_pool, self.status_pool, self.renew_pool, self.fetch_pool, *own_executor]
 
+    def is_own_thread(self) -> bool:
+        """Return whether the calling thread is one of these threads. Usable from any thread."""
+        return any(isinstance(pool, DaemonPool) and pool.is_inside for pool in self._own_pools)
+
     def close(self) -> None:
         """Stop all threads, except threads inside a hanging call."""
         for pool in self._own_pools:

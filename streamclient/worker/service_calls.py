@@ -14,7 +14,7 @@ from attrs import evolve, field, frozen
 
 from streamclient.base import checks
 from streamclient.base.pools import start_call
-from streamclient.base.reasons import counted, described
+from streamclient.base.reasons import as_error, counted, described
 from streamclient.core import leases as rule
 from streamclient.core.events import (
     Answered,
@@ -209,7 +209,7 @@ class ServiceCalls:
             try:
                 answer = Answered(call, carry_out())
             except BaseException as error:
-                answer = Answered(call, error=_as_error(error))
+                answer = Answered(call, error=as_error(error))
             self.loop.post(partial(self.emit, answer))
 
         self._start(pool, run)
@@ -235,7 +235,7 @@ class ServiceCalls:
         try:
             drawn = list(checks.done("draw_epochs", self.store.draw_epochs(lease_keys), may_yield=True))
         except BaseException as error:
-            drawn = [_as_error(error)] * len(lease_keys)
+            drawn = [as_error(error)] * len(lease_keys)
         if len(drawn) != len(lease_keys):
             answers, leases = counted(len(drawn), "answer"), counted(len(lease_keys), "lease")
             mistake = StreamClientException(f"draw_epochs gave {answers} for {leases}")
@@ -258,15 +258,6 @@ class ServiceCalls:
             self.loop.post(partial(self.emit, unanswered))
         else:
             self.loop.post(partial(self.write, [rule.create(evolve(lease, checkpoint=iterator))]))
-
-
-def _as_error(raised: BaseException) -> Exception:
-    """Return ``raised`` as the error with which its call is answered; wrap an error such as ``SystemExit``.
-
-    A user's lease manager may raise even ``SystemExit``. The owner must get an answer then as well, because without an
-    answer it would wait for the call forever.
-    """
-    return raised if isinstance(raised, Exception) else StreamClientException(f"the call raised {described(raised)}")
 
 
 def _groups(items: Sequence[Each], size: int) -> Sequence[Sequence[Each]]:
@@ -292,7 +283,7 @@ def _answers(store: Any, writes: Sequence[LeaseWrite | WorkerWrite]) -> Sequence
     try:
         answers: Sequence[WriteAnswer] = list(checks.done("write_many", store.write_many(writes), may_yield=True))
     except BaseException as error:
-        return [WriteAnswer(WriteOutcome.UNCERTAIN, _as_error(error))] * len(writes)
+        return [WriteAnswer(WriteOutcome.UNCERTAIN, as_error(error))] * len(writes)
     if len(answers) == len(writes) and all(isinstance(answer, WriteAnswer) for answer in answers):
         return answers
     mistake = StreamClientException(

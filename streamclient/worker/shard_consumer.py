@@ -26,10 +26,10 @@ from streamclient.core.consumer.transitions import PUBLIC_STATES, Phase
 from streamclient.core.events import AnswerEnd, CheckpointOutcome, Severity, StartConsumer
 from streamclient.interfaces import InitializationInput, RetryableAction
 from streamclient.model import RecordOrder, ShardInfo, ShardStatus, ShutdownReason, TrimmedRange
-from streamclient.records import place_of
+from streamclient.records import SequenceInfo, place_of
 from streamclient.worker.checkpointer import CheckpointTicket, RecordProcessorCheckpointer
 from streamclient.worker.consumer_parts import IN_TURN, AlwaysInTurn, ConsumerParts, ReadingTurn, park
-from streamclient.worker.fetcher import DataFetcher, ShardSource, first_record_left
+from streamclient.worker.fetcher import DataFetcher, ShardSource
 from streamclient.worker.handing_over import ProcessorSession, ReceiverSession, session_of
 from streamclient.worker.health import CallWatch
 from streamclient.worker.owner_loop import Timer
@@ -367,21 +367,13 @@ class ShardConsumer:
         self._reader.discard()
 
     def _find_first_left(self, command: consumer_events.FindFirstLeft) -> None:
-        around, visit = self._around, command.visit
+        def found(first: SequenceInfo | None) -> None:
+            self._handle(consumer_events.FirstLeftFound(command.visit, first))
 
-        def look() -> None:
-            try:
-                first = first_record_left(around.stream_api, self.shard_info.stream_id, self.shard_id)
-            except Exception as error:
-                answer: ConsumerEvent = consumer_events.FirstLeftUnknown(visit, Raised.of(error))
-            else:
-                answer = consumer_events.FirstLeftFound(visit, first)
-            around.loop.post(partial(self._handle, answer))
+        def failed(error: Raised) -> None:
+            self._handle(consumer_events.FirstLeftUnknown(command.visit, error))
 
-        try:
-            around.loop.start(around.fetch_pool, partial(around.fetch_pool.submit, look))
-        except Exception as error:
-            around.loop.post(partial(self._handle, consumer_events.FirstLeftUnknown(visit, Raised.of(error))))
+        self._reader.find_first_left(found, failed)
 
     def _confirm_end(self, command: consumer_events.ConfirmEnd) -> None:
         self._end_visit = command.visit

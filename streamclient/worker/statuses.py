@@ -138,7 +138,8 @@ def _next_try(machine: ConsumerMachine, now: float, *, is_reading: bool) -> Reas
     if phase is Phase.STARTING:
         return Reason(Cause.PRESENT_TRY, "start")
     is_parking = phase is Phase.PARKING and cause is Cause.PARKING_FAILED
-    if is_parking or (phase is Phase.READING and is_reading) or phase is Phase.DELIVERING:
+    is_next_read = phase is Phase.READING and is_reading and cause is not Cause.FINDING_LOSS
+    if is_parking or is_next_read or phase is Phase.DELIVERING:
         return Reason(Cause.PRESENT_TRY, "attempt")
     return None
 

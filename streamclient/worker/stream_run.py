@@ -26,7 +26,7 @@ from streamclient.tablestore.stream_api import StreamApi
 from streamclient.worker.consumer_parts import ConsumerParts, ordered_store
 from streamclient.worker.coordinator import Coordinator
 from streamclient.worker.cost_tally import CostTally
-from streamclient.worker.handing_over import ProcessorMaker, ReceiverFactory
+from streamclient.worker.handing_over import ProcessorMaker, ReceiverFactory, is_thread_of
 from streamclient.worker.health import CallWatchdog
 from streamclient.worker.instruments import Instruments
 from streamclient.worker.lease.lease_store import as_lease_store, as_order_notes, as_worker_directory
@@ -219,6 +219,7 @@ class StreamRun:
         self._failed_at = ""
         self._metrics: IMetrics = NO_METRICS
         self._showing = threading.Lock()
+        self._shared: SharedParts | None = None
         self._user_code: UserCode | None = None
         self._early: list[events.Event] = []
 
@@ -263,6 +264,7 @@ class StreamRun:
             # Even SystemExit, for example of a user's lease manager, ends only this stream.
             self._fail(error)
         finally:
+            self.thread_id = None  # the system may give the id of an ended thread to a new thread
             self._ended.set()
 
     def _fail(self, error: BaseException) -> None:
@@ -283,7 +285,7 @@ class StreamRun:
 
     def prepare(self, shared: SharedParts, stop: threading.Event) -> Coordinator:
         """Look up the stream and the status table, and make the coordinator. This is the first step of ``run``."""
-        config = shared.client_config
+        self._shared, config = shared, shared.client_config
         limit = config.max_duration_before_last_successful_renew_or_take_lease
         persistence = Persistence(stop, shared.runtime.wait, shared.runtime.monotonic, limit)
         self._persistence = persistence
@@ -346,7 +348,6 @@ class StreamRun:
             ConsumerParts,
             loop=loop,
             user_code=user_code,
-            fetch_pool=shared.fetch_pool,
             reads=OwnerReads(shared.reads, loop),
             prefetch=shared.prefetch,
             pace=shared.pace.table(),
@@ -458,10 +459,12 @@ class StreamRun:
         return WorkerHealth(is_healthy=True) if persistence is None else persistence.health
 
     def is_own_thread(self) -> bool:
-        """Return whether the calling thread owns this stream's state, or runs user code of the stream."""
-        user_code = self._user_code
+        """Return whether the calling thread is a thread of the worker, or runs user code of this stream."""
+        user_code, shared = self._user_code, self._shared
         is_owner = self.thread_id == threading.get_ident()
-        return is_owner or (user_code is not None and user_code.is_inside())
+        is_inside = user_code is not None and user_code.is_inside()
+        is_for_calls = shared is not None and shared.is_own_thread()
+        return is_owner or is_inside or is_for_calls or is_thread_of(self.make_processor)
 
 
 # These functions import the SDK, which takes a third of a second. A worker with its own stores does not need the SDK.

@@ -24,7 +24,7 @@ from streamclient.interfaces import ILeaseManager
 from streamclient.model import ShardStatus, TrimmedRange, WorkerStatus
 from streamclient.tablestore.stream_api import StreamApi
 from streamclient.worker.handlers.batches import RecordProcessorFactory
-from streamclient.worker.running import EndedBySigterm, Running, is_thread_of, wait_awake
+from streamclient.worker.running import EndedBySigterm, Running, wait_awake
 from streamclient.worker.runtime import Runtime, SharedParts
 
 if TYPE_CHECKING:
@@ -201,10 +201,12 @@ class Worker(Running):
 
         Raises:
             ConfigurationError: with several streams, the shard id does not begin with the name of a stream.
-            StreamClientException: this worker does not hold the shard, or the shard has not stopped for a loss.
+            StreamClientException: this worker does not hold the shard, or the shard has not stopped for a loss. Or the
+                worker did not answer within 10 s, and may still accept the loss.
         """
         stream, lease_key = self._place_of(shard_id)
-        lost: TrimmedRange | None = self._answer_of(partial(stream.accept_loss, lease_key))
+        late = "; it may still accept the loss: see shard_statuses()"
+        lost: TrimmedRange | None = self._answer_of(partial(stream.accept_loss, lease_key), late)
         if lost is None:
             raise StreamClientException(
                 f"shard {shard_id} has no loss to accept on worker {self._identifier}: see shard_statuses()"
@@ -214,16 +216,18 @@ class Worker(Running):
     def accept_end(self, shard_id: str) -> None:
         """Let a shard end although the stream's list of shards does not show its end.
 
-        Usable from any thread; the call returns immediately. Accept the end only if you know that the shard is closed:
-        later writes to an open shard would never be delivered. Records that the service still returns are delivered
-        first. Then the processor stores ``SHARD_END``.
+        Usable from any thread; the call does not wait for the end. Accept the end only if you know that the shard is
+        closed: later writes to an open shard would never be delivered. Records that the service still returns are
+        delivered first. Then the processor stores ``SHARD_END``.
 
         Raises:
             ConfigurationError: with several streams, the shard id does not begin with the name of a stream.
-            StreamClientException: this worker does not hold the shard, or the shard does not wait for its end.
+            StreamClientException: this worker does not hold the shard, or the shard does not wait for its end. Or the
+                worker did not answer within 10 s, and may still accept the end.
         """
         stream, lease_key = self._place_of(shard_id)
-        if not self._answer_of(partial(stream.accept_end, lease_key)):
+        late = "; it may still accept the end: see shard_statuses()"
+        if not self._answer_of(partial(stream.accept_end, lease_key), late):
             raise StreamClientException(
                 f"shard {shard_id} does not wait for its end on worker {self._identifier}: see shard_statuses()"
             )
@@ -294,7 +298,8 @@ class Worker(Running):
         statuses: dict[str, ShardStatus] = {}
         for name, stream in self._streams.items():
             prefix = "" if len(self._streams) == 1 else f"{name}/"
-            statuses.update((prefix + shard_id, status) for shard_id, status in self._statuses_of(stream).items())
+            of_stream = self._answer_of(stream.shard_statuses)
+            statuses.update((prefix + shard_id, status) for shard_id, status in of_stream.items())
         return statuses
 
     def __repr__(self) -> str:
@@ -414,21 +419,11 @@ class Worker(Running):
                     _log.error("worker %s gave up waiting for stream %s to end", self._identifier, stream.name)
                     break
 
-    def _statuses_of(self, stream: StreamRun) -> Mapping[str, ShardStatus]:
-        answered = threading.Event()
-        current: dict[str, ShardStatus] = {}
+    def _answer_of(self, ask: Callable[[Callable[[_T], None]], None], late: str = "") -> _T:
+        """Call ``ask`` with a function for the reply, and return the reply.
 
-        def reply(statuses: Mapping[str, ShardStatus]) -> None:
-            current.update(statuses)
-            answered.set()
-
-        stream.shard_statuses(reply)
-        if not self._runtime.wait(answered, STATUS_SECONDS):
-            raise StreamClientException(f"worker {self._identifier} did not answer within {STATUS_SECONDS:.0f} s")
-        return current
-
-    def _answer_of(self, ask: Callable[[Callable[[_T], None]], None]) -> _T | None:
-        """Call ``ask`` with a function for the reply; return the reply, or ``None`` after ``STATUS_SECONDS``."""
+        Raise if no reply comes within ``STATUS_SECONDS``. The end of the error's text is ``late``.
+        """
         self._require_here()
         answered = threading.Event()
         answers: list[_T] = []
@@ -438,8 +433,10 @@ class Worker(Running):
             answered.set()
 
         ask(reply)
-        self._runtime.wait(answered, STATUS_SECONDS)
-        return answers[0] if answers else None
+        if not self._runtime.wait(answered, STATUS_SECONDS):
+            text = f"worker {self._identifier} did not answer within {STATUS_SECONDS:.0f} s"
+            raise StreamClientException(text + late)
+        return answers[0]
 
     def _send(self, shard_id: str | None, make_event: Callable[[str | None], events.Event]) -> None:
         self._require_here()
@@ -465,8 +462,8 @@ class Worker(Running):
         return self._streams[name], lease_key
 
     def _is_own_thread(self) -> bool:
-        is_runner, streams = self._run_thread == threading.get_ident(), self._streams.values()
-        return is_runner or any(each.is_own_thread() or is_thread_of(each.make_processor) for each in streams)
+        is_runner = self._run_thread == threading.get_ident()
+        return is_runner or any(stream.is_own_thread() for stream in self._streams.values())
 
 
 def _checked_streams(given: object, lease_manager: object, stream_api: object) -> Sequence[StreamConfig]:

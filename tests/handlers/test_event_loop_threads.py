@@ -22,12 +22,12 @@ from streamclient import (
     Worker,
 )
 from streamclient.errors import ConfigurationError
-from streamclient.model import OnFailure
+from streamclient.model import OnFailure, ShardState, ShutdownReason
 from streamclient.testing.fakes import FakeStream
 from streamclient.worker.handlers.batches import AsyncBatch, AsyncRecordProcessor
 from streamclient.worker.handlers.event_loop import AsyncioBridge, EventLoopThread
 from tests.own_process import ROOT
-from tests.patience import PATIENCE_SECONDS, until
+from tests.patience import FOREVER_MILLIS, PATIENCE_SECONDS, until
 from tests.process.refusals import refused
 from tests.worker.stage import keys, make_table, put, records
 
@@ -43,9 +43,9 @@ QUICK: dict[str, Any] = {
 }
 
 
-def worker_of(given: Any, stream: FakeStream, **config: Any) -> Worker:
+def worker_of(given: Any, stream: FakeStream, leases: MemoryLeaseManager | None = None, **config: Any) -> Worker:
     settings = StreamConfig(client=None, data_table_name="orders", status_table_name="status", max_records=3)
-    leases = MemoryLeaseManager(stream.stream_id)
+    leases = leases or MemoryLeaseManager(stream.stream_id)
     return Worker("w", ClientConfig(**{**QUICK, **config}), settings, given, None, leases, stream_api=stream)
 
 
@@ -97,6 +97,38 @@ def test_a_hundred_shards_need_few_threads() -> None:
         assert worker.wait(PATIENCE_SECONDS, until=lambda: all(len(given) == 4 for given in seen.values()))
     assert set(map(tuple, seen.values())) == {tuple(keys(4))}
     assert most < 20
+
+
+def test_a_task_that_no_batch_waits_for_shuts_the_worker_down_and_does_not_block_the_loop() -> None:
+    """The loop has to run the processor's ``shutdown``, before which no lease is handed over."""
+    stream, go_on, told = stream_of("a", count=0), asyncio.Event(), list[object]()
+    leases = MemoryLeaseManager(stream.stream_id)
+
+    class Stopping(AsyncRecordProcessor):
+        async def initialize(self, initialization_input: InitializationInput) -> None:
+            self.loop = asyncio.get_running_loop()
+            self.task = self.loop.create_task(self.stop())
+            told.append(self)
+
+        async def process_records(self, batch: AsyncBatch) -> None:
+            raise AssertionError("there are no records")
+
+        async def stop(self) -> None:
+            await go_on.wait()
+            told.append(worker.shutdown())
+
+        async def shutdown(self, reason: ShutdownReason, commit: object) -> None:
+            told.append(reason)
+
+    worker = worker_of(Stopping, stream, leases, shutdown_timeout_millis=FOREVER_MILLIS)
+    with worker:
+        until(lambda: {status.state for status in worker.shard_statuses().values()} == {ShardState.PROCESSING})
+        (made,) = told
+        assert isinstance(made, Stopping)
+        made.loop.call_soon_threadsafe(go_on.set)
+        assert worker.wait(PATIENCE_SECONDS)
+    assert told[1:] == [False, ShutdownReason.STOLEN]
+    assert [lease.owner for lease in leases.list_leases()] == [""]
 
 
 def test_a_loop_that_need_not_wait_gives_way_after_each_turn_of_5_ms(monkeypatch: pytest.MonkeyPatch) -> None:

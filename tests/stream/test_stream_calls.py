@@ -383,6 +383,8 @@ def replaced(name: str, value: str) -> Callable[[dict[str, str], bytes], bytes]:
         (dropped("authorization"), '"Authorization" is missing'),
         (lambda headers, body: body + b"\x00", "MD5 mismatch"),
         (replaced("x-ots-date", "yesterday"), "Invalid date format"),
+        (replaced("x-ots-date", "2026-13-01T00:00:00.000Z"), "Invalid date format"),
+        (replaced("x-ots-date", "0000-01-01T00:00:00.000Z"), "Invalid date format"),
         (replaced("x-ots-date", "2020-01-01T00:00:00.000Z"), "more than 15 minutes"),
         (replaced("authorization", "Bearer x"), "Invalid Authorization"),
         (replaced("authorization", "OTS other:x"), "Invalid access key id"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import os
@@ -21,17 +22,23 @@ from tunnel_scene import TABLE, Scene, program, quick
 from streamclient import (
     InitializationInput,
     IRecordProcessor,
+    KeyedProcessorFactory,
     ProcessRecordsInput,
     ShutdownInput,
     WorkerFailedError,
     WorkerStatus,
 )
+from streamclient.aio import AsyncBatch, AsyncRecordProcessor
+from streamclient.core.tunnel import tunnel_events
 from streamclient.metrics import MemoryMetrics, metric_table
 from streamclient.model import ShardState
 from streamclient.server import Fail, FaultRule, LocalTablestore
 from streamclient.tunnel import TunnelDaemon, TunnelType, TunnelWorker, TunnelWorkerConfig
+from streamclient.tunnel.tunnel_calls import ChannelSlot, Stored, TunnelCalls
 from streamclient.tunnel.tunnel_coordinator import TunnelCoordinator
-from tests.patience import FOREVER_SECONDS, PATIENCE_SECONDS, until
+from streamclient.worker.owner_loop import OwnerLoop
+from tests.at_once import AtOnce
+from tests.patience import FOREVER_MILLIS, FOREVER_SECONDS, PATIENCE_SECONDS, until
 
 LIMIT = {"max_duration_before_last_successful_renew_or_take_lease": 200}
 ROOT = Path(__file__).parents[2]
@@ -318,6 +325,89 @@ def test_what_ends_the_thread_of_a_daemon_is_raised_where_somebody_waits(
     daemon = TunnelDaemon(scene.tunnel(TunnelType.STREAM), scene.tunnels, accept)
     with pytest.raises(type(error)), daemon:
         daemon.wait(PATIENCE_SECONDS)
+
+
+class Leaves:
+    """A client each of whose calls raises what elsewhere ends a program, as a credentials provider may."""
+
+    def __getattr__(self, name: str) -> Any:
+        def leave(*given: Any, **named: Any) -> Any:
+            raise SystemExit(3)
+
+        return leave
+
+
+def test_each_call_that_raises_what_elsewhere_ends_a_program_is_answered_all_the_same() -> None:
+    """In a pool's thread it ends nothing, and the session would wait for the answer without end."""
+    loop, told = OwnerLoop(lambda: 0.0), list[Any]()
+    calls = TunnelCalls(
+        client=Leaves(),  # type: ignore[arg-type]
+        tunnel_id="t",
+        timeout_seconds=10,
+        client_tag="",
+        loop=loop,
+        session_pool=AtOnce(),
+        pool=AtOnce(),
+        emit=told.append,
+    )
+    calls.connect()
+    calls.heartbeat(tunnel_events.Heartbeat("c", ()))
+    calls.find_checkpoint(tunnel_events.FindCheckpoint("c", "channel", "reader"), lambda _: True)
+    calls.end_session(tunnel_events.EndSession("c"))
+    calls.store(ChannelSlot("c", "channel", 1), "token", lambda stored, error: told.append((stored, error)))
+    loop.turn(0.0)
+
+    assert [type(event) for event in told[:4]] == [
+        tunnel_events.ConnectFailed,
+        tunnel_events.HeartbeatFailed,
+        tunnel_events.CheckpointNotFound,
+        tunnel_events.SessionEnded,
+    ]
+    stored, error = told[4]
+    assert (stored, str(error)) == (Stored.UNKNOWN, "the call raised SystemExit: 3")
+
+
+@pytest.mark.slow
+def test_shutdown_from_the_thread_of_a_record_does_not_wait_for_itself(scene: Scene) -> None:
+    """The end of the session waits for the record."""
+    answers: list[bool] = []
+    by_key = KeyedProcessorFactory(lambda record: answers.append(worker.shutdown()))
+    worker = scene.worker(
+        scene.tunnel(TunnelType.STREAM), by_key, client_config=quick(shutdown_timeout_millis=FOREVER_MILLIS)
+    )
+    scene.put(1)
+    with worker:
+        assert worker.wait(PATIENCE_SECONDS)
+
+    assert (answers, scene.let_go()) == ([False], 1)
+
+
+@pytest.mark.slow
+def test_shutdown_from_a_task_that_no_batch_waits_for_does_not_block_the_loop(scene: Scene) -> None:
+    made, go_on, answers = list[Any](), asyncio.Event(), list[bool]()
+
+    class Stopping(AsyncRecordProcessor):
+        async def initialize(self, initialization_input: InitializationInput) -> None:
+            self.loop = asyncio.get_running_loop()
+            self.task = self.loop.create_task(self.stop())
+            made.append(self)
+
+        async def process_records(self, batch: AsyncBatch) -> None:
+            raise AssertionError("there are no records")
+
+        async def stop(self) -> None:
+            await go_on.wait()
+            answers.append(worker.shutdown())
+
+    worker = scene.worker(
+        scene.tunnel(TunnelType.STREAM), Stopping, client_config=quick(shutdown_timeout_millis=FOREVER_MILLIS)
+    )
+    with worker:
+        until(lambda: {status.state for status in worker.channel_statuses().values()} == {ShardState.PROCESSING})
+        made[0].loop.call_soon_threadsafe(go_on.set)
+        assert worker.wait(PATIENCE_SECONDS)
+
+    assert (answers, scene.let_go()) == ([False], 0)
 
 
 # --- programs ---------------------------------------------------------------------------------------------------------

@@ -154,6 +154,18 @@ def test_exit_raised_by_what_the_user_gave_fails_the_worker_as_any_error() -> No
     assert worker.worker_status is WorkerStatus.ERROR
 
 
+def test_the_thread_of_a_stream_that_has_ended_is_a_thread_of_the_worker_no_more() -> None:
+    """The system gives its id to a thread of the program, in which ``shutdown`` has to wait."""
+    worker = worker_on(Exiting("orders", ("a",)))
+    (stream,) = worker._streams.values()
+    shared = worker._make_shared()
+    stream.run(shared, threading.Event())
+    shared.close()
+
+    assert isinstance(stream.exception, SystemExit)
+    assert not stream.is_own_thread()
+
+
 class ExitingMetrics(IMetrics):
     """Each verb raises what elsewhere ends a program."""
 

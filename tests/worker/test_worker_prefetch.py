@@ -519,3 +519,31 @@ def test_a_stop_and_a_lost_lease_give_everything_back(world: Stage, reason: Shut
     world.until(lambda: reason in world.journal.shutdowns("a"), 60)
 
     assert worker.coordinator._around.prefetch.used_bytes == 0
+
+
+# --- the oldest record ------------------------------------------------------------------------------------------------
+
+
+def test_a_search_for_the_oldest_record_is_a_read_under_way_until_its_answer_or_until_nobody_needs_it() -> None:
+    desk, seen = Desk(), list[Any]()
+    desk.stream.append("a", *records(3))
+    desk.stream.trim("a", 2)
+    desk.stream.before_read = lambda shard_id: seen.append(desk.fetcher.reading)
+    answers = desk.answers["a"]
+    for is_needed in (True, False):
+        desk.now += 5.0
+        desk.fetcher.find_first_left(answers.append, answers.append)
+        search = desk.fetcher.reading
+        assert search is not None
+        desk.turn()
+        assert (search.queued_at, search.started_at) == (desk.now, None)
+        if not is_needed:
+            desk.fetcher.discard()
+        desk.now += 1.0
+        desk.settle()
+        assert (search.started_at, search.thread_id) == (desk.now, threading.get_ident())
+        assert desk.fetcher.reading is None
+
+    assert seen[0] is not None
+    assert seen[1] is None
+    assert [answer.timestamp_micros for answer in answers] == [2]

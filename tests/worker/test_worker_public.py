@@ -28,6 +28,7 @@ from streamclient import (
 )
 from streamclient.interfaces import InitializationInput, ProcessRecordsInput, ShutdownInput
 from streamclient.testing.fakes import FakeStream
+from streamclient.worker.runtime import Runtime
 from tests.at_once import AtOnce
 from tests.interrupts import interrupted_after
 from tests.patience import FOREVER_MILLIS, PATIENCE_SECONDS, until
@@ -174,6 +175,45 @@ def test_shutdown_from_user_code_does_not_wait_for_itself(scene: Scene) -> None:
     assert answers == [False]
     assert worker.worker_status is WorkerStatus.SHUTDOWN
     assert scene.journal.shutdowns("a") == [ShutdownReason.STOLEN]
+
+
+@pytest.mark.parametrize(("of", "method"), [("leases", "write_many"), ("stream", "get_stream_record")])
+def test_shutdown_from_a_call_of_what_the_user_gave_does_not_wait_for_itself(
+    scene: Scene, of: str, method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The hand-over would wait for the write, and the write for the hand-over."""
+    given, answers = getattr(scene, of), list[bool]()
+    call = getattr(given, method)
+
+    def stop(*arguments: Any) -> Any:
+        answers.append(worker.shutdown())
+        return call(*arguments)
+
+    worker = scene.worker(shutdown_timeout_millis=FOREVER_MILLIS)
+    runner = started(worker)
+    scene.until(lambda: "a" in scene.journal.by_shard)
+    monkeypatch.setattr(given, method, stop)
+    scene.write("a", 1)
+    runner.join(PATIENCE_SECONDS)
+
+    assert worker.worker_status is WorkerStatus.SHUTDOWN
+    assert True not in answers[:1]
+    assert scene.leases.list_leases()[0].owner == ""
+
+
+def test_a_worker_that_does_not_answer_is_not_said_to_have_nothing_to_accept(scene: Scene) -> None:
+    worker = scene.worker(runtime=Runtime(wait=lambda event, seconds: False))
+    worker.prepare()  # and no thread runs its turns
+
+    silent = "^worker w1 did not answer within 10 s"
+    with pytest.raises(
+        StreamClientException, match=rf"{silent}; it may still accept the loss: see shard_statuses\(\)$"
+    ):
+        worker.accept_loss("a")
+    with pytest.raises(StreamClientException, match=rf"{silent}; it may still accept the end: see shard_statuses\(\)$"):
+        worker.accept_end("a")
+    with pytest.raises(StreamClientException, match=rf"{silent}$"):
+        worker.shard_statuses()
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -11,12 +12,13 @@ import pytest
 
 from streamclient.base.position import Position
 from streamclient.base.reasons import MOST_TRACEBACK_CHARACTERS, Raised, described
-from streamclient.config import FailurePolicy
+from streamclient.config import FailurePolicy, Prefetch
 from streamclient.core.leases import LeaseWrite
 from streamclient.core.membership import WorkerWrite
 from streamclient.core.write_rules import WriteKind
 from streamclient.errors import MOST_ERROR_CHARACTERS, ConfigurationError, DependencyException, TrimmedDataException
 from streamclient.interfaces import IRetryStrategy
+from streamclient.metrics import MemoryMetrics, metric_table
 from streamclient.model import OnFailure, ParkedKey, TrimmedDataPolicy
 from streamclient.tablestore import RecordPage
 from streamclient.tablestore.stream_api import StreamDescription, StreamStatus
@@ -235,6 +237,29 @@ def test_a_reason_that_is_no_text_is_refused(world: Stage) -> None:
         world.worker().worker.pause(reason=5)  # type: ignore[arg-type]
 
 
+# --- what elsewhere ends a program or a task --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), asyncio.CancelledError()])
+@pytest.mark.parametrize("prefetch_bytes", [0, 1_000_000])
+def test_a_read_that_raises_what_elsewhere_ends_a_program_is_read_again(
+    error: BaseException, prefetch_bytes: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The shard would wait for the page without end."""
+    metrics = MemoryMetrics()
+    world = Stage("a", metrics=metrics, prefetch=Prefetch(prefetch_bytes=prefetch_bytes))
+    world.stream.append("a", *(make_record(f"a{number}", number) for number in range(3)))
+    world.stream.fail_reads("a", error)  # type: ignore[arg-type]
+    world.worker(max_records=1)
+    with caplog.at_level(logging.WARNING):
+        world.until(lambda: world.journal.accepted["a"] == ["a0", "a1", "a2"], 60)
+
+    name = type(error).__name__
+    assert f"shard a: reading failed once: StreamClientException: the call raised {name}" in caplog.text
+    counted = {series.labels["result"]: series.value for series in metrics.snapshot(metric_table.READS)}
+    assert counted["other"] == 1
+
+
 # --- answers that are none -------------------------------------------------------------------------------------------
 
 
@@ -274,6 +299,7 @@ def test_parked_keys_that_are_none_are_a_failure_of_the_store(answer: Any, monke
         None,
         RecordPage([], "a@1"),  # type: ignore[arg-type]
         RecordPage(None, Position("a@1")),  # type: ignore[arg-type]
+        RecordPage([], Position("a@1"), body_bytes="9"),  # type: ignore[arg-type]
     ],
 )
 def test_a_page_that_is_none_is_a_read_that_failed(world: Stage, page: Any, monkeypatch: pytest.MonkeyPatch) -> None:

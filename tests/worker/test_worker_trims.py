@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import re
 import threading
 from typing import Any
 
 import pytest
 
-from streamclient import ClientConfig, Prefetch, StreamConfig, Worker
+from streamclient import CallLimits, ClientConfig, Prefetch, StreamConfig, Worker
 from streamclient.base.reasons import ReasonKind
 from streamclient.errors import StreamClientException, TrimmedDataException
 from streamclient.interfaces import ProcessRecordsInput, ShutdownInput
 from streamclient.model import ShardState, ShutdownReason, TrimmedDataPolicy, TrimmedRange
 from streamclient.records import SequenceInfo
 from streamclient.server import LocalTablestore
+from streamclient.tablestore import RecordPage
 from streamclient.testing.simulation.workers import SimulatedWorker
 from tests.patience import until
 from tests.placed_records import make_record
@@ -200,6 +203,52 @@ def test_an_unreadable_stream_delays_the_report_and_does_not_falsify_it() -> Non
     )
 
     assert halted(world, worker).first_left == SequenceInfo(1, START + 8_000_000, 0)
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), asyncio.CancelledError()])
+def test_a_search_for_the_oldest_record_that_raises_what_elsewhere_ends_a_program_is_made_again(
+    error: BaseException, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The shard would wait for its end without end, and call itself about to find out."""
+    world, worker = trimmed()
+    find, errors = world.stream.get_shard_iterator, [error]
+
+    def get_shard_iterator(*given: Any) -> str:
+        if errors:
+            raise errors.pop()
+        return find(*given)
+
+    monkeypatch.setattr(world.stream, "get_shard_iterator", get_shard_iterator)
+    assert halted(world, worker).first_left == SequenceInfo(1, START + 8_000_000, 0)
+    assert errors == []
+
+
+def test_a_search_for_the_oldest_record_that_never_ends_is_named_and_loses_the_lease(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = Stage("a", limits=CallLimits(read_limit_millis=60_000))
+    world.write("a", 1)
+    worker = world.worker()
+    world.until(lambda: world.journal.accepted["a"] == keys(1), 20)
+    pool = world.simulation.pool("w1-fetch")
+
+    def hang(iterator: str, limit: int | None = None) -> RecordPage:
+        """Let no thread look for what is left."""
+        pool.is_frozen = True
+        raise TrimmedDataException("trimmed")
+
+    monkeypatch.setattr(world.stream, "get_stream_record", hang)
+    world.until(lambda: pool.is_frozen, 20)
+    world.advance(0.5)
+    assert worker.statuses()["a"].reason == "records were lost; finding out which"
+    with caplog.at_level(logging.ERROR):
+        world.advance(30)
+        waiting = r"records were lost; finding out which; reading has waited \d\d s for a free thread of the fetch pool"
+        assert re.fullmatch(waiting, worker.statuses()["a"].reason)
+        world.advance(60)
+
+    assert re.search(r"its consumer stalled.* free thread of the fetch pool, over the limit of 60 s", caplog.text)
+    assert world.journal.shutdowns("a")[0] in (ShutdownReason.STOLEN, ShutdownReason.ZOMBIE)
 
 
 def test_a_policy_may_accept_every_loss_and_then_says_so(caplog: pytest.LogCaptureFixture) -> None:

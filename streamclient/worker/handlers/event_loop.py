@@ -212,6 +212,11 @@ class EventLoopThread:
                 self._loop = loop
             return _ContainedBridge(self._loop)
 
+    @property
+    def is_inside(self) -> bool:
+        """Whether the calling thread is the thread of the event loop."""
+        return threading.current_thread() is self._thread
+
     def close(self, seconds: float) -> None:
         """Cancel all tasks of the event loop, close the loop, and wait for the thread, at most ``seconds``.
 

@@ -26,10 +26,6 @@ from streamclient.worker.handlers.task_line import TaskLine
 from streamclient.worker.handlers.task_receiver import TaskReceivers
 from streamclient.worker.handlers.turn_commits import is_commit_due, is_left_unstored
 
-JOIN_SECONDS = 1.0
-"""The longest time for which a worker that has ended waits for the thread of its event loop. A task that ignores its
-cancellation may keep the thread busy for longer."""
-
 
 class HandlerProcessor(IRecordProcessor):
     """A processor that calls a function of the user with each batch of its shard."""
@@ -142,7 +138,7 @@ def _receivers(
 ) -> ReceiverFactory:
     loop = event_loop or EventLoopThread("streamclient-asyncio")
     make_code = async_code_maker(kind, given, commit)
-    return TaskReceivers(make_code, TaskLine(loop.bridge), partial(loop.close, JOIN_SECONDS))
+    return TaskReceivers(make_code, TaskLine(loop.bridge), loop)
 
 
 def blocking_maker(name: str, given: object) -> Callable[[], IRecordProcessor]:

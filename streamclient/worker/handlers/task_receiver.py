@@ -13,10 +13,14 @@ from streamclient.worker.handing_over import Receiver, ReceiverFactory
 from streamclient.worker.handlers.async_user_code import AsyncUserCode, MakeCoroutine, Store, run_batch
 from streamclient.worker.handlers.batches import AsyncBatch, Settlement
 from streamclient.worker.handlers.blocking_twin import BlockingTwin, TwinLoops
-from streamclient.worker.handlers.event_loop import store_through
+from streamclient.worker.handlers.event_loop import EventLoopThread, store_through
 from streamclient.worker.handlers.task_line import TaskCall, TaskLine
 from streamclient.worker.handlers.turn_commits import is_left_unstored
 from streamclient.worker.usercode import HandedCall
+
+JOIN_SECONDS = 1.0
+"""The longest time for which a worker that has ended waits for the thread of its event loop. A task that ignores its
+cancellation may keep the thread busy for longer."""
 
 
 class TaskReceiver(Receiver):
@@ -137,11 +141,15 @@ class TaskReceivers(ReceiverFactory):
     """The factory of the receivers of all shards whose user code runs in one event loop."""
 
     def __init__(
-        self, make_code: Callable[[], AsyncUserCode], line: TaskLine, close: Callable[[], object] = lambda: None
+        self, make_code: Callable[[], AsyncUserCode], line: TaskLine, event_loop: EventLoopThread | None = None
     ) -> None:
+        """Run user code in the event loop of ``line``.
+
+        ``event_loop`` is the thread of that loop, which ends with this factory; ``None`` if the loop is the program's.
+        """
         self._make_code = make_code
         self._line = line
-        self._close = close
+        self._event_loop = event_loop
         self._twin_loops = TwinLoops()
 
     def make_receiver(self, checkpointer: RecordProcessorCheckpointer) -> Receiver:
@@ -152,6 +160,11 @@ class TaskReceivers(ReceiverFactory):
         """Make a processor that runs each coroutine to its end in the calling thread."""
         return BlockingTwin(self._make_code(), self._twin_loops)
 
+    def is_own_thread(self) -> bool:
+        """Return whether the calling thread runs the worker's event loop, in which tasks run even without a batch."""
+        return self._event_loop is not None and self._event_loop.is_inside
+
     def close(self) -> None:
         """End the event loop, if the worker has started it."""
-        self._close()
+        if self._event_loop is not None:
+            self._event_loop.close(JOIN_SECONDS)

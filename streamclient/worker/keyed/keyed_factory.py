@@ -6,15 +6,16 @@ import time
 from collections.abc import Callable, Hashable
 
 from streamclient.base import checks
-from streamclient.interfaces import IRecordProcessor, IRecordProcessorFactory
+from streamclient.interfaces import IRecordProcessor
 from streamclient.records import StreamRecord
+from streamclient.worker.handing_over import ThreadedFactory
 from streamclient.worker.keyed.keyed_processor import KeyedProcessor
 from streamclient.worker.keyed.keyed_settings import KeyedSettings, primary_key
 from streamclient.worker.keyed.lane_pool import LanePool
 
 
 @checks.explains_names
-class KeyedProcessorFactory(IRecordProcessorFactory):
+class KeyedProcessorFactory(ThreadedFactory):
     """Processes records key by key: records of one key in order, and records of different keys at the same time.
 
     Give this factory to a ``Worker``. ``process_record`` is then called for each record, in one of ``threads`` threads
@@ -80,8 +81,8 @@ class KeyedProcessorFactory(IRecordProcessorFactory):
         return KeyedProcessor(self._lane_pool)
 
     def is_own_thread(self) -> bool:
-        """Return whether the calling thread processes a record. ``Worker.shutdown`` then does not wait."""
-        return self._lane_pool.is_inside()
+        """Return whether the calling thread processes records of this factory. Usable from any thread."""
+        return self._lane_pool.is_inside
 
     @property
     def pending_bytes(self) -> int:

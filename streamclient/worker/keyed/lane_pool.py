@@ -59,8 +59,6 @@ class LanePool(FailedShards):
         self._members: set[Callable[[], object]] = set()
         self._closing_time = threading.Event()
         self._pool: DaemonPool | None = None
-        self._inside: set[int] = set()
-        """The ids of the threads that run a call of ``submit`` now."""
 
     def enter(self, look_around: Callable[[], object]) -> None:
         """Add a processor. The pool calls ``look_around`` regularly, to find slow records, and positions to store.
@@ -85,6 +83,12 @@ class LanePool(FailedShards):
                 self._pool.shutdown(wait=False)
                 self._pool = None
 
+    @property
+    def is_inside(self) -> bool:
+        """Whether the calling thread is a thread of the pool."""
+        pool = self._pool
+        return pool is not None and pool.is_inside
+
     def submit(self, call: Callable[[], None]) -> None:
         """Run ``call`` in a thread of the pool; only between ``enter`` and ``leave``.
 
@@ -93,19 +97,7 @@ class LanePool(FailedShards):
         """
         pool = self._pool
         assert pool is not None, "a processor must enter the pool before it submits work"
-        pool.start(partial(self._run, call))
-
-    def is_inside(self) -> bool:
-        """Return whether the calling thread is a thread of the pool. Usable from any thread."""
-        return threading.get_ident() in self._inside
-
-    def _run(self, call: Callable[[], None]) -> None:
-        me = threading.get_ident()
-        self._inside.add(me)
-        try:
-            call()
-        finally:
-            self._inside.discard(me)
+        pool.start(call)
 
     def _watch(self, closing_time: threading.Event) -> None:
         while not closing_time.wait(self.settings.slow_record_warning_millis / LOOKS_PER_WARNING / 1_000):
