@@ -53,6 +53,28 @@ def test_anything_else_is_no_duration(text: str) -> None:
         parse_duration(text)
 
 
+@pytest.mark.parametrize("text", ["3652059d", "9" * 25 + "d", "9" * 400 + "d"])
+def test_a_duration_that_is_longer_than_all_time_is_refused(text: str) -> None:
+    assert parse_duration("3652058d") == 3_652_058 * 86_400
+    with pytest.raises(ConfigurationError, match="a duration must be at most 3652058d") as refused:
+        parse_duration(text)
+    assert len(str(refused.value)) < 300, "a long text is cut"
+
+
+@pytest.mark.parametrize("text", ["3000000d-ago", "0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-12:00"])
+def test_a_time_that_no_text_can_express_is_refused(text: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"is outside of the years 1 to 9999$"):
+        parse_moment(text, NOON)
+    assert utc_text(parse_moment("9999-12-31T23:59:59Z", NOON)) == "9999-12-31T23:59:59.000Z"
+    assert utc_text(parse_moment("0001-01-01T00:00:00Z", NOON)) == "0001-01-01T00:00:00.000Z"
+
+
+@pytest.mark.parametrize("micros", [253_402_300_800_000_000, -62_135_596_800_000_001, 10**30])
+def test_a_time_that_has_no_text_is_shown_as_a_number(micros: int) -> None:
+    """It may stand in a lease row, and a worker that shows it goes on."""
+    assert utc_text(micros) == f"{micros} microseconds since 1970"
+
+
 @pytest.mark.parametrize("text", ["2026-01-01T12:00:00Z", "2026-01-01T20:00:00+08:00", "2026-01-01T12:00:00.000+00:00"])
 def test_times_are_read_with_their_zone(text: str) -> None:
     assert parse_timestamp(text) == NOON

@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 import re
 import sys
+import threading
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from difflib import SequenceMatcher, get_close_matches
@@ -122,16 +123,21 @@ LONGEST_IDENTIFIER_BYTES = 1_024
 values."""
 
 
+def why_not_utf8(value: str) -> str:
+    """Return why UTF-8 cannot encode ``value``; empty if it can."""
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        return f"its character {error.start} is half of a surrogate pair, which UTF-8 cannot encode"
+    return ""
+
+
 def _why_no_identifier(value: object) -> str:
     if not isinstance(value, str) or not value:
         return ""
-    try:
-        size = len(value.encode())
-    except UnicodeEncodeError as error:
-        return f"its character {error.start} is half of a surrogate pair, which UTF-8 cannot encode"
-    if size <= LONGEST_IDENTIFIER_BYTES:
-        return ""
-    return f"it has {size:,} bytes in UTF-8, and the service takes at most {LONGEST_IDENTIFIER_BYTES:,}"
+    size = len(value.encode(errors="replace"))
+    too_long = f"it has {size:,} bytes in UTF-8, and the service takes at most {LONGEST_IDENTIFIER_BYTES:,}"
+    return too_long if size > LONGEST_IDENTIFIER_BYTES else why_not_utf8(value)
 
 
 identifier = Check(
@@ -146,7 +152,14 @@ names = Check(
 )
 path = Check("a path", lambda value: (isinstance(value, str) and bool(value)) or hasattr(type(value), "__fspath__"))
 port = Check("a port number from 0 to 65535", whole(0, 65_535).fits)
-seconds = number("a number of seconds above 0", lambda value: value > 0)
+
+
+def waiting(expected: str, fits: Callable[[float], bool]) -> Check:
+    """Return the check for a number of seconds that ``fits`` accepts, up to the 292 years for which Python can wait."""
+    return number(expected, lambda value: fits(value) and value <= threading.TIMEOUT_MAX)
+
+
+seconds = waiting("a number of seconds above 0", lambda value: value > 0)
 share = number("a number above 0 and up to 1", lambda value: 0 < value <= 1)
 _OTHER_UNITS = range(10**9, 10**13)
 """The numbers that ``micros`` refuses: as seconds or milliseconds since 1970, they are times after the year 2001. As

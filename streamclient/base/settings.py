@@ -204,7 +204,7 @@ def parse_document(text: str, path: Path, *, is_toml: bool) -> Any:
     """
     try:
         return tomllib.loads(text) if is_toml else json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigurationError(f"{path} is not {'TOML' if is_toml else 'JSON'}: {error}") from error
 
 

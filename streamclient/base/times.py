@@ -17,6 +17,10 @@ SECONDS_PER_DAY = 86_400
 MICROS_PER_HOUR = SECONDS_PER_HOUR * MICROS_PER_SECOND
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_FIRST_DAY, _LAST_DAY = (
+    (datetime(year, month, day, tzinfo=timezone.utc) - _EPOCH).days for year, month, day in ((1, 1, 1), (9999, 12, 31))
+)
+_LONGEST_DAYS = _LAST_DAY - _FIRST_DAY
 _UNIT_SECONDS = {"s": 1, "m": 60, "h": SECONDS_PER_HOUR, "d": SECONDS_PER_DAY}
 _PART = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
 
@@ -40,8 +44,30 @@ def utc(micros: int) -> datetime:
 
 
 def utc_text(micros: int) -> str:
-    """Return ``micros``, microseconds since 1970, as a text in ISO 8601 and UTC."""
+    """Return ``micros``, microseconds since 1970, as a text in ISO 8601 and UTC.
+
+    A time outside of the years 1 to 9999 has no such text. It may stand in a row that another program wrote; its text
+    is then the number.
+    """
+    if not is_moment(micros):
+        return f"{micros} microseconds since 1970"
     return utc(micros).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def is_moment(micros: int) -> bool:
+    """Return whether ``micros``, microseconds since 1970, is a time within the years 1 to 9999."""
+    return _FIRST_DAY <= micros // (SECONDS_PER_DAY * MICROS_PER_SECOND) <= _LAST_DAY
+
+
+def require_moment(text: str, micros: int) -> int:
+    """Return ``micros``, microseconds since 1970; ``text`` names this time in the refusal.
+
+    Raises:
+        ConfigurationError: the time is outside of the years 1 to 9999.
+    """
+    if not is_moment(micros):
+        raise ConfigurationError(f"{text} is outside of the years 1 to 9999")
+    return micros
 
 
 def duration(seconds: float) -> str:
@@ -72,14 +98,16 @@ def parse_duration(text: str) -> float:
     """Return the seconds of ``90s``, ``15m``, ``2h``, ``1d`` or a sum such as ``1h30m``.
 
     Raises:
-        ConfigurationError: the text has another form, or is zero.
+        ConfigurationError: the text has another form, is zero, or is longer than the years 1 to 9999.
     """
     parts = _PART.findall(text)
     if not parts or "".join(number + unit for number, unit in parts) != text:
-        raise ConfigurationError(f"a duration is written like 90s, 15m, 2h, 1d or 1h30m, not {text!r}")
+        raise ConfigurationError(f"a duration is written like 90s, 15m, 2h, 1d or 1h30m, not {checks.shown(text)}")
     seconds = sum(float(number) * _UNIT_SECONDS[unit] for number, unit in parts)
     if seconds <= 0:
-        raise ConfigurationError(f"a duration must be above 0, not {text!r}")
+        raise ConfigurationError(f"a duration must be above 0, not {checks.shown(text)}")
+    if seconds > _LONGEST_DAYS * SECONDS_PER_DAY:
+        raise ConfigurationError(f"a duration must be at most {_LONGEST_DAYS}d, not {checks.shown(text)}")
     return seconds
 
 
@@ -87,11 +115,12 @@ def parse_moment(text: str, now: int) -> int:
     """Return the microseconds since 1970 of an ISO 8601 time with a zone, or of ``2h-ago``, which counts from ``now``.
 
     Raises:
-        ConfigurationError: the text has neither form, or has no zone.
+        ConfigurationError: the text has neither form, has no zone, or is a time outside of the years 1 to 9999.
     """
     expected = "a time is written like 2026-01-31T12:00:00Z or 2h-ago"
     if text.endswith("-ago"):
-        return now - round(parse_duration(text.removesuffix("-ago")) * MICROS_PER_SECOND)
+        micros = now - round(parse_duration(text.removesuffix("-ago")) * MICROS_PER_SECOND)
+        return require_moment(text, micros)
     try:
         return _iso_micros(text.strip())
     except ConfigurationError as error:
@@ -147,7 +176,7 @@ def _iso_micros(given: str) -> int:
         raise ConfigurationError(
             f"it needs a time and a time zone, such as {whole.isoformat()}Z or {whole.isoformat()}+08:00"
         )
-    return micros_of(moment)
+    return require_moment(given, micros_of(moment))
 
 
 def _unit_of(number: int) -> str:

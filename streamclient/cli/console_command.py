@@ -101,8 +101,8 @@ def run(arguments: argparse.Namespace) -> int:
     from streamclient.console.listening import PageServer  # noqa: PLC0415 -- brings more than --help needs
 
     checks.port.require("--port", arguments.port)
-    if arguments.lease_duration is not None and not arguments.lease_duration > 0:
-        raise ConfigurationError(f"--lease-duration must be above 0, not {arguments.lease_duration}")
+    if arguments.lease_duration is not None:
+        checks.seconds.require("--lease-duration", arguments.lease_duration)
     require_extra("server", "the console", ["aiohttp"])
     connection = connection_of(arguments)
     doors = console_doors(arguments, connection)

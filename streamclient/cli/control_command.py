@@ -228,7 +228,7 @@ def _key(text: str) -> Any:
     """Return the value of a JSON integer, string, list or object; return any other text unchanged."""
     try:
         value = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return text
     return text if value is None or isinstance(value, (bool, float)) else value
 
@@ -268,7 +268,7 @@ def _requests(session: _Session, arguments: argparse.Namespace) -> Outcome:
 def _add_fault(session: _Session, arguments: argparse.Namespace) -> Outcome:
     try:
         rule = json.loads(arguments.rule)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise CommandFailed(f"the rule must be a JSON object: {error}") from error
     if not isinstance(rule, dict):
         raise CommandFailed(f"the rule must be a JSON object, not {rule!r}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
+from streamclient.base import checks
 from streamclient.cli.options import fleet_options, open_site, parking_options
 from streamclient.cli.terminal.commands import EXIT_DONE, EXIT_REFUSED, runs
 from streamclient.errors import ConfigurationError
@@ -62,8 +63,8 @@ def run(arguments: argparse.Namespace) -> int:
 
     if arguments.all and arguments.shard is not None:
         raise ConfigurationError("name either a shard or --all")
-    if not arguments.observe >= 0:
-        raise ConfigurationError(f"--observe must be at least 0 seconds, not {arguments.observe}")
+    expected = "a number of seconds of at least 0"
+    checks.waiting(expected, lambda value: value >= 0).require("--observe", arguments.observe)
     site = open_site(arguments)
     collector = FleetReader(site)
     facts = collector.collect(observe_seconds=arguments.observe)

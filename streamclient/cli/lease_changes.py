@@ -6,13 +6,13 @@ import argparse
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
 
 from attrs import evolve, frozen
 
 from streamclient.base import checks
-from streamclient.base.times import parse_duration
 from streamclient.cli.lease_views import HISTORY_ROWS, named_shard, shard_shortener
 from streamclient.cli.options import operator_name
 from streamclient.cli.terminal.commands import EXIT_DONE, EXIT_REFUSED
@@ -51,7 +51,7 @@ def rewind(site: Site, arguments: argparse.Namespace) -> int:
     def prepare(facts: FleetFacts) -> Planner:
         lease = _lease(facts, arguments.shard)
         target = _target(site, facts, lease, arguments.to)
-        if lease is not None and _direction(site, lease, target) is TargetDirection.FORTH:
+        if lease is not None and _skips(site, lease, target):
             raise ConfigurationError(
                 f"{target.text} is after the checkpoint of shard {arguments.shard}: going there skips records; use "
                 "`leases skip`"
@@ -73,9 +73,9 @@ def skip(site: Site, arguments: argparse.Namespace) -> int:
         lease = _lease(facts, arguments.shard)
         target = _target(site, facts, lease, arguments.to)
         planner = partial(plans.plan_skip, shard_id=arguments.shard, target=target)
-        if lease is None or lease.is_finished:
+        if lease is None or lease.is_finished or lease.checkpoint == target.checkpoint:
             return planner
-        if _direction(site, lease, target) is TargetDirection.BACK:
+        if _reader(site).direction(lease.lease_key, lease.checkpoint, target.checkpoint) is TargetDirection.BACK:
             raise ConfigurationError(
                 f"{target.text} is before the checkpoint of shard {arguments.shard}; use `leases rewind`"
             )
@@ -153,8 +153,8 @@ def reset(site: Site, arguments: argparse.Namespace) -> int:
     def prepare(facts: FleetFacts) -> Planner:
         leases = dict(sorted(facts.leases.items()))
         targets = _for_each(leases, lambda lease: _target(site, facts, lease, arguments.to))
-        directions = _for_each(leases, lambda lease: _direction(site, lease, targets[lease.lease_key]))
-        forth = [key for key, direction in directions.items() if direction is TargetDirection.FORTH]
+        skips = _for_each(leases, lambda lease: _skips(site, lease, targets[lease.lease_key]))
+        forth = [key for key, is_skip in skips.items() if is_skip]
         planner = partial(plans.plan_reset, targets=targets)
         if not forth:
             return planner
@@ -209,7 +209,7 @@ def pause(site: Site, arguments: argparse.Namespace) -> int:
     """Pause shards, and wait until no worker reads them any more."""
     lease_orders.require_pause(arguments.reason, arguments.lasting)
     _selection(arguments)
-    wait_seconds = parse_duration(arguments.wait)
+    wait_seconds = lease_orders.waiting_seconds(arguments.wait)
 
     def order() -> Order:
         return lease_orders.pause_order(
@@ -264,10 +264,11 @@ def _for_each(leases: Mapping[str, Lease], look: Callable[[Lease], Answer]) -> d
         return dict(zip(leases, pool.map(look, leases.values()), strict=True))
 
 
-def _direction(site: Site, lease: Lease, target: Target) -> TargetDirection:
+def _skips(site: Site, lease: Lease, target: Target) -> bool:
+    """Return whether records would be skipped if the lease went to ``target``. No position is before the beginning."""
     if target.checkpoint == CheckpointPosition.TRIM_HORIZON:
-        return TargetDirection.BACK
-    return _reader(site).direction(lease.lease_key, lease.checkpoint, target.checkpoint)
+        return False
+    return _reader(site).direction(lease.lease_key, lease.checkpoint, target.checkpoint) is TargetDirection.FORTH
 
 
 def _lease(facts: FleetFacts, shard_id: str) -> Lease | None:
@@ -308,7 +309,7 @@ def _execute(site: Site, arguments: argparse.Namespace, make: Callable[[], Order
     Error messages show short ids.
     """
     limit = getattr(arguments, "pause", None)
-    pause_seconds = None if limit is None else parse_duration(limit)
+    pause_seconds = None if limit is None else lease_orders.waiting_seconds(limit)
     collector = FleetReader(site)
     facts = collector.collect()
     _complete_ids(facts, arguments)
@@ -358,10 +359,11 @@ def _command(arguments: argparse.Namespace) -> str:
 def _show(arguments: argparse.Namespace, ended: _Ended) -> int:
     report = ended.report
     refused = bool(report.plan.refusals)
-    if arguments.json:
-        print_json(report_document(ended.order.command, report))
-    else:
-        print_text(*map(ended.short, _lines(report)))
+    with suppress(BrokenPipeError):  # the exit code is about the leases, whether or not the report is read
+        if arguments.json:
+            print_json(report_document(ended.order.command, report))
+        else:
+            print_text(*map(ended.short, _lines(report)))
     if report.status is OrderStatus.PLANNED:
         return EXIT_REFUSED if refused else EXIT_DONE
     return EXIT_DONE if report.status in GOOD else EXIT_REFUSED

@@ -10,6 +10,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from streamclient.base import checks
 from streamclient.base.settings import Setting
 from streamclient.errors import ConfigurationError
 from streamclient.tablestore.instance import CONNECTION_SETTINGS, Connection, chosen
@@ -161,8 +162,8 @@ def open_site(arguments: argparse.Namespace, environment: Mapping[str, str] = os
     client = command_client(arguments, environment)
     tables = [option_value(name, arguments, environment) for name in TABLES]
     seconds = arguments.lease_duration
-    if seconds is not None and not seconds > 0:
-        raise ConfigurationError(f"--lease-duration must be a number of seconds above 0, not {seconds}")
+    if seconds is not None:
+        checks.seconds.require("--lease-duration", seconds)
     from streamclient.operate.site import Site  # noqa: PLC0415
 
     return Site(client, *tables, lease_seconds=seconds)

@@ -7,7 +7,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext, redirect_stdout
+from contextlib import nullcontext, redirect_stdout, suppress
 from importlib import import_module
 
 from streamclient.base.reasons import counted, failed_calls
@@ -180,21 +180,23 @@ def _replay(store: IParkingStore, records: Sequence[ParkedRecord], arguments: ar
     # With --json, the processor's own output must not mix with the document on standard output.
     with redirect_stdout(sys.stderr) if arguments.json else nullcontext():
         report = replay_records(store, processor_named(arguments.processor, import_module), records)
-    if arguments.json:
-        left = [
-            {
-                "stream_id": rest.stream_id,
-                "key": json.loads(key_text(rest.key)),
-                "records": rest.records,
-                "error": rest.error,
-            }
-            for rest in report.left
-        ]
-        print_json({"replayed": report.replayed, "left": left})
-    else:
-        for rest in report.left:
-            print_text(str(rest))
-        print_text(f"{counted(report.replayed, 'record')} replayed, {sum(rest.records for rest in report.left)} left")
+    with suppress(BrokenPipeError):  # the exit code is about the records, whether or not the report is read
+        if arguments.json:
+            left = [
+                {
+                    "stream_id": rest.stream_id,
+                    "key": json.loads(key_text(rest.key)),
+                    "records": rest.records,
+                    "error": rest.error,
+                }
+                for rest in report.left
+            ]
+            print_json({"replayed": report.replayed, "left": left})
+        else:
+            for rest in report.left:
+                print_text(str(rest))
+            total = sum(rest.records for rest in report.left)
+            print_text(f"{counted(report.replayed, 'record')} replayed, {total} left")
     return EXIT_LEFT if report.left else EXIT_DONE
 
 

@@ -11,6 +11,7 @@ from threading import Event
 
 from attrs import frozen
 
+from streamclient.base import checks
 from streamclient.cli.lease_views import known_ids
 from streamclient.cli.terminal.commands import EXIT_DONE, shown_until_ended
 from streamclient.cli.terminal.layout import Column, cut, fold, one_line, shortener
@@ -58,8 +59,8 @@ WHY_INDENT = "  "
 
 def show_top(site: Site, arguments: argparse.Namespace) -> int:
     """Show screens until interrupted, or one screen with ``--once``; return the exit code."""
-    if not arguments.interval >= SHORTEST_INTERVAL_SECONDS:
-        raise ConfigurationError(f"--interval must be at least {SHORTEST_INTERVAL_SECONDS} s, not {arguments.interval}")
+    expected = f"a number of seconds of at least {SHORTEST_INTERVAL_SECONDS}"
+    checks.waiting(expected, lambda value: value >= SHORTEST_INTERVAL_SECONDS).require("--interval", arguments.interval)
     watch = FleetWatch(site)
     form = GROUPED if arguments.groups else LISTED
     if arguments.once:

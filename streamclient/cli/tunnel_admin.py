@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 
 from streamclient.base import checks
 from streamclient.base.reasons import counted
@@ -166,11 +167,12 @@ def _describe(arguments: argparse.Namespace) -> int:
 def _delete(arguments: argparse.Namespace) -> int:
     if not arguments.yes:
         described, now_micros, retention_micros = _described(arguments)
-        if arguments.json:
-            print_json({**description_document(described, now_micros, retention_micros), "deleted": False})
-        else:
-            facts = _facts(described, now_micros, retention_micros)
-            _print_facts({name: facts[name] for name in LOST_FACTS})
+        with suppress(BrokenPipeError):  # the refusal stands, whether or not the facts are read
+            if arguments.json:
+                print_json({**description_document(described, now_micros, retention_micros), "deleted": False})
+            else:
+                facts = _facts(described, now_micros, retention_micros)
+                _print_facts({name: facts[name] for name in LOST_FACTS})
         name = described.info.tunnel_name
         loss = f"deleting tunnel {name!r} loses its positions and ends its clients"
         raise CommandFailed(f"{loss}; add --yes to accept that")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack, nullcontext, suppress
 from typing import TYPE_CHECKING, Any
 
 from streamclient.base.reasons import counted
@@ -66,10 +66,11 @@ def _verify(arguments: argparse.Namespace) -> int:
             with_rows=arguments.rows,
         )
     require_commits(proof, arguments.application)
-    if getattr(arguments, "json", False):
-        print_json(_document(proof))
-    else:
-        _print(proof)
+    with suppress(BrokenPipeError):  # the exit code is about the proof, whether or not the report is read
+        if getattr(arguments, "json", False):
+            print_json(_document(proof))
+        else:
+            _print(proof)
     return EXIT_DONE if proof.is_whole else EXIT_REFUSED
 
 

@@ -17,7 +17,7 @@ from urllib.parse import parse_qsl, unquote
 from aiohttp import web
 
 from streamclient.base import logs
-from streamclient.console.doors import API, REQUESTED_BY, ConsoleDoors, ConsoleError, DoorRule, split_target
+from streamclient.console.doors import API, REQUESTED_BY, ConsoleDoors, ConsoleError, DoorRule, number_in, split_target
 from streamclient.console.feeds import Documents, Viewer, Watch
 from streamclient.server.any_http import RefusingHandler
 from streamclient.server.connections import BODY_TIMEOUT_SECONDS, Connections
@@ -156,6 +156,12 @@ class App:
             body = await asyncio.wait_for(self._received(request), BODY_TIMEOUT_SECONDS)
         except asyncio.TimeoutError:
             raise ConsoleError(408, "body", "the body did not come in time") from None
+        except ConnectionError:
+            raise ConsoleError(400, "body", "the client left before its body was here") from None
+        except web.RequestPayloadError:
+            request.content.feed_eof()  # Otherwise aiohttp reads on, and logs the damage as a failure of its own.
+            request.protocol.close()
+            raise ConsoleError(400, "body", "the body is damaged") from None
         try:
             content = json.loads(body) if body else {}
         except (ValueError, RecursionError):
@@ -176,12 +182,12 @@ class App:
         topics = [topic for topic in query.get("of", "").split(",") if topic]
         if not 1 <= len(topics) <= MOST_TOPICS:
             raise ConsoleError(400, "of", f"'of' must name 1 to {MOST_TOPICS} documents, as in of=verdict,rows:orders")
-        have = query.get("have", "0")
-        if not have.isdecimal():
+        have = number_in(query.get("have", "0"))
+        if have is None:
             raise ConsoleError(400, "have", "'have' must be the id of an earlier answer")
         if self._watch.viewer_count >= MOST_FEEDS and DoorRule.FEEDS in self._doors.rules:
             raise ConsoleError(503, "feeds", f"there are {MOST_FEEDS} feeds already", "Close some tabs.")
-        viewer = self._watch.join(topics, int(have))
+        viewer = self._watch.join(topics, have)
         try:
             if "have" in query:
                 return await self._news(request, viewer)
@@ -200,21 +206,19 @@ class App:
     async def _stream(self, request: web.BaseRequest, viewer: Viewer) -> web.StreamResponse:
         headers = {**self._doors.headers(), "Content-Type": "text/event-stream", "X-Accel-Buffering": "no"}
         response = web.StreamResponse(headers=headers)
-        await response.prepare(request)
         loop = asyncio.get_running_loop()
         written = loop.time()
-        while self._is_there(request):
-            messages = self._watch.take(viewer)
-            lines = [f"id: {self._watch.version}\ndata: {_text(message)}\n\n" for message in messages]
-            if not lines and loop.time() - written >= COMMENT_SECONDS:
-                lines = [": still here\n\n"]
-            if lines:
-                written = loop.time()
-                try:
+        with suppress(ConnectionError):  # a viewer may leave at any moment
+            await response.prepare(request)
+            while self._is_there(request):
+                messages = self._watch.take(viewer)
+                lines = [f"id: {self._watch.version}\ndata: {_text(message)}\n\n" for message in messages]
+                if not lines and loop.time() - written >= COMMENT_SECONDS:
+                    lines = [": still here\n\n"]
+                if lines:
+                    written = loop.time()
                     await response.write("".join(lines).encode("utf-8", "backslashreplace"))
-                except ConnectionError:
-                    break
-            await _set_within(viewer.changed, LOOK_SECONDS)
+                await _set_within(viewer.changed, LOOK_SECONDS)
         return response
 
     def _is_there(self, request: web.BaseRequest) -> bool:

@@ -27,6 +27,10 @@ KEY_BYTES = 16
 _SHOWN_CHARACTERS = 100
 """The largest number of characters of a request's text that an error message repeats."""
 
+_MOST_DIGITS = 18
+"""The largest number of digits in a query's number. Each such number fits into 64 bits. Python refuses thousands of
+digits with an error of its own."""
+
 API = "/api/v1/"
 
 _FORM = re.compile(r"application/json(?:\s*;.*)?", re.IGNORECASE)
@@ -188,6 +192,11 @@ class ConsoleDoors:
         scheme, _, place = origin.partition("://")
         name = place.partition(":")[0].lower()
         return self.is_behind_proxy and scheme in ("http", "https") and (place == host or name in self.hosts.names)
+
+
+def number_in(text: str) -> int | None:
+    """Return the number in a query's parameter; ``None`` if ``text`` is not a number of at most 18 digits."""
+    return int(text) if text.isdecimal() and len(text) <= _MOST_DIGITS else None
 
 
 def split_target(target: str) -> tuple[str, str]:

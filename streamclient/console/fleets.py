@@ -20,7 +20,7 @@ from attrs import frozen
 from streamclient._version import __version__
 from streamclient.base import logs
 from streamclient.base.pools import DaemonPool
-from streamclient.console.doors import REQUESTED_BY, ConsoleError, found
+from streamclient.console.doors import REQUESTED_BY, ConsoleError, found, number_in
 from streamclient.console.feeds import Document
 from streamclient.errors import ConfigurationError, NoThreadError, StreamClientError
 from streamclient.operate import fleet_documents as documents
@@ -174,11 +174,11 @@ class FleetPages:
                     raise ConsoleError(404, "shard", f"the fleet has no shard {shard[:100]}")
                 return {**page, "commands": rights.lease_commands(site, shard)}
             case ["fleets", name, "shards", shard, "records"]:
-                limit = query.get("limit", "20")
-                if not limit.isdecimal() or not 1 <= int(limit) <= MOST_RECORDS:
+                limit = number_in(query.get("limit", "20"))
+                if limit is None or not 1 <= limit <= MOST_RECORDS:
                     raise ConsoleError(400, "limit", f"limit must be a whole number from 1 to {MOST_RECORDS}")
                 fleet = self._fleet(name)
-                return await self._ask(lambda: self._next_records(fleet.site, shard, int(limit)))
+                return await self._ask(lambda: self._next_records(fleet.site, shard, limit))
         raise ConsoleError(404, "path", "there is no such document")
 
     async def change(self, method: str, words: list[str], arguments: Mapping[str, Any]) -> Document:

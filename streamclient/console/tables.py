@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from streamclient._version import __version__
 from streamclient.base.times import MICROS_PER_HOUR, MICROS_PER_SECOND
-from streamclient.console.doors import ConsoleError, found
+from streamclient.console.doors import ConsoleError, found, number_in
 from streamclient.console.feeds import ROUND_SECONDS, Document
 from streamclient.errors import ConfigurationError
 from streamclient.model import Shard
@@ -92,11 +92,11 @@ class LocalPages:
             case ["about" | "verdict" as topic] | ["server", "tables" | "tunnels" | "requests" | "faults" as topic]:
                 return found(self.document(topic))
             case ["server", "tables", table, "rows"] if query:
-                limit, after = query.get("limit", str(MOST_ROWS)), query.get("after", "")
-                if not limit.isdecimal() or not 1 <= int(limit) <= MOST_ROWS:
+                limit, after = number_in(query.get("limit", str(MOST_ROWS))), query.get("after", "")
+                if limit is None or not 1 <= limit <= MOST_ROWS:
                     raise ConsoleError(400, "limit", f"limit must be a whole number from 1 to {MOST_ROWS}")
                 with _refusals("after"):
-                    return documents.rows_document(self._control, table, bytes.fromhex(after) or None, int(limit))
+                    return documents.rows_document(self._control, table, bytes.fromhex(after) or None, limit)
             case ["server", "tables", table, kind] if kind in self._of_table:
                 return found(self.document(f"{kind}:{table}"))
         raise ConsoleError(404, "path", "there is no such document")

@@ -16,7 +16,7 @@ from typing import Any
 
 from attrs import field, frozen
 
-from streamclient.base.times import parse_duration
+from streamclient.base.checks import why_not_utf8
 from streamclient.errors import ConfigurationError, StreamClientError
 from streamclient.interfaces import IParkingStore
 from streamclient.model import ParkedRecord
@@ -138,7 +138,7 @@ class AskedChanges:
         agreed, pause = _text(arguments, "plan") or None, _text(_options(arguments), "pause") or None
         order = self._order_of(arguments)
         executor = OrderExecutor(self.site, FleetReader(self.site), self.who)
-        seconds = None if pause is None else parse_duration(pause)
+        seconds = None if pause is None else orders.waiting_seconds(pause)
         try:
             report = executor.carry_out(order, dry_run=agreed is None, pause_seconds=seconds, agreed=agreed)
         except PlanChangedError as error:
@@ -151,14 +151,11 @@ class AskedChanges:
 
     def _order_of(self, arguments: Arguments) -> Order:
         reason, site, who = _reason(arguments), self.site, self.who
-        action, shards, options = arguments.get("command"), arguments.get("shards", []), _options(arguments)
+        action, options = arguments.get("command"), _options(arguments)
         if not isinstance(action, str) or action not in ORDERS:
             advice = "Give other orders with `streamclient leases`: they lose records or read them again."
             raise ChangeRefusedError("command", f"command must be one of {', '.join(ORDERS)}", advice)
-        if not isinstance(shards, list) or not all(isinstance(each, str) and each for each in shards):
-            raise ChangeRefusedError("shards", "shards must be a list of complete shard ids")
-        if len(shards) > MOST_SHARDS_NAMED:
-            raise ChangeRefusedError("shards", f"an order must name at most {MOST_SHARDS_NAMED} shards")
+        shards = _shards(arguments)
         if unknown := options.keys() - ORDERS[action]:
             raise ChangeRefusedError("options", f"{action} has no option {', '.join(map(str, sorted(unknown)))[:100]}")
         if action in ("pause", "resume"):
@@ -298,6 +295,17 @@ def _reason(arguments: Arguments) -> str:
     return reason
 
 
+def _shards(arguments: Arguments) -> list[str]:
+    shards = arguments.get("shards", [])
+    if not isinstance(shards, list) or not all(isinstance(each, str) and each for each in shards):
+        raise ChangeRefusedError("shards", "shards must be a list of complete shard ids")
+    if why := next(filter(None, map(why_not_utf8, shards)), ""):
+        raise ChangeRefusedError("shards", f"shards must be a list of complete shard ids; of one, {why}")
+    if len(shards) > MOST_SHARDS_NAMED:
+        raise ChangeRefusedError("shards", f"an order must name at most {MOST_SHARDS_NAMED} shards")
+    return shards
+
+
 def _options(arguments: Arguments) -> Arguments:
     options = arguments.get("options") or {}
     if not isinstance(options, dict):
@@ -311,4 +319,6 @@ def _text(content: Arguments, name: str, most: int = MOST_TEXT_CHARACTERS) -> st
         return ""
     if not isinstance(value, str) or len(value) > most:
         raise ChangeRefusedError("argument", f"{name} must be a text of at most {most} characters")
+    if why := why_not_utf8(value):
+        raise ChangeRefusedError("argument", f"{name} must be a text: {why}")
     return value

@@ -13,7 +13,14 @@ from functools import partial
 
 from attrs import frozen
 
-from streamclient.base.times import MICROS_PER_HOUR, MICROS_PER_SECOND, parse_duration
+from streamclient.base.times import (
+    MICROS_PER_HOUR,
+    MICROS_PER_SECOND,
+    SECONDS_PER_DAY,
+    duration,
+    parse_duration,
+    require_moment,
+)
 from streamclient.errors import ConfigurationError
 from streamclient.model import Lease, Pause, RecordOrder
 from streamclient.operate import order_plans, plans
@@ -27,6 +34,10 @@ from streamclient.worker.parking.parked_frames import record_id
 LONGEST_RETENTION_HOURS = 168
 """The longest retention of any stream, in hours. An order about records is valid for the retention of its stream, or
 for this time if the retention is unknown. After that, the stream no longer has the records."""
+
+LONGEST_WAIT_SECONDS = SECONDS_PER_DAY
+"""The longest time, in seconds, for which an order waits until owners have paused. Owners pause at the end of a batch,
+so a longer time probably has a wrong unit. In a console, an order that waits keeps one of a few threads."""
 
 OPTIONS = (
     "--to",
@@ -134,6 +145,18 @@ def require_pause(reason: str, lasting: str | None) -> None:
         parse_duration(lasting)
 
 
+def waiting_seconds(text: str) -> float:
+    """Return the seconds of a duration as typed, for which an order waits until owners have paused.
+
+    Raises:
+        ConfigurationError: the text is not a duration, or is longer than ``LONGEST_WAIT_SECONDS``.
+    """
+    seconds = parse_duration(text)
+    if seconds > LONGEST_WAIT_SECONDS:
+        raise ConfigurationError(f"an order waits for owners for at most {duration(LONGEST_WAIT_SECONDS)}, not {text}")
+    return seconds
+
+
 def pause_order(site: Site, selection: LeaseSelection, *, by: str, reason: str, lasting: str | None = None) -> Order:
     """Return the order to pause shards: their owners keep the leases, but do not read.
 
@@ -145,12 +168,14 @@ def pause_order(site: Site, selection: LeaseSelection, *, by: str, reason: str, 
         lasting: a duration as typed, ``15m`` for example; ``None`` to pause until an operator resumes.
 
     Raises:
-        ConfigurationError: the reason is empty, or ``lasting`` is not a duration.
+        ConfigurationError: the reason is empty, ``lasting`` is not a duration, or the pause would end after the year
+            9999.
     """
     require_pause(reason, lasting)
     until = None
     if lasting is not None:
-        until = site.clock.now_micros() + round(parse_duration(lasting) * MICROS_PER_SECOND)
+        end = site.clock.now_micros() + round(parse_duration(lasting) * MICROS_PER_SECOND)
+        until = require_moment(f"the end of a pause of {lasting}", end)
     pause = Pause(uuid.uuid4().hex[:12], by, reason, until)
 
     def prepare(facts: FleetFacts) -> Planner:

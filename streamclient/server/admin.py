@@ -10,12 +10,13 @@ import base64
 import hmac
 import json
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 import attrs
 from attrs import frozen
 
-from streamclient.base import logs
+from streamclient.base import checks, logs
 from streamclient.server.control import Control, KeyPart
 from streamclient.server.fault_json import rule_from_json
 from streamclient.server.server_documents import faults_document
@@ -147,7 +148,7 @@ class Admin:
     def _remove_faults(self, arguments: Arguments) -> Any:
         if "id" not in arguments:
             return {"removed": self._control.clear_faults()}
-        return {"removed": int(self._control.remove_fault(int(arguments["id"])))}
+        return {"removed": int(self._control.remove_fault(_whole(arguments, "id")))}
 
     def _requests(self, arguments: Arguments) -> Any:
         return {"requests": [attrs.asdict(count) for count in self._control.requests()]}
@@ -198,6 +199,17 @@ def _text(arguments: Arguments, name: str) -> str:
 
 def _optional_text(arguments: Arguments, name: str) -> str | None:
     return None if arguments.get(name) is None else _text(arguments, name)
+
+
+def _whole(arguments: Arguments, name: str) -> int:
+    """Return a whole number, which is a text if the arguments come from a query."""
+    value = arguments[name]
+    if isinstance(value, str):
+        with suppress(ValueError):
+            value = int(value)
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ValueError(f"{name} must be a whole number, not {checks.shown(value)}")
+    return value
 
 
 def _optional_whole(arguments: Arguments, name: str) -> int | None:

@@ -255,14 +255,17 @@ def columns_of(content: Mapping[str, Any], name: str) -> dict[str, ColumnValue]:
 
     Raises:
         TypeError: ``content[name]`` is not a list of columns.
-        ValueError: a type is unknown, or a text is not a value of its type.
+        ValueError: a type is unknown, a text is not a value of its type, or two columns have the same name.
     """
     listed = content.get(name)
     if not isinstance(listed, list) or not all(
         isinstance(each, dict) and isinstance(each.get("name"), str) for each in listed
     ):
         raise TypeError(f"{name} must be a list of columns, each with a name, a type and a text")
-    return {column["name"]: value_from(column) for column in listed}
+    columns = {column["name"]: value_from(column) for column in listed}
+    if len(columns) < len(listed):
+        raise ValueError(f"{name} must name each column once")
+    return columns
 
 
 def _named(columns: Iterable[tuple[str, KeyValue | ColumnValue]]) -> list[Document]:

@@ -17,6 +17,7 @@ import pytest
 
 from streamclient.cli.terminal.copy_progress import run_until_signal
 from streamclient.server import LocalTablestore
+from streamclient.tunnel import TunnelClient, TunnelType
 from tests.operate.operate_scene import STATUS, TABLE, Scene
 from tests.patience import PATIENCE_SECONDS, until
 from tests.replicate.drill import configuration, make_source
@@ -165,6 +166,32 @@ def test_output_for_which_there_is_no_room_is_one_sentence(words: list[str], is_
 
     assert ended.returncode == 1
     assert ended.stderr == "streamclient sample: ended: its output cannot be written: No space left on device\n"
+
+
+@pytest.mark.skipif(not FULL.exists(), reason="there is no file that is always full")
+@pytest.mark.parametrize("words", [["--help"], ["--version"], ["leases", "list", "--help"]])
+@pytest.mark.parametrize("is_buffered", [True, False])
+def test_help_for_which_there_is_no_room_is_not_printed(words: list[str], is_buffered: bool) -> None:
+    with FULL.open("w") as full:
+        assert run(*words, stdout=full, is_buffered=is_buffered).returncode == 1
+
+
+@pytest.mark.parametrize("is_buffered", [True, False])
+def test_a_refusal_stands_although_nobody_reads_what_was_printed_before_it(
+    local: LocalTablestore, is_buffered: bool
+) -> None:
+    scene = Scene(local)
+    scene.put_lease(scene.shard)
+    TunnelClient(local.client()).create_tunnel(TABLE, "billing", TunnelType.STREAM)
+    place = ["--endpoint", local.endpoint]
+    with nobody() as writer:
+        kept = run("tunnels", "delete", TABLE, "billing", *place, stdout=writer, is_buffered=is_buffered)
+        place += ["--data-table", TABLE, "--status-table", STATUS]
+        refused = run("leases", "resume", scene.shard, *place, stdout=writer, is_buffered=is_buffered)
+
+    assert (kept.returncode, kept.stderr.count("\n")) == (2, 1), kept
+    assert "add --yes to accept that" in kept.stderr
+    assert (refused.returncode, refused.stderr) == (1, "")
 
 
 @pytest.mark.skipif(not FULL.exists(), reason="there is no file that is always full")

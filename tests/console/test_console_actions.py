@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shlex
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -135,6 +136,14 @@ def test_a_plan_for_another_order_or_reason_is_refused(console: FleetConsole) ->
         ({"command": "pause", "shards": []}, "argument"),
         ({"command": "pause", "shards": ["s"], "options": {"all": True}}, "argument"),
         ({"command": "pause", "shards": ["s"], "options": {"for": "soon"}}, "argument"),
+        ({"command": "pause", "shards": ["s"], "options": {"for": "3000000d"}}, "argument"),
+        ({"command": "pause", "shards": ["s"], "options": {"for": "9" * 200 + "d"}}, "argument"),
+        ({"command": "pause", "shards": ["s"], "options": {"for": math.nan}}, "argument"),
+        ({"command": "pause", "shards": ["s"], "options": {"worker": "\ud800"}}, "argument"),
+        ({"command": "pause", "shards": ["s"], "reason": "a \ud800"}, "argument"),
+        ({"command": "pause", "shards": ["s", "\udfff"]}, "shards"),
+        ({"command": "release", "shards": ["s"], "options": {"pause": "2d"}}, "argument"),
+        ({"command": "release", "shards": ["s"], "options": {"pause": "99999999999999999d"}}, "argument"),
         ({"command": "pause", "shards": ["s"], "options": {"yes": True}}, "options"),
         ({"command": "pause", "shards": ["s"], "options": ["for"]}, "options"),
         ({"command": "move", "shards": ["s"]}, "options"),

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import logging
+import math
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+from aiohttp import web
 from console_tools import Scene
 from tablestore import Condition, NoRetryPolicy, OTSServiceError, Row, RowExistenceExpectation
 
+from streamclient.console.app import App
 from streamclient.console.tables import MOST_CHANGES
 from streamclient.server import Exchange, FaultRule, Latency, ShardSpan
 from streamclient.server.envelope import error_body, error_body_json
@@ -20,6 +24,7 @@ from streamclient.server.table_views import ranges_of
 from streamclient.tablestore import TablestoreStreamApi
 from streamclient.worker.lease import LeaseManager
 from streamclient.worker.lease.lease_rows import STATUS_TABLE
+from tests.patience import until
 from tests.stage import put_rows
 
 EVIL = [
@@ -279,6 +284,96 @@ def test_what_cannot_be_done_is_refused_with_a_text(
 
     assert answer.status == status
     assert answer.content["error"]["text"]
+
+
+def row(*names: str) -> dict[str, Any]:
+    return {"columns": [{"name": name, "type": "STRING", "text": f"text {at}"} for at, name in enumerate(names)]}
+
+
+@pytest.mark.parametrize(
+    ("asked", "content", "code"),
+    [
+        (f"GET feed?of=verdict&have={'9' * 5_000}", None, "have"),
+        (f"GET server/tables/orders/rows?limit={'9' * 5_000}", None, "limit"),
+        *(("DELETE server/faults", {"id": id_}, "argument") for id_ in (math.inf, math.nan, 1.5, True, None, "x")),
+        (f"DELETE server/faults?id={'9' * 5_000}", {}, "argument"),
+        ("POST server/advance-clock", {"seconds": math.nan}, "argument"),
+        ("POST server/faults", {"times": math.inf, "action": {"kind": "cut"}}, "argument"),
+        ("POST server/tables/orders/rows", row("id", "x", "id"), "value"),
+        ("POST server/tables/orders/rows", row("id", "x", "x"), "value"),
+        ("DELETE server/tables/orders/rows", {"key": row("id", "id")["columns"]}, "value"),
+    ],
+)
+def test_wrong_input_is_no_failure_of_the_console(
+    scene: Scene, caplog: pytest.LogCaptureFixture, asked: str, content: Any, code: str
+) -> None:
+    method, path = asked.split()
+    fault = scene.local.add_fault(FaultRule("PutRow", Latency(0), times=1))
+    answer = scene.ask(method, f"/api/v1/{path}", content)
+
+    assert (answer.status, answer.content["error"]["code"]) == (400, code)
+    assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
+    assert [each.fault_id for each in scene.local.faults()] == [fault]
+    assert scene.get("server/tables/orders/rows")["rows"] == []
+    assert scene.ask("DELETE", f"/api/v1/server/faults?id={fault}", {}).content == {"removed": 1}
+
+
+CHANGE = "POST /api/v1/server/tables HTTP/1.1\nHost: 127.0.0.1:{port}\nContent-Type: application/json"
+
+
+def test_a_damaged_body_is_refused_and_read_no_further(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
+    answer = scene.raw(f"{CHANGE}\nContent-Encoding: gzip", b"this is not gzip")
+
+    assert (answer.status, answer.content["error"]["text"]) == (400, "the body is damaged")
+    assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
+
+
+@pytest.fixture
+def handled(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What became of requests to the console: 'began' and 'ended', in the order in which they happened."""
+    handle, seen = App._handle, list[str]()
+
+    async def noted(app: App, request: Any) -> Any:
+        seen.append("began")
+        try:
+            return await handle(app, request)
+        finally:
+            seen.append("ended")
+
+    monkeypatch.setattr(App, "_handle", noted)
+    return seen
+
+
+def test_a_client_that_leaves_in_the_middle_of_its_body_is_no_failure(
+    handled: list[str], opened: Callable[..., Scene], caplog: pytest.LogCaptureFixture
+) -> None:
+    scene = opened()
+    with scene.connect() as connection:
+        head = CHANGE.replace("{port}", str(scene.console.port)).replace("\n", "\r\n")
+        connection.sendall(f'{head}\r\nContent-Length: 100\r\n\r\n{{"name": "cl'.encode())
+        until(lambda: handled == ["began"], "the console reads the request")
+    until(lambda: handled == ["began", "ended"], "the console gives the request up")
+
+    assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
+    assert names(scene.get("server/tables")) == ["orders"]
+
+
+def test_a_viewer_that_leaves_before_its_feed_begins_is_no_failure(
+    opened: Callable[..., Scene], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def gone(response: web.StreamResponse, request: web.BaseRequest) -> None:
+        raise ConnectionResetError("Cannot write to closing transport")
+
+    scene = opened()
+    with monkeypatch.context() as patched, scene.connect() as connection:
+        patched.setattr(web.StreamResponse, "prepare", gone)
+        connection.sendall(
+            f"GET /api/v1/feed?of=verdict HTTP/1.1\r\nHost: 127.0.0.1:{scene.console.port}\r\n\r\n".encode()
+        )
+        assert connection.recv(1) == b""
+
+    assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
+    assert scene.get("verdict")["is_well"]
 
 
 def test_tunnels_are_listed_with_their_channels(scene: Scene) -> None:

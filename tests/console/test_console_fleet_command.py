@@ -114,7 +114,7 @@ def test_options_that_promise_what_does_not_hold_are_refused(words: list[str], t
     ("words", "text"),
     [
         (["--port", "70000"], "--port"),
-        (["--lease-duration", "0"], "--lease-duration must be above 0"),
+        (["--lease-duration", "0"], "--lease-duration must be a number of seconds above 0"),
         (["--processor", "shop:Processor"], "name --parking-table or --parking-directory"),
         (["--processor", "nothing:at_all", "--parking-directory", "d"], "names no factory"),
         (["none"], "no status table"),

@@ -7,7 +7,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 import pytest
-from operate_scene import TABLE, Owner, Scene, closed_family, read_shard, run_cli
+from operate_scene import STATUS, TABLE, Owner, Scene, closed_family, read_shard, run_cli
 
 from streamclient.cli.options import operator_name
 from streamclient.core import leases as rule
@@ -110,6 +110,69 @@ def test_a_finished_parent_is_only_rewound_together_with_its_descendants(scene: 
     assert [scene.lease(key).checkpoint for key in (parent, first, second)] == [OLDEST] * 3
     assert {record["shard"] for record in scene.audit()} == {parent, first, second}, "one could be begun meanwhile"
     assert len({record["change"] for record in scene.audit()}) == 1
+
+
+# --- skip ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("where", ["latest", "1h-ago"])
+@pytest.mark.parametrize("has_iterator", [False, True])
+def test_a_shard_without_records_skips_nothing_and_is_sent_nowhere_else(
+    scene: Scene, where: str, has_iterator: bool
+) -> None:
+    scene.put_lease(scene.shard, checkpoint=scene.iterator() if has_iterator else OLDEST)
+    ran = scene.run("leases", "skip", scene.shard, "--to", where, "--yes")
+
+    assert (ran.code, ran.err) == (0, ""), ran
+    assert ("0 records" if has_iterator else "nothing to change: every position is as asked") in ran.out
+    assert scene.lease().checkpoint == OLDEST
+    scene.write(1)
+    assert len(scene.streams.get_stream_record(scene.iterator()).records) == 1, "which is delivered"
+
+
+def test_a_time_before_all_records_of_an_unread_shard_changes_nothing(scene: Scene) -> None:
+    scene.write(3)
+    scene.put_lease(scene.shard)
+    for words in (("skip", scene.shard, "--to", "1h-ago"), ("rewind", scene.shard, "--to", "oldest")):
+        ran = scene.run("leases", *words)
+
+        assert (ran.code, ran.err) == (0, ""), ran
+        assert ran.out.endswith("nothing to change\n"), ran
+    assert "3 records" in scene.run("leases", "skip", scene.shard, "--to", "latest").err
+
+
+# --- wrong times and durations -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ("leases pause {shard} --reason x --for 3000000d", "is outside of the years 1 to 9999"),
+        ("leases pause {shard} --reason x --for 99999999999999999d", "a duration must be at most 3652058d"),
+        ("leases pause {shard} --reason x --wait 2d", "waits for owners for at most 1 d, not 2d"),
+        ("leases release {shard} --pause 99999999999999999d", "a duration must be at most 3652058d"),
+        ("leases release {shard} --pause 2d", "waits for owners for at most 1 d, not 2d"),
+        ("leases rewind {shard} --to 99999999999d-ago", "a duration must be at most 3652058d"),
+        ("leases rewind {shard} --to 2000000d-ago", "is outside of the years 1 to 9999"),
+        ("leases skip {shard} --to 9999-12-31T23:59:59-12:00", "is outside of the years 1 to 9999"),
+        ("leases reset --to 0001-01-01T00:00:00+14:00", "is outside of the years 1 to 9999"),
+        ("explain {shard} --observe 1e300", "--observe must be a number of seconds of at least 0, not 1e+300"),
+        ("explain {shard} --observe inf", "--observe must be a number of seconds of at least 0, not inf"),
+        ("top --interval 1e300", "--interval must be a number of seconds of at least 0.2, not 1e+300"),
+        ("top --once --lease-duration inf", "--lease-duration must be a number of seconds above 0, not inf"),
+        ("leases list --lease-duration 1e300", "--lease-duration must be a number of seconds above 0, not 1e+300"),
+    ],
+)
+def test_a_time_or_duration_beyond_all_limits_is_one_sentence(scene: Scene, words: str, says: str) -> None:
+    shard = read_shard(scene, owner="w1")
+    before = scene.cells()
+    words = words.format(shard=shard)
+    options = ["--endpoint", scene.local.endpoint, "--data-table", TABLE, "--status-table", STATUS]
+    ran = run_cli(*words.split(), *options)
+
+    assert (ran.code, ran.out, ran.err.count("\n")) == (2, "", 1), ran
+    assert says in ran.err
+    assert scene.cells() == before
 
 
 # --- the guard -----------------------------------------------------------------------------------------------------
@@ -340,7 +403,7 @@ def grandparents(scene: Scene) -> tuple[str, ...]:
         ("rewind {second} --to iterator:{foreign}", "belongs to shard"),
         ("rewind nowhere --to oldest", "known shards"),
         ("skip {first} --to 1h-ago", "is before the checkpoint"),
-        ("skip {first} --to latest", "which are never delivered"),
+        ("skip {second} --to latest", "which are never delivered"),
         ("skip {first} --to end --yes", "its children may start"),
         ("reset --to latest", "which are never delivered"),
     ],

@@ -285,7 +285,7 @@ def test_a_screen_as_text_cuts_nothing() -> None:
 
 
 def test_an_interval_must_leave_the_service_in_peace(scene: Scene) -> None:
-    assert "at least 0.2 s" in scene.run("top", "--interval", "0.01").err
+    assert "at least 0.2, not 0.01" in scene.run("top", "--interval", "0.01").err
 
 
 @pytest.mark.parametrize(("data_table", "status_table"), [("typo", STATUS), (TABLE, "typo"), (TABLE, TABLE)])

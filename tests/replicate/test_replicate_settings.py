@@ -191,7 +191,14 @@ def test_missing_parts_are_named(content: Any) -> None:
 def test_unreadable_and_malformed_files_are_named(tmp_path: Path) -> None:
     (tmp_path / "bad.json").write_text("{")
     (tmp_path / "bad.toml").write_text("=")
-    for name, expected in (("none.json", "cannot read"), ("bad.json", "is not JSON"), ("bad.toml", "is not TOML")):
+    (tmp_path / "deep.json").write_text("[" * 100_000)
+    wrong = {
+        "none.json": "cannot read",
+        "bad.json": "is not JSON",
+        "deep.json": "is not JSON",
+        "bad.toml": "is not TOML",
+    }
+    for name, expected in wrong.items():
         with pytest.raises(ConfigurationError, match=expected):
             load_settings(tmp_path / name, {})
 

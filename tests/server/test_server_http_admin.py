@@ -145,7 +145,7 @@ def test_request_counters_are_shown_and_reset(local: LocalTablestore, table: str
         ("POST", "advance-clock", b"{", 400, "the body must be a JSON object"),
         ("POST", "advance-clock", [1], 400, "the body must be a JSON object"),
         ("POST", "faults", {"action": {"kind": "explode"}}, 400, "action kind must be one of"),
-        ("DELETE", "faults?id=x", None, 400, "invalid literal"),
+        ("DELETE", "faults?id=x", None, 400, "id must be a whole number"),
     ],
 )
 def test_a_wrong_call_says_what_was_expected(  # noqa: PLR0917 -- one column of the table each

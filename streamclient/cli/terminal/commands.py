@@ -67,6 +67,9 @@ class HungUp(Terminated):
 class Parser(argparse.ArgumentParser):
     """A parser whose errors look like errors of commands: one line, which says where to read more."""
 
+    _is_unwritten = False
+    """Whether the help or the version could not be written. Unbuffered output fails at once, not at the flush."""
+
     def error(self, message: str) -> NoReturn:
         """Print ``message`` about the arguments, and exit with ``EXIT_UNUSABLE``."""
         _say_last(f"{self.prog}: {message}; see {self.prog} --help")
@@ -83,9 +86,13 @@ class Parser(argparse.ArgumentParser):
         return known, unknown
 
     def _print_message(self, message: str, file: Any = None) -> None:
-        """Print a message if ``file`` can be written. Otherwise, ``argparse`` of Python 3.10 would raise an error."""
-        with suppress(OSError):
-            super()._print_message(message, file)
+        """Print a message to ``file``. If it cannot be written, ``exit`` ends with ``EXIT_REFUSED``."""
+        try:
+            (file or sys.stderr).write(message or "")
+        except BrokenPipeError:
+            pass  # the reader has seen enough
+        except OSError:
+            self._is_unwritten = True
 
     def exit(self, status: int = EXIT_DONE, message: str | None = None) -> NoReturn:
         """Exit after the help or the version was printed; with ``EXIT_REFUSED`` if the output could not be written."""
@@ -94,7 +101,7 @@ class Parser(argparse.ArgumentParser):
         except OSError:
             _write_nowhere(sys.stdout)
             status = EXIT_REFUSED
-        super().exit(status, message)
+        super().exit(EXIT_REFUSED if self._is_unwritten else status, message)
 
 
 def runs(parser: argparse.ArgumentParser, run: Run) -> None:
