@@ -7,10 +7,12 @@ state from the result of ``Storage.load``. See the decision page ``server-storag
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator
 from typing import Protocol
 
-from attrs import field, frozen
+from attrs import define, field, frozen
+
+from streamclient.server.stored_rows import KeyNames, StoredRow
 
 
 @frozen
@@ -157,6 +159,37 @@ Change = (
 """Any of the changes that a storage can apply."""
 
 
+@define
+class UncommittedChanges:
+    """The changes of one commit, for ``Storage.commit``.
+
+    Only the last state of a changed row is a change, whose body is made when an iteration comes to it. So a row that
+    changes many times takes no more memory and time than a row that changes once.
+    """
+
+    others: list[Change] = field(factory=list)
+    """The changes that do not concern rows, in order."""
+    rows: dict[tuple[int, bytes], tuple[KeyNames, StoredRow | None]] = field(factory=dict)
+    """The changed rows by table number and key, each with the names of its key columns; ``None`` for a deleted row."""
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing changed."""
+        return not self.others and not self.rows
+
+    def __iter__(self) -> Iterator[Change]:
+        """Yield all changes.
+
+        The rows come first. No row changes after its table was dropped, so the change ``DropTable`` deletes them again.
+        """
+        for (table_number, key), (names, row) in self.rows.items():
+            if row is None:
+                yield DeleteRow(table_number, key)
+            else:
+                yield PutRow(table_number, key, row.written_millis, row.body(names))
+        yield from self.others
+
+
 @frozen
 class StoredState:
     """The whole committed content of a storage.
@@ -187,7 +220,7 @@ class Storage(Protocol):
     def load(self) -> StoredState:
         """Return the whole committed content. The server calls this once, before the first commit."""
 
-    def commit(self, changes: Sequence[Change]) -> None:
+    def commit(self, changes: Iterable[Change]) -> None:
         """Apply all changes in order, or none of them. After the return, the changes survive the end of the process."""
 
     def close(self) -> None:

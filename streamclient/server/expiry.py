@@ -61,6 +61,14 @@ class RowExpiry:
         if awaited is not None and awaited.millis.pop(key, None) is not None:
             _compact(awaited)
 
+    def is_due(self, table: Table, now_micros: int) -> bool:
+        """Return whether ``due`` has a row to check. The row may turn out to have no expired version."""
+        expired_before = table.expired_before_millis(now_micros)
+        if expired_before is None:
+            return False
+        heap = self._awaited(table).heap
+        return bool(heap) and heap[0][0] < expired_before
+
     def due(self, table: Table, now_micros: int) -> Iterator[tuple[bytes, StoredRow | None]]:
         """Yield the key of each row that has expired versions, and the row without these versions.
 
@@ -69,7 +77,7 @@ class RowExpiry:
         expired_before = table.expired_before_millis(now_micros)
         if expired_before is None:
             return
-        awaited = self._tables.get(table.definition.number) or self._begin(table)
+        awaited = self._awaited(table)
         for _ in range(ROWS_AT_ONCE):
             if not awaited.heap or awaited.heap[0][0] >= expired_before:
                 return
@@ -85,6 +93,9 @@ class RowExpiry:
                 _push(awaited, key, row)
             else:
                 yield key, left
+
+    def _awaited(self, table: Table) -> _Awaited:
+        return self._tables.get(table.definition.number) or self._begin(table)
 
     def _begin(self, table: Table) -> _Awaited:
         """Begin with a table that has no entries: add all its rows, and return them.

@@ -30,14 +30,21 @@ DEFAULT_ERRORS: Mapping[str, tuple[int, str]] = {
     "OTSAuthFailed": (403, "Signature mismatch."),
     "OTSCapacityUnitExhausted": (403, "Capacity unit is not enough."),
     "OTSConditionCheckFail": (403, "Condition check failed."),
+    "OTSDataOutOfRange": (400, "Data out of scope."),
     "OTSFlowControl": (429, "The request is throttled."),
+    "OTSForbiddenUpdateCapacityUnit": (400, "Your instance is forbidden to update capacity unit."),
     "OTSInternalServerError": (500, "Internal server error."),
+    "OTSInvalidPK": (400, "Primary key schema mismatch."),
     "OTSMethodNotAllowed": (405, "Method not allowed."),
     "OTSNoPermissionAccess": (403, "You have no permission to access the requested resource."),
     "OTSNotEnoughCapacityUnit": (403, "Remaining capacity unit is not enough."),
     "OTSObjectAlreadyExist": (409, "Requested table already exists."),
     "OTSObjectNotExist": (404, "Requested table does not exist."),
     "OTSOperationThrottled": (403, "The operation is throttled."),
+    "OTSOutOfColumnCountLimit": (400, "The number of columns in one row exceeded the limit."),
+    "OTSOutOfRowSizeLimit": (400, "The total data size of columns in one row exceeded the limit."),
+    "OTSOutOfTransactionDataSizeLimit": (400, "The data size of the transaction exceeds the limit."),
+    "OTSParameterInvalid": (400, "The parameter is invalid."),
     "OTSPartitionUnavailable": (503, "The partition is not available."),
     "OTSQuotaExhausted": (403, "Too frequent table operations."),
     "OTSRequestBodyTooLarge": (413, "The size of POST data is too large."),
@@ -45,6 +52,7 @@ DEFAULT_ERRORS: Mapping[str, tuple[int, str]] = {
     "OTSRowOperationConflict": (409, "Data is being modified by the other request."),
     "OTSServerBusy": (503, "Server is busy."),
     "OTSServerUnavailable": (503, "Server is not available."),
+    "OTSSessionNotExist": (404, "Session not exist or may be timeout."),
     "OTSTableNotReady": (404, "The table is not ready."),
     "OTSTimeout": (503, "Operation timeout."),
     "OTSTooFrequentReservedThroughputAdjustment": (403, "Capacity unit adjustment is too frequent."),
@@ -57,7 +65,8 @@ DEFAULT_ERRORS: Mapping[str, tuple[int, str]] = {
     "OTSTunnelServerUnavailable": (503, "The tunnel server is not available."),
 }
 """The HTTP status and text of each error code, from the product documentation. An injected error without its own
-status or text takes these values."""
+status or text takes these values. For codes with many texts or an unknown one, the text is this package's own. The
+codes of ``refusals`` are among them."""
 
 _TOKEN_HEADER = "x-ots-ststoken"
 
@@ -119,15 +128,18 @@ class Service:
         self.observers: tuple[Observer, ...] = ()
         self._engine = engine
 
-    def admit(self, path: str, headers: Mapping[str, str], body: bytes) -> Admitted:
+    def admit(self, path: str, headers: Mapping[str, str], body: bytes, *, harm: Harm | None = None) -> Admitted:
         """Check the envelope of a request, and decide which injected faults the request meets.
+
+        With ``harm``, the request meets these faults, and no fault rule counts it.
 
         Raises:
             ServiceError: the envelope is invalid. The caller then answers the request with ``refuse``.
         """
         opened = open_request(path, headers, body, self.credentials, real_time())
         about = inspect(opened.operation, opened.body)
-        harm = self.faults.harm(opened.operation, about.tables)
+        if harm is None:
+            harm = self.faults.harm(opened.operation, about.tables)
         return Admitted(path, opened, speaks_json(headers), about, harm, headers.get(_TOKEN_HEADER, ""))
 
     def execute(self, admitted: Admitted) -> Answer:

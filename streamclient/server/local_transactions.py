@@ -31,9 +31,6 @@ from streamclient.wire.plainbuffer import KeyBound
 _RANDOM_BYTES = 16
 _CHECK_BYTES = 4
 
-PLAN_BYTES = 1_500
-"""The measured memory, in bytes, of a planned write without its data."""
-
 _Lock = tuple[int, bytes]
 """The number of a table, and an encoded partition key of this table."""
 
@@ -113,7 +110,7 @@ class Transactions:
         self._most_open = most_open
         self._most_bytes = most_bytes
         self.held_bytes: int = 0
-        """The memory, in bytes, of all planned writes of open transactions."""
+        """The memory, in bytes, of all planned writes of open transactions, with their rows."""
         # The oldest transaction comes first. Finding the first entry of a plain dictionary is slow after many deletions
         # at its beginning.
         self._open: OrderedDict[str, Transaction] = OrderedDict()
@@ -150,14 +147,15 @@ class Transactions:
         return transaction
 
     def require_room(self, size_bytes: int) -> None:
-        """Raise ``OTSServerBusy`` if the open transactions hold too much memory for one more write of this size."""
-        if self.held_bytes + size_bytes + PLAN_BYTES > self._most_bytes:
+        """Raise ``OTSServerBusy`` if the open transactions hold too much memory for ``size_bytes`` more."""
+        if self.held_bytes + size_bytes > self._most_bytes:
             raise refusals.TRANSACTIONS_LARGE(size=self.held_bytes)
 
     def add(self, transaction: Transaction, plan: WritePlan) -> None:
         """Add a planned write to an open transaction."""
+        before = transaction.draft.held_bytes
         transaction.draft.add(plan)
-        self.held_bytes += plan.write.size_bytes + PLAN_BYTES
+        self.held_bytes += transaction.draft.held_bytes - before
 
     @property
     def are_open(self) -> bool:
@@ -175,8 +173,7 @@ class Transactions:
         """Forget a transaction and release its partition key."""
         del self._open[transaction.transaction_id]
         del self._locks[transaction.lock]
-        draft = transaction.draft
-        self.held_bytes -= draft.size_bytes + len(draft.plans) * PLAN_BYTES
+        self.held_bytes -= transaction.draft.held_bytes
 
     def drop_table(self, table: Table) -> None:
         """End all open transactions of a table that the server deletes."""

@@ -392,6 +392,7 @@ CONTROL_SPLIT_COLUMNS: Final = _invalid(
     "A place to split is a key or its leading columns: got {given} of {expected} columns.", OWN
 )
 CONTROL_SPLIT_TYPE: Final = _invalid("The key column '{name}' is {type}: got {given}.", OWN)
+CONTROL_SPLIT_VALUE: Final = _invalid("The key column '{name}' takes only {expected}: got {given}.", OWN)
 CONTROL_SPLIT_ROWS: Final = _invalid(
     "The shard '{shard}' holds {count} rows, which have no median: give the key to split at.", OWN
 )

@@ -39,6 +39,10 @@ smaller step."""
 _CHECK_MICROS = MICROS_PER_HOUR
 """The change of the machine's time, in microseconds, after which the clock compares this time with the steady clock."""
 
+_NOISE_MICROS = MICROS_PER_SECOND
+"""The size, in microseconds, below which a step of the machine's time may be noise: the two clocks are read one after
+the other."""
+
 _CATCH_UP_DIVISOR = 2
 """The factor by which the server's time runs slower while the machine's time catches up."""
 
@@ -112,8 +116,10 @@ class Clock:
 
     def _check(self, wall: int, steady: int) -> None:
         checked_wall, checked_steady = self._checked_at
-        self._checked_at = (wall, steady)
         step = wall - checked_wall - (steady - checked_steady)
+        if self._not_followed_micros and abs(step) < _NOISE_MICROS:
+            return  # no comparison is noted, so that real small steps add up, and noise does not
+        self._checked_at = (wall, steady)
         if step > LONGEST_STEP_MICROS:
             self._not_followed_micros += step
             _log.warning(
@@ -122,7 +128,8 @@ class Clock:
                 step // MICROS_PER_SECOND,
             )
         elif step < 0:
-            self._not_followed_micros = max(0, self._not_followed_micros + step)
+            left = self._not_followed_micros + step
+            self._not_followed_micros = left if left >= _NOISE_MICROS else 0
 
     def advance(self, seconds: float) -> None:
         """Move the clock forward, so that retention and time to live take effect without waiting.

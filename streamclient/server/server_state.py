@@ -12,13 +12,11 @@ from streamclient.server import refusals
 from streamclient.server.admin_changes import (
     AppendRecord,
     Change,
-    DeleteRow,
     DropShard,
     DropStream,
     DropTable,
     DropTunnel,
     DropTunnelPart,
-    PutRow,
     PutSetting,
     PutShard,
     PutStream,
@@ -26,6 +24,7 @@ from streamclient.server.admin_changes import (
     PutTunnelPart,
     Storage,
     TrimRecords,
+    UncommittedChanges,
 )
 from streamclient.server.expiry import HIGHEST_KEY, RowExpiry
 from streamclient.server.local_transactions import Transaction, Transactions
@@ -101,7 +100,7 @@ class ServerState:
         self._expiry = RowExpiry()
         self._storage = storage
         self._keeps = storage.keeps
-        self._changes: list[Change] = []
+        self._changes = UncommittedChanges()
 
     def table(self, name: str) -> Table:
         """Return the table ``name``.
@@ -162,19 +161,23 @@ class ServerState:
         if self.record_count != self.stored_record_count:
             self.stored_record_count = self.record_count
             self._note(PutSetting(RECORD_COUNT, str(self.record_count)))
-        if self._changes:
+        if not self._changes.is_empty:
             now_micros = self.clock.now_micros()
             self._note(PutSetting(CLOCK_LATEST, str(now_micros)))
             ahead = max(self.ahead_micros, self.last_generated)
             if ahead > now_micros and ahead != self._stored_ahead_micros:
                 self._stored_ahead_micros = ahead
                 self._note(PutSetting(CLOCK_AHEAD, str(ahead)))
-            changes, self._changes = self._changes, []
+            changes, self._changes = self._changes, UncommittedChanges()
             self._storage.commit(changes)
 
     def _note(self, change: Change) -> None:
         if self._keeps:
-            self._changes.append(change)
+            self._changes.others.append(change)
+
+    def _note_row(self, table: Table, key: bytes, row: StoredRow | None) -> None:
+        if self._keeps:
+            self._changes.rows[table.definition.number, key] = table.key_names, row
 
     def next_number(self) -> int:
         """Return an unused number for a new table, stream or shard."""
@@ -224,43 +227,34 @@ class ServerState:
         """Store or replace a row, and note the change for the storage."""
         table.rows.put(key, row)
         self._expiry.expect(table, key, row)
-        if self._keeps:
-            self._note(PutRow(table.definition.number, key, row.written_millis, row.body(table.key_names)))
+        self._note_row(table, key, row)
 
     def delete_row(self, table: Table, key: bytes) -> None:
         """Delete a row if it is stored, and note the change for the storage."""
         if table.rows.get(key) is not None:
             table.rows.delete(key)
             self._expiry.forget_row(table, key)
-            self._note(DeleteRow(table.definition.number, key))
+            self._note_row(table, key, None)
 
     def forget_all_expired(self) -> None:
         """Delete all data past retention or time to live, even if no request concerns the data."""
         for stream in self.streams.values():
             self.forget_expired(stream)
-        while self._forget_expired_rows():
-            continue
+        while any(self._expiry.is_due(table, self.clock.now_micros()) for table in self.tables.values()):
+            self._forget_expired_rows()
 
-    def _forget_expired_rows(self) -> int:
-        """Delete rows and versions past their tables' time to live; return the number of changed rows.
+    def _forget_expired_rows(self) -> None:
+        """Delete rows and versions past their tables' time to live. One call checks some rows of each table."""
+        for table in self.tables.values():
+            self.forget_expired_rows(table)
 
-        One call handles a limited number of rows of each table.
-        """
-        return sum(self.forget_expired_rows(table) for table in self.tables.values())
-
-    def forget_expired_rows(self, table: Table) -> int:
-        """Delete rows and versions past the time to live of one table; return the number of changed rows.
-
-        One call handles a limited number of rows.
-        """
-        count = 0
+    def forget_expired_rows(self, table: Table) -> None:
+        """Delete rows and versions past the time to live of one table. One call checks a limited number of rows."""
         for key, row in self._expiry.due(table, self.clock.now_micros()):
-            count += 1
             if row is None:
                 self.delete_row(table, key)
             else:
                 self.put_row(table, key, row)
-        return count
 
     # Streams
 

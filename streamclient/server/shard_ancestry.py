@@ -126,6 +126,11 @@ def _boundary(table: Table, at: Sequence[KeyValue]) -> bytes:
     for column, value in zip(columns, at, strict=False):
         if isinstance(value, bool) or value_type_name(value) != TYPE_NAMES[column.type]:
             raise refusals.CONTROL_SPLIT_TYPE(name=column.name, type=TYPE_NAMES[column.type], given=repr(value))
+        try:
+            encode_key((value,))
+        except (OverflowError, UnicodeEncodeError) as error:
+            expected = "text that UTF-8 can encode" if isinstance(value, str) else "integers of 64 bits"
+            raise refusals.CONTROL_SPLIT_VALUE(name=column.name, expected=expected, given=repr(value)) from error
     return encode_key(at)
 
 

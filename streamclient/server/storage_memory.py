@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 
 from streamclient.server.admin_changes import Change, StoredState
 
@@ -16,7 +16,7 @@ class MemoryStorage:
         """Return empty content."""
         return StoredState()
 
-    def commit(self, changes: Sequence[Change]) -> None:
+    def commit(self, changes: Iterable[Change]) -> None:
         """Do nothing, because changes are not stored."""
 
     def close(self) -> None:

@@ -23,7 +23,7 @@ import os
 import sqlite3
 import weakref
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from types import MappingProxyType
@@ -276,7 +276,7 @@ class SqliteStorage:
         except (sqlite3.DatabaseError, ValueError, LookupError, TypeError):
             return None
 
-    def commit(self, changes: Sequence[Change]) -> None:
+    def commit(self, changes: Iterable[Change]) -> None:
         """Apply all changes in one SQLite transaction."""
         with self._database:
             self._database.execute("BEGIN IMMEDIATE")

@@ -11,10 +11,8 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
-from heapq import heapify, heappop, heappush
-from itertools import compress, count
-from operator import is_not
-from typing import Protocol
+from heapq import heappop, heappush
+from typing import Protocol, cast
 
 from streamclient.records import ColumnValue, KeyValue
 from streamclient.server.keys import KeyRun, SortedKeys
@@ -30,6 +28,10 @@ _NUMBER_BYTES = 8
 VERSION_BYTES = 8
 """The number of bytes that a version's timestamp adds to the size of a row, in tables that count timestamps."""
 
+
+_MOST_AS_BYTES = 25_000
+"""The largest number of versions of a row that the server keeps as bytes. No request writes more cells, so only updates
+make a larger row."""
 
 _SIZES = tuple(range(4_096))
 """Shared integers for common sizes. A separate integer would take 32 bytes in every row."""
@@ -121,8 +123,10 @@ class StoredRow:
         return self._data
 
     def body(self, names: KeyNames) -> bytes:
-        """Return all versions as a PlainBuffer row without a header."""
-        return row_of(self.form(names))
+        """Return all versions as a PlainBuffer row without a header. Unlike ``form``, do not keep the bytes."""
+        if self._data is None and isinstance(self._source, tuple):
+            return row_of_parts(names, *self._source)
+        return row_of(self.stored_form())
 
     def form(self, names: KeyNames) -> bytes:
         """Return the result of ``stored_form``. If the row is kept only as decoded values, encode it first.
@@ -159,28 +163,14 @@ def make_row(names: KeyNames, key: tuple[KeyValue, ...], columns: Columns, writt
 
 
 def changed_row(
-    before: StoredRow, old: Columns, columns: Columns, changed: Iterable[str], written_millis: int
+    before: StoredRow, columns: Columns, written_millis: int, *, more_bytes: int, more_versions: int
 ) -> StoredRow:
-    """Return the row after an update of ``before``, whose columns change from ``old`` to ``columns``.
+    """Return the row after an update of ``before``, with the columns ``columns``.
 
-    ``changed`` are the names of the changed columns. To compute the size, the function reads only these columns.
+    ``more_bytes`` and ``more_versions`` are the changes of its size and of its number of versions.
     """
-    size, count = before.size_bytes, before.version_count
-    for name in changed:
-        now, then = columns.get(name, ()), old.get(name, ())
-        newer = _in_common(now, then)
-        older = _in_common(now[newer:][::-1], then[newer:][::-1])
-        size += _column_size(name, now[newer : len(now) - older]) - _column_size(name, then[newer : len(then) - older])
-        count += len(now) - len(then)
+    size, count = before.size_bytes + more_bytes, before.version_count + more_versions
     return _sized(before.key, columns, written_millis, size, count)
-
-
-def _in_common(some: tuple[Version, ...], others: tuple[Version, ...]) -> int:
-    """Return the number of leading versions that two tuples share.
-
-    The function compares versions by identity, which is quick even for long values.
-    """
-    return next(compress(count(), map(is_not, some, others)), min(len(some), len(others)))
 
 
 def _column_size(name: str, versions: tuple[Version, ...]) -> int:
@@ -202,84 +192,153 @@ def _sized(key: tuple[KeyValue, ...], columns: Columns, written_millis: int, siz
 def decode_body(body: bytes, written_millis: int) -> StoredRow:
     """Return the row with this stored ``body``.
 
-    Decode the whole body, so that the server already notices damage when it starts.
+    Decode the whole body, so that the server already notices damage when it starts. If the row has many versions, keep
+    it as decoded values, as before the restart. Otherwise, each refused update would decode all of them again.
     """
     row = decode_row(HEADER + body)
     key, columns = parts_of(row)
     whole = make_row(tuple(name for name, _ in row.primary_key), key, columns, written_millis)
-    whole.keep_in(body)
+    if whole.version_count <= _MOST_AS_BYTES:
+        whole.keep_in(body)
     return whole
+
+
+_FEW_EDITS = 64
+"""The number of changes up to which it is quicker to move the versions after each change than to copy all once more."""
 
 
 class Versions:
     """The versions of one column while a write changes them. Each change is cheap, even with many versions.
 
-    Nearly all writes put one version. The first change inserts the version into a sorted tuple. From the second change
-    on, heaps find the newest and the oldest version.
+    The changes stay apart from the stored versions. Only ``sorted`` copies the stored versions, once for all changes.
     """
 
-    def __init__(self, versions: tuple[Version, ...] = (), max_versions: int | None = None) -> None:
+    def __init__(
+        self, stored: tuple[Version, ...] = (), max_versions: int | None = None, most_changes: int = 0
+    ) -> None:
+        """Begin with the versions ``stored``, newest first. At most ``most_changes`` changes follow.
+
+        If ``max_versions`` was lowered, ``stored`` may have more versions. The changes can make room only for the first
+        of these, so the others are dropped at once.
+        """
+        self._stored = stored
         self._max_versions = max_versions
-        self._listed: tuple[Version, ...] | None = versions
-        """All versions, newest first; ``None`` after the versions have moved into the heaps."""
-        self._is_changed = False
-        self._values: dict[int, ColumnValue] = {}
+        self._begin = 0
+        self._end = len(stored) if max_versions is None else min(len(stored), max_versions + most_changes)
+        """The stored versions from ``_begin`` to before ``_end`` are left, except those in ``_changed``."""
+        self._changed: dict[int, ColumnValue | None] = {}
+        """The changed versions by timestamp; ``None`` for a deleted version."""
         self._oldest: list[int] = []
         self._newest: list[int] = []
+        """Heaps of the changed timestamps, and of their negatives. They may have timestamps of deleted versions."""
+        self._count = self._end
+        self.more_bytes: int = -sum(value_size(value) for _, value in stored[self._end :])
+        """The change of the total size of the values, in bytes."""
+
+    @property
+    def more_versions(self) -> int:
+        """The change of the number of versions."""
+        return self._count - len(self._stored)
 
     def put(self, timestamp_millis: int, value: ColumnValue) -> None:
         """Put a version. The version replaces an existing version with the same timestamp.
 
         If the column then has more than ``max_versions`` versions, drop the oldest version.
         """
-        if self._listed is not None and not self._is_changed:
-            self._is_changed = True
-            self._listed = _with_version(self._listed, timestamp_millis, value)[: self._max_versions]
-            return
-        self._heap()
-        if timestamp_millis not in self._values:
+        if self._changed.get(timestamp_millis) is None:
             heappush(self._oldest, timestamp_millis)
             heappush(self._newest, -timestamp_millis)
-        self._values[timestamp_millis] = value
-        while self._max_versions is not None and len(self._values) > self._max_versions:
-            self._values.pop(heappop(self._oldest), None)  # This version is absent if it was already deleted.
+        self.delete(timestamp_millis)
+        self._changed[timestamp_millis] = value
+        self._count += 1
+        self.more_bytes += value_size(value)
+        if self._max_versions is not None and self._count > self._max_versions:
+            self._drop_surplus(self._max_versions)
 
     def delete(self, timestamp_millis: int) -> None:
         """Delete the version with this timestamp, if it exists."""
-        self._heap()
-        self._values.pop(timestamp_millis, None)
+        value = self._value(timestamp_millis)
+        if value is not None:
+            self._changed[timestamp_millis] = None
+            self._count -= 1
+            self.more_bytes -= value_size(value)
+
+    def delete_all(self) -> None:
+        """Delete all versions."""
+        left = self.sorted()
+        self.more_bytes -= sum(value_size(value) for _, value in left)
+        self._count = self._begin = self._end = 0
+        for changes in (self._changed, self._oldest, self._newest):
+            changes.clear()
 
     def newest(self) -> Version | None:
         """Return the newest version; ``None`` if no version is left."""
-        if self._listed is not None:
-            return self._listed[0] if self._listed else None
-        while self._newest and -self._newest[0] not in self._values:
+        stored, changed = self._stored, self._changed
+        while self._begin < self._end and stored[self._begin][0] in changed:
+            self._begin += 1
+        while self._newest and changed[-self._newest[0]] is None:
             heappop(self._newest)
-        return (-self._newest[0], self._values[-self._newest[0]]) if self._newest else None
+        unchanged = stored[self._begin] if self._begin < self._end else None
+        if self._newest and (unchanged is None or -self._newest[0] > unchanged[0]):
+            return -self._newest[0], cast(ColumnValue, changed[-self._newest[0]])
+        return unchanged
 
     def sorted(self) -> tuple[Version, ...]:
-        """Return all versions, newest first."""
-        if self._listed is not None:
-            return self._listed
-        return tuple(sorted(self._values.items(), key=_age))
+        """Return all versions, newest first, but at most ``max_versions``."""
+        if self._max_versions is not None and self._count > self._max_versions:
+            self._drop_surplus(self._max_versions)
+        stored, end = self._stored, self._end
+        if not self._changed:
+            return stored[:end]
+        edits = [(*self._find(timestamp), self._new(timestamp)) for timestamp in sorted(self._changed, reverse=True)]
+        if len(edits) == 1:
+            ((place, after, new),) = edits
+            return stored[:place] + new + stored[after:end]
+        if len(edits) <= _FEW_EDITS:
+            edited = list(stored[:end])
+            for place, after, new in reversed(edits):
+                edited[place:after] = new
+            return tuple(edited)
+        merged: list[Version] = []
+        position = 0
+        for place, after, new in edits:
+            merged += stored[position:place] + new
+            position = after
+        return (*merged, *stored[position:end])
 
-    def _heap(self) -> None:
-        if self._listed is not None:
-            self._values, self._listed = dict(self._listed), None
-            self._oldest = list(self._values)
-            self._newest = [-timestamp for timestamp in self._values]
-            heapify(self._oldest)
-            heapify(self._newest)
+    def _find(self, timestamp_millis: int) -> tuple[int, int]:
+        """Return where a timestamp has its place in the stored versions, and the place after the stored version."""
+        stored, end = self._stored, self._end
+        place = bisect_left(stored, -timestamp_millis, 0, end, key=_age)
+        return place, place + (place < end and stored[place][0] == timestamp_millis)
+
+    def _new(self, timestamp_millis: int) -> tuple[Version, ...]:
+        value = self._changed[timestamp_millis]
+        return () if value is None else ((timestamp_millis, value),)
+
+    def _value(self, timestamp_millis: int) -> ColumnValue | None:
+        if timestamp_millis in self._changed:
+            return self._changed[timestamp_millis]
+        place, after = self._find(timestamp_millis)
+        return self._stored[place][1] if after > place else None
+
+    def _drop_surplus(self, max_versions: int) -> None:
+        stored, changed = self._stored, self._changed
+        while self._count > max_versions:
+            while self._end and stored[self._end - 1][0] in changed:
+                self._end -= 1
+            while self._oldest and changed[self._oldest[0]] is None:
+                heappop(self._oldest)
+            if self._oldest and (not self._end or self._oldest[0] < stored[self._end - 1][0]):
+                self.delete(heappop(self._oldest))
+            else:
+                self._end -= 1
+                self._count -= 1
+                self.more_bytes -= value_size(stored[self._end][1])
 
 
 def _age(version: Version) -> int:
     return -version[0]
-
-
-def _with_version(versions: tuple[Version, ...], timestamp_millis: int, value: ColumnValue) -> tuple[Version, ...]:
-    place = bisect_left(versions, -timestamp_millis, key=_age)
-    is_there = place < len(versions) and versions[place][0] == timestamp_millis
-    return (*versions[:place], (timestamp_millis, value), *versions[place + is_there :])
 
 
 def alive(row: StoredRow | None, names: KeyNames, expired_before_millis: int | None) -> StoredRow | None:

@@ -70,8 +70,12 @@ class WriteBatch:
         """
         self._admit(write)
         self._check_size(write.size_bytes)
-        rows = self._table.rows if self._transaction is None else self._transaction.draft.rows
-        return self._take(self._plan(rows, self._state.last_generated, write))
+        if self._transaction is None:
+            return self._take(self._plan(self._table.rows, self._state.last_generated, write))
+        draft = self._transaction.draft
+        plan = self._plan(draft.rows, self._state.last_generated, write)
+        self._state.transactions.require_room(draft.memory_of(plan))
+        return self._take(plan)
 
     def execute_all(self, writes: Sequence[AnyWrite]) -> list[WriteResult]:
         """Execute the writes of all rows, or none of them. Each write sees the results of the earlier writes.
@@ -85,6 +89,8 @@ class WriteBatch:
             self._admit(write)
             draft.add(self._plan(draft.rows, draft.last_generated, write))
         self._check_size(draft.size_bytes)
+        if self._transaction is not None:
+            self._state.transactions.require_room(draft.held_bytes)
         return [self._take(plan) for plan in draft.plans]
 
     def _plan(self, rows: Rows, last_generated: int, write: AnyWrite) -> WritePlan:
@@ -117,7 +123,6 @@ class WriteBatch:
         limit = self._state.limits.transaction_bytes
         if self._transaction.draft.size_bytes + size_bytes > limit:
             raise refusals.TRANSACTION_SIZE(limit=limit)
-        self._state.transactions.require_room(size_bytes)
 
     def _take(self, plan: WritePlan) -> WriteResult:
         if self._transaction is None:

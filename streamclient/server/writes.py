@@ -32,6 +32,7 @@ from streamclient.server.stored_rows import (
     value_size,
 )
 from streamclient.server.stored_tables import Key, ServedTable, Table, TableOptions, check_key
+from streamclient.server.work import CELL_WORK, ROW_COLUMN_WORK, pay
 from streamclient.wire.plainbuffer import Cell, CellOperation, KeyBound, decode_row
 from streamclient.wire.puts import Columns, Put, all_cells
 from streamclient.wire.schema import DefinedColumnType, OperationType, ReturnType, RowExistenceExpectation
@@ -267,16 +268,47 @@ def _after(
         return None, ()
     names, max_versions = table.key_names, table.definition.options.max_versions
     if write.kind is OperationType.PUT:
-        columns, recorded = _put(write.cells, now_millis, max_versions)
-        return make_row(names, key, columns, now_millis), recorded
-    old: Columns = {} if before is None else before.columns
-    columns = dict(old)
-    recorded = _update(columns, write.cells, now_millis, ahead_millis, max_versions)
+        put, recorded = _put(write.cells, now_millis, max_versions)
+        return make_row(names, key, put, now_millis), recorded
+    columns: dict[str, tuple[Version, ...]] = {}
+    if before is not None:
+        old = before.columns
+        _pay_for_columns(old, before.version_count, write.cells)
+        columns = dict(old)
+    changing, recorded = _update(columns, write.cells, now_millis, ahead_millis, max_versions)
+    more_bytes, more_versions = _replace(columns, changing)
     # Deletions of columns do not create a row. But if they delete all columns of an existing row, the row stays.
     if before is not None:
-        return changed_row(before, old, columns, {cell.name for cell in recorded}, now_millis), recorded
+        return changed_row(before, columns, now_millis, more_bytes=more_bytes, more_versions=more_versions), recorded
     exists = any(cell.operation is CellOperation.PUT for cell in recorded)
     return (make_row(names, key, columns, now_millis) if exists else None), recorded
+
+
+def _pay_for_columns(columns: Columns, version_count: int, cells: tuple[Cell, ...]) -> None:
+    """Charge an update for the columns of its row, and for the versions of the columns that ``cells`` change.
+
+    The row after the update has a copy of them. Their number may be far larger than the request. ``version_count`` is
+    the number of all versions of the row. Usual numbers cost nothing, because they are paid with the cells.
+    """
+    paid = CELL_WORK * len(cells) - ROW_COLUMN_WORK * len(columns)
+    if version_count <= paid:
+        return
+    versions = sum(len(columns.get(name, ())) for name in {cell.name for cell in cells})
+    if versions > paid:
+        what = "An update of a row with %d columns, which changes columns with %d versions"
+        pay(versions - paid, what, len(columns), versions)
+
+
+def _replace(columns: dict[str, tuple[Version, ...]], changing: Mapping[str, Versions]) -> tuple[int, int]:
+    """Put the changed columns into ``columns``; return the changes of the row's size and of its number of versions."""
+    more_bytes = more_versions = 0
+    for name, versions in changing.items():
+        columns[name] = versions.sorted()
+        if not columns[name]:
+            del columns[name]
+        more_bytes += versions.more_bytes + versions.more_versions * value_size(name)
+        more_versions += versions.more_versions
+    return more_bytes, more_versions
 
 
 def _put(
@@ -294,37 +326,32 @@ def _put(
 
 
 def _update(
-    columns: dict[str, tuple[Version, ...]],
-    cells: tuple[Cell, ...],
-    now_millis: int,
-    ahead_millis: int,
-    max_versions: int,
-) -> tuple[Cell, ...]:
-    """Apply an update's cells to ``columns`` in the request's order; return the cells to record, ordered by name."""
+    columns: Columns, cells: tuple[Cell, ...], now_millis: int, ahead_millis: int, max_versions: int
+) -> tuple[dict[str, Versions], tuple[Cell, ...]]:
+    """Return the changed versions of each column that an update's cells name, and the cells to record.
+
+    Apply the cells in the request's order. The recorded cells are ordered by name.
+    """
     recorded = []
     changing: dict[str, Versions] = {}
     for cell in cells:
         versions = changing.get(cell.name)
         if versions is None:
-            versions = changing[cell.name] = Versions(columns.get(cell.name, ()), max_versions)
+            versions = changing[cell.name] = Versions(columns.get(cell.name, ()), max_versions, len(cells))
         if cell.operation is CellOperation.INCREMENT:
             cell = _incremented(cell, versions, now_millis)  # noqa: PLW2901 - now the put of the result
         elif cell.operation is CellOperation.PUT and cell.timestamp_millis is None:
             dated = now_millis if ahead_millis <= now_millis else _newest_date(versions, now_millis, ahead_millis)
             cell = Cell(cell.name, cell.value, timestamp_millis=dated)  # noqa: PLW2901 - as the service does
         if cell.operation is CellOperation.DELETE_ALL_VERSIONS:
-            changing[cell.name] = Versions((), max_versions)
+            versions.delete_all()
         elif cell.operation is CellOperation.DELETE_ONE_VERSION:
             versions.delete(cast(int, cell.timestamp_millis))
         else:
             versions.put(cast(int, cell.timestamp_millis), cast(ColumnValue, cell.value))
         recorded.append(cell)
-    for name, left in changing.items():
-        columns[name] = left.sorted()[:max_versions]
-        if not columns[name]:
-            del columns[name]
     recorded.sort(key=lambda cell: cell.name)
-    return tuple(recorded)
+    return changing, tuple(recorded)
 
 
 def _newest_date(versions: Versions, now_millis: int, ahead_millis: int) -> int:

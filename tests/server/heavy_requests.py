@@ -28,6 +28,7 @@ from tests.server.server_state_driver import (
     batch_table,
     condition_fields,
     creation,
+    delete_one,
     frame,
     put,
     single,
@@ -39,6 +40,8 @@ BETWEEN_PROBES_SECONDS = 0.01
 EXPRESSIONS = ("(?:.?.?.?.?){0,1000}x", ".{0,500}x", "((a{0,30}){0,30})x", "(a?){0,1000}x")
 ROWS_PER_BATCH = 200
 ROWS = 400_000
+VERSIONS, CELLS = 300_000, 5_000
+"""The versions of one column, and how many of them one request writes."""
 TRANSACTIONS = 12_000
 """More than may be open at once."""
 TRANSACTION_SECONDS = 60
@@ -165,6 +168,22 @@ def keys_of_deleted_tables(service: Service) -> None:
         service.ask("DeleteTable", table_name="brief")
 
 
+def versions_of_one_column(service: Service) -> None:
+    """Batches that put or delete single versions of a column with 300,000, and one that does both."""
+    service.create("deep", max_versions=1_000_000, deviation_cell_version_in_sec=1_000_000_000)
+    now = time.time_ns() // 1_000_000
+    for start in range(0, VERSIONS, CELLS):
+        cells = [put("x", 1, now + number) for number in range(start, start + CELLS)]
+        service.ask("UpdateRow", table_name="deep", row_change=frame(1, *cells), **condition_fields())
+    for changes in (
+        [[put("x", 2, now + VERSIONS + number)] for number in range(ROWS_PER_BATCH)],
+        [[delete_one("x", now + number)] for number in range(ROWS_PER_BATCH)],
+        [[put("x", 3, now + number), delete_one("x", now - number)] for number in range(ROWS_PER_BATCH)],
+    ):
+        rows = [batch_row(OperationType.UPDATE, 1, *cells) for cells in changes]
+        service.ask("BatchWriteRow", tables=[batch_table(rows, "deep")])
+
+
 LINES: tuple[Callable[[Service], None], ...] = (
     expressions,
     repeated_keys,
@@ -172,6 +191,7 @@ LINES: tuple[Callable[[Service], None], ...] = (
     abandoned_transactions,
     rows_before_others,
     keys_of_deleted_tables,
+    versions_of_one_column,
 )
 
 

@@ -472,6 +472,11 @@ def apart(stage: Stage) -> object:
     return stage.service.merge("t", shards[0], shards[2])
 
 
+def split_past_64_bits(stage: Stage) -> object:
+    stage.driver.create_with_stream("numbers", key=(("n", "INTEGER"),))
+    return stage.service.split("numbers", at=(2**63,))
+
+
 def no_stream(stage: Stage) -> object:
     stage.driver.create("plain")
     return stage.service.shards("plain")

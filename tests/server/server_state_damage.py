@@ -423,6 +423,41 @@ def test_a_day_that_passed_or_a_machine_that_slept_is_followed() -> None:
     assert clock.now_micros() == machine.wall
 
 
+def test_noise_between_the_clocks_does_not_hurry_a_server_that_ignores_a_jump() -> None:
+    """It compares the two clocks at each reading then."""
+    machine = MachineTime()
+    clock = machine.clock
+    machine.wall += 3 * DAY_MICROS
+    ignored = machine.wall - clock.now_micros()
+    for _ in range(20_000):
+        machine.passes(500)
+        for noise in (-3_000, 3_000):
+            machine.wall += noise
+            clock.now_micros()
+    assert machine.wall - clock.now_micros() == ignored
+
+    machine.wall -= 3 * DAY_MICROS - 3_000
+    assert clock.now_micros() == machine.wall
+
+
+def test_small_steps_of_a_clock_that_jumped_add_up() -> None:
+    """Steps back are taken from the jump, so time goes on; steps ahead are followed, each by itself."""
+    machine = MachineTime()
+    clock = machine.clock
+    machine.wall += 3 * DAY_MICROS
+    found = [clock.now_micros() - START_MICROS]
+    for _ in range(20):
+        machine.wall -= 300_000
+        found.append(clock.now_micros() - START_MICROS)
+    for _ in range(3):
+        machine.wall += 20 * HOUR_SECONDS * 1_000_000
+        found.append(clock.now_micros() - START_MICROS)
+
+    assert found == sorted(found)
+    assert found[20] < 1_000_000
+    assert [later - found[20] for later in found[21:]] == [20 * n * HOUR_SECONDS * 1_000_000 for n in (1, 2, 3)]
+
+
 def test_the_clock_ends_with_the_year_2261() -> None:
     clock = Clock(lambda: START_MICROS)
     with pytest.raises(ValueError, match="2261"):

@@ -240,6 +240,19 @@ def test_a_command_that_fails_says_why_on_one_line(
     assert captured.err.count("\n") == 1
 
 
+@pytest.mark.parametrize("at", [2**63, 2**64, -(2**63) - 1])
+def test_a_split_at_a_number_that_no_key_has_says_which_a_key_has(
+    local: LocalTablestore, table: str, capsys: pytest.CaptureFixture[str], at: int
+) -> None:
+    status, answer = call(local, "POST", "split", {"table": table, "at": at})
+    assert run(local, "split", table, f"--at={at}") == 2
+
+    told = capsys.readouterr().err
+    assert (status, "OTSParameterInvalid" in answer["error"]) == (400, True)
+    assert told.startswith("streamclient control split: ")
+    assert f"takes only integers of 64 bits: got {at}" in told
+
+
 @pytest.mark.parametrize("arguments", [["nothing"], ["control"], ["control", "fault"], ["server", "--port", "x"]])
 def test_wrong_arguments_exit_with_two(arguments: list[str]) -> None:
     with pytest.raises(SystemExit) as caught:

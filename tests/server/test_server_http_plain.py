@@ -11,7 +11,7 @@ import pytest
 from server_http_tools import WAYS, answer_to_headers, create_table, error_code, raw, raw_request, request
 from server_state_driver import over_http, put
 
-from streamclient.server import Fail, FaultRule, LocalTablestore, connections
+from streamclient.server import Cut, Fail, FaultRule, LocalTablestore, connections, envelope
 from streamclient.server.auth import Credentials, Doors
 from streamclient.server.http_service import Service
 from streamclient.server.plain_http import PlainHttp
@@ -135,6 +135,29 @@ def test_a_fault_that_is_added_while_a_body_comes_strikes(
 
     assert answer_of(opened)[0] == 503
     assert answered == []
+
+
+def test_a_fault_that_is_added_while_a_request_is_taken_strikes_the_next_one(
+    local: LocalTablestore, answered: list[str], opened: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another thread may add it at any time. A request that can no longer meet it does not count for it."""
+    content_md5 = envelope.content_md5
+
+    def added(body: bytes) -> str:
+        monkeypatch.undo()
+        local.add_fault(FaultRule("ListTable", Cut(), times=1))
+        return content_md5(body)
+
+    sent = raw_request(local, "ListTable", b"")
+    monkeypatch.setattr(envelope, "content_md5", added)
+    opened.sendall(sent)
+
+    assert answer_of(opened)[0] == 200
+    (fault,) = local.faults()
+    assert (fault.seen, fault.struck) == (0, 0)
+    opened.sendall(sent)
+    assert opened.recv(1) == b""
+    assert local.faults()[0].struck == 1
 
 
 def test_idle_connections_are_closed(local: LocalTablestore, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -178,6 +178,8 @@ def test_latency_delays_only_its_own_request(local: LocalTablestore) -> None:
         (Fail("OTSNotEnoughCapacityUnit"), 403, "Remaining capacity unit is not enough."),
         (Fail("OTSServerBusy", "Come back.", 429), 429, "Come back."),
         (Fail("OTSFlowControl"), 429, "The request is throttled."),
+        (Fail("OTSSessionNotExist"), 404, "Session not exist or may be timeout."),
+        (Fail("OTSInvalidPK"), 400, "Primary key schema mismatch."),
         (Fail("OTSFlowControl", http_status=503), 503, "The request is throttled."),
         (Fail("OTSMadeUp", http_status=429), 429, "Injected error."),
         (Fail("OTSMadeUp"), 400, "Injected error."),

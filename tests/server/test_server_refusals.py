@@ -66,6 +66,7 @@ from refusal_cases import (
     schedule,
     second_transaction,
     sequence,
+    split_past_64_bits,
     split_points,
     stream,
     transactions_of,
@@ -96,6 +97,7 @@ from server_state_driver import (
 
 from streamclient.server import LocalTablestore
 from streamclient.server.engine import Engine
+from streamclient.server.http_service import DEFAULT_ERRORS
 from streamclient.server.refusals import REFUSALS
 from streamclient.server.server_errors import RefusalSource, ServiceError, ServiceRefusal
 from streamclient.server.server_limits import Limits
@@ -457,6 +459,10 @@ CASES: Mapping[str, list[Case]] = {
     "CONTROL_SPLIT_TYPE": [
         Case(lambda stage: stage.service.split("t", at=(1,)), {"name": "pk", "type": "VT_STRING", "given": "1"}),
     ],
+    "CONTROL_SPLIT_VALUE": [
+        Case(lambda stage: stage.service.split("t", at=("\ud800",)), {"name": "pk", "given": r"'\ud800'"}),
+        Case(split_past_64_bits, {"name": "n", "expected": "integers of 64 bits", "given": 2**63}),
+    ],
     "CONTROL_SPLIT_ROWS": [Case(lambda stage: stage.service.split("t"), {"count": 0})],
     "CONTROL_MERGE": [Case(apart)],
     "CONTROL_KEEP": [Case(lambda stage: stage.service.trim("t", keep_last=-1), {"given": -1})],
@@ -543,6 +549,15 @@ def test_every_refusal_is_provoked_by_a_test() -> None:
     assert not CASES.keys() & ELSEWHERE.keys()
     for name, (file, _, test) in named.items():
         assert test in defined_tests(ROOT / "tests" / "server" / file), name
+
+
+def test_an_injected_error_has_the_status_of_the_refusals_with_its_code() -> None:
+    """Of a lost log, the service says that it is unavailable with a status that it has for nothing else."""
+    others = [refusal for name, refusal in REFUSALS.items() if name != "TUNNEL_LOG_LOST"]
+    statuses = {refusal.code: refusal.http_status for refusal in others}
+
+    assert {code: DEFAULT_ERRORS[code][0] for code in statuses} == statuses
+    assert all(refusal.http_status == statuses[refusal.code] for refusal in others)
 
 
 def test_no_module_makes_an_error_beside_the_table() -> None:

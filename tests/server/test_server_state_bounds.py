@@ -12,6 +12,7 @@ from server_state_driver import (
     INTEGER_KEY,
     LOWEST,
     PUT,
+    TWO_COLUMN_KEY,
     UPDATE,
     Driver,
     batch_row,
@@ -135,6 +136,43 @@ def test_a_filter_that_looks_at_all_versions_pays_for_them(driver: Driver, monke
     assert driver.get_row(1, filter=leaf) is None
     refused = refusal_of(read_row, driver, combined(LogicalOperator.OR, *[leaf] * 31))
     assert "1000 versions of a column: that exceeds the work of one request" in refused[2]
+
+
+@pytest.mark.parametrize(
+    ("is_wide", "cells"),
+    [(False, [put("x", 1)]), (False, [delete_one("x", 7)]), (False, [increment("x", 1)]), (True, [put("y", 1)])],
+)
+def test_an_update_pays_for_the_columns_and_versions_that_it_copies(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch, is_wide: bool, cells: list[Any]
+) -> None:
+    """A batch of twelve kilobytes stopped the server for more than a minute."""
+    base = driver.clock.now_micros() // 1000
+    many = 5_000
+    for start in range(0, many, 1_000):
+        numbers = range(start, start + 1_000)
+        driver.update(1, *(put(f"c{number}" if is_wide else "x", 0, base + number) for number in numbers))
+    monkeypatch.setattr(work, "WORK_PER_REQUEST", 200_000)
+
+    answers = driver.write_batch([batch_row(UPDATE, 1, *cells) for _ in range(100)])
+
+    accepted = [row.is_ok for row in answers].count(True)
+    assert 5 <= accepted < 50
+    assert all(row.is_ok for row in answers[:accepted])
+    for row in answers[accepted:]:
+        assert row.error.message.startswith("An update of a row with ")
+        assert "exceeds the work of one request" in row.error.message
+    driver.update(1, *cells)
+
+
+def test_an_update_of_many_cells_pays_for_no_versions_beside_them(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A cell costs as much as hundreds of versions."""
+    base = driver.clock.now_micros() // 1000
+    driver.update(1, *(put("x", 0, base + number) for number in range(5_000)))
+    monkeypatch.setattr(work, "WORK_PER_REQUEST", 1_000 * work.CELL_WORK)
+
+    driver.update(1, *(put("x", 0, base - number) for number in range(1_000)))
 
 
 def test_making_expressions_pays_too(driver: Driver) -> None:
@@ -408,6 +446,32 @@ def test_open_transactions_are_bounded_in_number_and_bytes() -> None:
     driver.call("PutRow", **large[1])
     driver.clock.advance(60)
     assert [start(driver, number) for number in range(3)]
+
+
+def test_the_rows_of_open_transactions_count_too() -> None:
+    """An update of a few bytes copies its whole row, once; and gives all back, whether it commits or not."""
+    driver = table_driver(limits=Limits(open_transaction_bytes=100_000), key=TWO_COLUMN_KEY)
+    keys = [(("pk", "a"), ("sk", number)) for number in range(9)]
+    for key in keys:
+        driver.put(key, put("x", "v" * 20_000))
+    transactions = driver.engine._state.transactions
+
+    def updated(key: Any, transaction: str) -> None:
+        driver.update(key, put("y", 1), transaction_id=transaction)
+
+    for end in ("AbortTransaction", "CommitTransaction"):
+        transaction = str(driver.call("StartLocalTransaction", table_name="t", key=frame(keys[0][:1])).transaction_id)
+        for key in keys[:4]:
+            updated(key, transaction)
+        for _ in range(5):
+            updated(keys[0], transaction)
+        rows = [batch_row(UPDATE, key, put("y", 1)) for key in keys[6:]]
+        assert refusal_of(updated, keys[4], transaction)[:2] == (503, "OTSServerBusy")
+        atomic = driver.write_batch(rows, is_atomic=True, transaction_id=transaction)
+        assert {row.error.code for row in atomic} == {"OTSServerBusy"}
+        driver.call(end, transaction_id=transaction)
+        assert transactions.held_bytes == 0
+    assert [driver.get(key).get("y") for key in keys] == [1] * 4 + [None] * 5
 
 
 def test_rows_that_are_deleted_are_not_awaited_until_their_time_to_live() -> None:

@@ -9,8 +9,19 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from server_state_driver import HOUR_SECONDS, TRIMMED, Disk, Driver, delete_one, put, stream_driver, table_driver
+from server_state_driver import (
+    HOUR_SECONDS,
+    TRIMMED,
+    Disk,
+    Driver,
+    delete_all,
+    delete_one,
+    put,
+    stream_driver,
+    table_driver,
+)
 
+from streamclient.server import expiry, stored_rows
 from streamclient.server.admin_changes import PutRow, PutSetting
 from streamclient.server.keys import encode_key
 from streamclient.server.stored_rows import make_row
@@ -284,13 +295,45 @@ def test_an_update_looks_at_what_it_changes_and_at_no_other_column(is_wide: bool
     assert cost(500) < cost(10) + 50
 
 
-changes = st.tuples(st.sampled_from("ab"), st.integers(0, 4), st.sampled_from(["", "x", None]))
+@pytest.mark.parametrize("changes", [1, 2, 3])
+def test_changes_of_a_column_look_at_few_of_its_versions(changes: int) -> None:
+    """A batch of 200 such updates took a minute, while nobody else was answered."""
+
+    def cost(count: int) -> int:
+        driver = table_driver(options={"max_versions": 2**31 - 1})
+        now = 1_700_000_000_000
+        driver.update("a", *(put("x", 1, now + number) for number in range(count)))
+        return steps_of(lambda: driver.update("a", *(delete_one("x", now + number) for number in range(changes))))
+
+    assert cost(2_000) < cost(20) + 100 * changes
 
 
-@given(st.lists(st.lists(changes, min_size=1), max_size=4))
-def test_a_row_that_was_updated_is_as_large_as_one_that_was_made(updates: list[list[tuple[str, int, Any]]]) -> None:
-    driver = table_driver(options={"max_versions": 2})
-    for update in updates:
+def test_a_large_row_is_not_decoded_for_each_update_after_a_restart(
+    disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stored_rows, "_MOST_AS_BYTES", 2)
+    driver = disk.with_table()
+    driver.update("a", *(put(name, "v") for name in "xy"))
+    driver.update("b", *(put(name, "v") for name in "xyz"))
+    driver = disk.opened()
+    rows = [driver.engine._state.tables["t"].rows.get(encode_key([key])) for key in "ab"]
+
+    assert [row.columns is row.columns for row in rows] == [False, True]
+    assert [driver.get(key) for key in "ab"] == [{"x": "v", "y": "v"}, {"x": "v", "y": "v", "z": "v"}]
+
+
+changes = st.tuples(st.sampled_from("ab"), st.integers(0, 4), st.sampled_from(["", "x", "all", None]))
+
+
+@given(st.lists(st.lists(changes, min_size=1), max_size=4), st.integers(1, 4))
+def test_a_row_that_was_updated_is_as_large_as_one_that_was_made(
+    updates: list[list[tuple[str, int, Any]]], most: int
+) -> None:
+    """Also after the number of versions that the table keeps was lowered."""
+    driver = table_driver(options={"max_versions": most})
+    for number, update in enumerate(updates):
+        if number == len(updates) - 1:
+            driver.call("UpdateTable", table_name="t", table_options=schema.TableOptions(max_versions=2))
         driver.update("a", *(one_change(*change) for change in update))
     row = driver.engine._state.tables["t"].rows.get(encode_key(["a"]))
     if row is not None:
@@ -301,6 +344,8 @@ def test_a_row_that_was_updated_is_as_large_as_one_that_was_made(updates: list[l
 
 def one_change(name: str, number: int, value: str | None) -> Cell:
     stamp = 1_700_000_000_000 + number
+    if value == "all":
+        return delete_all(name)
     return delete_one(name, stamp) if value is None else put(name, value, stamp)
 
 
@@ -411,6 +456,24 @@ def test_channels_of_forgotten_shards_leave_memory_and_file_and_still_count(disk
 def rows_in_tunnels(driver: Driver) -> int:
     (tunnel,) = driver.engine._state.tunnels.values()
     return len(tunnel.channels)
+
+
+def test_an_advanced_clock_leaves_no_expired_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many rows were written again, so their first entries are outdated."""
+    monkeypatch.setattr(expiry, "ROWS_AT_ONCE", 3)
+    driver = table_driver(options={"time_to_live": DAY_SECONDS})
+    driver.put_each("abcdefgh", put("x", 1))
+    driver.clock.advance(HOUR_SECONDS)
+    driver.put_each("stuvwxyz", put("x", 1))
+    driver.clock.advance(11 * HOUR_SECONDS)
+    driver.put_each("abcdefgh", put("x", 2))
+    rows = driver.engine._state.tables["t"].rows
+
+    driver.engine.advance_clock(14 * HOUR_SECONDS)
+
+    assert len(rows) == 8
+    driver.engine.advance_clock(12 * HOUR_SECONDS)
+    assert len(rows) == 0
 
 
 # --- what a write leaves as it is

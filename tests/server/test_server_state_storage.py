@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Iterable
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 from server_state_driver import (
+    DELETE,
     EXIST,
     GENERATED_KEY,
     HOUR_SECONDS,
     PUT,
+    UPDATE,
     Disk,
+    Driver,
     batch_row,
     delete_all,
     increment,
@@ -21,11 +25,13 @@ from server_state_driver import (
     table_driver,
 )
 
-from streamclient.server.admin_changes import Change
+from streamclient.server.admin_changes import Change, DeleteRow, PutRow
+from streamclient.server.keys import encode_key
 from streamclient.server.server_errors import DataDirectoryError, ServiceError
 from streamclient.server.storage import open_storage
 from streamclient.server.storage_memory import MemoryStorage
 from streamclient.server.storage_sqlite import _DELETE, DATABASE_FILE, SqliteStorage
+from streamclient.server.stored_rows import decode_body, make_row
 from streamclient.wire.plainbuffer import KeyBound, decode_row
 from streamclient.wire.schema import ReturnType
 
@@ -207,6 +213,52 @@ def test_a_commit_is_all_or_nothing(disk: Disk) -> None:
     storage.close()
 
 
+class RecordingStorage(MemoryStorage):
+    """Keeps the changes of the last commit."""
+
+    keeps = True
+    changes: tuple[Change, ...] = ()
+
+    def commit(self, changes: Iterable[Change]) -> None:
+        self.changes = tuple(changes)
+
+    def rows(self) -> list[Change]:
+        return [each for each in self.changes if isinstance(each, PutRow | DeleteRow)]
+
+
+def test_a_row_is_written_down_once_in_a_commit_however_often_it_changed() -> None:
+    """A row of 14 MB that one batch changed 200 times took gigabytes."""
+    storage = RecordingStorage()
+    driver = table_driver(storage)
+    driver.write_batch([batch_row(UPDATE, "a", put("x", number), put("y", 0)) for number in range(200)])
+    (row,) = storage.rows()
+
+    assert isinstance(row, PutRow)
+    assert decode_body(row.body, row.written_millis).columns["x"][0][1] == 199
+    batches = [
+        [batch_row(UPDATE, "a", put("x", 1)), batch_row(DELETE, "a"), batch_row(UPDATE, "b", put("x", 1))],
+        [batch_row(DELETE, "b"), batch_row(UPDATE, "b", put("x", 2)), batch_row(PUT, "c", put("x", 1))],
+    ]
+    assert [kinds(driver, storage, batch) for batch in batches] == [["DeleteRow", "PutRow"], ["PutRow", "PutRow"]]
+
+
+def kinds(driver: Driver, storage: RecordingStorage, batch: list[Any]) -> list[str]:
+    assert all(row.is_ok for row in driver.write_batch(batch))
+    return [type(change).__name__ for change in storage.rows()]
+
+
+def test_rows_that_change_before_their_table_goes_leave_nothing(disk: Disk) -> None:
+    driver = disk.with_table()
+    driver.put("a")
+    state = driver.engine._state
+    state.put_row(state.table("t"), encode_key(["b"]), make_row(("pk",), ("b",), {}, 1))
+    state.drop_table(state.table("t"))
+    state.commit()
+
+    assert disk.opened().tables() == []
+    assert disk.rows("rows") == 0
+
+
 class FailingStorage(MemoryStorage):
     """Takes so many commits and no more."""
 
@@ -215,7 +267,7 @@ class FailingStorage(MemoryStorage):
     def __init__(self, commits: int) -> None:
         self.commits = commits
 
-    def commit(self, changes: Sequence[Change]) -> None:
+    def commit(self, changes: Iterable[Change]) -> None:
         if not self.commits:
             raise OSError("disk full")
         self.commits -= 1

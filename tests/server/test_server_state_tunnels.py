@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from attrs import define, evolve
-from server_state_driver import HOUR_SECONDS, Driver, refusal_of, stream_driver
+from server_state_driver import HOUR_SECONDS, Disk, Driver, refusal_of, stream_driver
 
 from streamclient.server.server_clock import LATEST_MICROS, Clock
 from streamclient.wire import schema
@@ -219,6 +219,80 @@ def test_scheduling_is_all_or_nothing() -> None:
 
     it.call("schedule", tunnel_id=it.tunnel_id, channels=[good])
     assert it.channel().channel_status == "CLOSING"
+
+
+# --- suspended and resumed
+
+
+def schedule_all(driver: Driver, tunnel_id: str, status: ChannelStatusNumber) -> list[str]:
+    """The states of all channels, after an operator scheduled all that have not ended."""
+    described = driver.call("tunnel/describe", table_name="t", tunnel_name="n").channels
+    live = [channel.channel_id for channel in described if channel.channel_status != "TERMINATED"]
+    channels = [schema.Channel(channel_id=channel_id, version=0, status=int(status)) for channel_id in live]
+    driver.call("tunnel/schedule", tunnel_id=tunnel_id, channels=channels)
+    return states(driver)
+
+
+def states(driver: Driver) -> list[str]:
+    described = driver.call("tunnel/describe", table_name="t", tunnel_name="n").channels
+    return [channel.channel_status for channel in described]
+
+
+def finish(driver: Driver, tunnel_id: str, *, at: int) -> list[str]:
+    """The states of all channels, after a client finished the channel at a place of the description."""
+    channel = driver.call("tunnel/describe", table_name="t", tunnel_name="n").channels[at]
+    ids = {"tunnel_id": tunnel_id, "client_id": "c", "channel_id": channel.channel_id}
+    driver.call("tunnel/checkpoint", **ids, checkpoint=FINISHED, sequence_number=1)
+    return states(driver)
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+@pytest.mark.parametrize(
+    ("kind", "before", "after"),
+    [
+        (TunnelTypeNumber.BASE_AND_STREAM, ["OPEN", "WAIT"], ["TERMINATED", "OPEN"]),
+        (TunnelTypeNumber.STREAM, ["OPEN", "WAIT", "WAIT"], ["TERMINATED", "OPEN", "OPEN"]),
+    ],
+)
+def test_what_waited_before_it_was_suspended_waits_when_it_is_resumed(
+    disk: Disk, kind: TunnelTypeNumber, before: list[str], after: list[str], restarts: bool
+) -> None:
+    """Else changes come before the full data, or children before their parents."""
+    driver = disk.with_stream()
+    driver.put("a")
+    tunnel = schema.Tunnel(**{**STREAM_TUNNEL, "tunnel_type": int(kind)})
+    tunnel_id = driver.call("tunnel/create", tunnel=tunnel).tunnel_id
+    if kind is TunnelTypeNumber.STREAM:
+        states(driver)  # the shard has a channel before it is split
+        driver.engine.split_shard("t", at=["m"])
+    assert states(driver) == before
+
+    assert schedule_all(driver, tunnel_id, ChannelStatusNumber.CLOSING) == ["CLOSING"] * len(before)
+    driver = disk.opened() if restarts else driver
+    assert schedule_all(driver, tunnel_id, ChannelStatusNumber.OPEN) == before
+    assert finish(driver, tunnel_id, at=0) == after
+
+
+def test_what_is_suspended_while_its_parent_ends_opens_when_it_is_resumed() -> None:
+    it = scene()
+    it.driver.engine.split_shard("t", at=["m"])
+    schedule_all(it.driver, it.tunnel_id, ChannelStatusNumber.CLOSING)
+    assert finish(it.driver, it.tunnel_id, at=0) == ["TERMINATED", "CLOSING", "CLOSING"]
+
+    assert schedule_all(it.driver, it.tunnel_id, ChannelStatusNumber.OPEN) == ["TERMINATED", "OPEN", "OPEN"]
+
+
+def test_an_operator_opens_what_waits_and_resumes_what_a_client_holds() -> None:
+    """The client that got it too early still has it, and a client cannot hold what waits."""
+    it = scene()
+    it.driver.engine.split_shard("t", at=["m"])
+    whose = {"tunnel_id": it.tunnel_id, "client_id": it.client_id}
+
+    assert schedule_all(it.driver, it.tunnel_id, ChannelStatusNumber.OPEN) == ["OPEN", "OPEN", "OPEN"]
+    assert len(it.call("heartbeat", **whose).channels) == 3
+    assert schedule_all(it.driver, it.tunnel_id, ChannelStatusNumber.CLOSING) == ["CLOSING"] * 3
+    assert schedule_all(it.driver, it.tunnel_id, ChannelStatusNumber.OPEN) == ["OPEN", "OPEN", "OPEN"]
+    assert len(it.call("heartbeat", **whose).channels) == 3
 
 
 # --- what is consumed counts

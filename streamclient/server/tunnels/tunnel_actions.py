@@ -174,10 +174,23 @@ def schedule(state: ServerState, request: Any) -> Any:
         channel = tunnel.channels[wanted.channel_id]
         if wanted.status == ChannelStatusNumber.TERMINATED:
             tunnel.finish(channel, is_consumed=False)
+        elif wanted.status == ChannelStatusNumber.CLOSING:
+            channel.is_suspended = True
+            channel.change(Status.CLOSING)
         else:
-            channel.is_suspended = wanted.status == ChannelStatusNumber.CLOSING
-            channel.change(Status.CLOSING if channel.is_suspended else Status.OPEN)
+            _open(tunnel, channel)
     return schema.ScheduleResponse()
+
+
+def _open(tunnel: Tunnel, channel: TunnelChannel) -> None:
+    """Resume a suspended channel, or open another one, even if it waits.
+
+    A suspended channel that must wait gets the status WAIT, so that its records keep their order. A client may still
+    hold it, if an operator had opened it too early. Then it opens, because a client cannot hold a waiting channel.
+    """
+    waits = channel.is_suspended and not channel.client_id and tunnel.must_wait(channel)
+    channel.is_suspended = False
+    channel.change(Status.WAIT if waits else Status.OPEN)
 
 
 # --- sessions ------------------------------------------------------------------------------------------------------

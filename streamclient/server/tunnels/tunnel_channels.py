@@ -54,7 +54,6 @@ class Stage(Enum):
 
 BASE_CHANNEL = "BaseData"
 STREAM_CHANNEL = "Stream"
-
 NANOS_PER_MICRO = 1_000
 
 TYPE_NAMES = {
@@ -198,10 +197,8 @@ class TunnelChannel:
         document["parent_ids"] = tuple(document["parent_ids"])
         bounds = document["key_range"]
         if bounds is not None:
-            end = bounds["end"]
-            document["key_range"] = ChannelRange(
-                bytes.fromhex(bounds["begin"]), None if end is None else bytes.fromhex(end)
-            )
+            begin, end = bounds["begin"], bounds["end"]
+            document["key_range"] = ChannelRange(bytes.fromhex(begin), None if end is None else bytes.fromhex(end))
         return cls(**document)
 
 
@@ -306,7 +303,7 @@ class Tunnel:
     """The number of records that clients consumed through ended channels, without the forgotten channels."""
     _live_base: int = field(default=0, on_setattr=NO_OP)
     _children: dict[str, list[TunnelChannel]] = field(factory=dict, on_setattr=NO_OP)
-    """The channels that wait for the end of a parent, by the channel id of the parent."""
+    """The channels that have a parent, by the channel id of the parent."""
     _last_number: int = field(default=0, on_setattr=NO_OP)
     _held: dict[str, dict[str, TunnelChannel]] = field(factory=dict, on_setattr=NO_OP)
     """The channels that clients hold, by client id and channel id."""
@@ -356,9 +353,8 @@ class Tunnel:
         self._live_base += channel.is_base
         if channel.client_id:
             self._hold(channel)
-        if channel.status is Status.WAIT:
-            for parent in channel.parent_ids:
-                self._children.setdefault(parent, []).append(channel)
+        for parent in channel.parent_ids:  # of every channel: one that is suspended now may wait again later
+            self._children.setdefault(parent, []).append(channel)
 
     def lease(self, channel: TunnelChannel, client_id: str) -> None:
         """Lease a free channel to a client."""
@@ -410,12 +406,16 @@ class Tunnel:
     def enter(self, stage: Stage) -> None:
         """Set the stage of the tunnel. In the stage ``STREAM``, open the stream channels without a live parent."""
         self.stage = stage
-        for channel in self.live.values() if stage is Stage.STREAM else ():
+        for channel in self.live.values():
             self._open_if_ready(channel)
 
+    def must_wait(self, channel: TunnelChannel) -> bool:
+        """Return whether a channel must wait for the end of full data or of a parent channel."""
+        is_early = self.stage is not Stage.STREAM and not channel.is_base
+        return is_early or any(parent in self.live for parent in channel.parent_ids)
+
     def _open_if_ready(self, channel: TunnelChannel) -> None:
-        is_due = channel.status is Status.WAIT and self.stage is Stage.STREAM
-        if is_due and not any(parent in self.live for parent in channel.parent_ids):
+        if channel.status is Status.WAIT and not self.must_wait(channel):
             channel.status = Status.OPEN
 
     # Sessions
