@@ -110,7 +110,7 @@ def _batches(metrics: IMetrics) -> Callable[[], None]:
         instruments.user_code_ended("shard-1", "process_records", time.monotonic(), None)
         instruments.accepted("shard-1", 100)
         instruments.page_done("shard-1", 20_000)
-        instruments.caught_up("shard-1")
+        instruments.found_nothing("shard-1")
 
     return measure_one
 

@@ -48,10 +48,6 @@ from streamclient.records import StreamRecord, place_of, readable_position
 from streamclient.tablestore.ranges import key_from, record_of
 from streamclient.tablestore.stream_api import RecordPage
 
-_EMPTY_READS = 100
-"""The number of consecutive empty pages after which the comparison stops reading a shard. The service may return a few
-empty pages before the next record."""
-
 SHOWN_MAX = 10_000
 """The largest number of differences that a ``Comparison`` keeps. It counts further differences without keeping them."""
 
@@ -279,8 +275,8 @@ def _records_from(
     source: SourceTable, position: str, shard: tuple[str, str], ends: ListedEnds
 ) -> Iterator[StreamRecord]:
     """Yield all records after ``position`` in a shard. ``shard`` is the pair of the stream's id and the shard's id."""
-    empty, trail = 0, ReadTrail()
-    while empty < _EMPTY_READS:
+    trail = ReadTrail()
+    while True:
         # After a doubtful page, ``trail`` may choose another position for the next attempt.
         position, page, taken = source.repeated("GetStreamRecord", _Believed(source, position, trail, shard, ends))
         if page.records:
@@ -288,8 +284,7 @@ def _records_from(
         yield from page.records[taken:]
         if page.next_position.is_shard_end or (not page.records and page.next_position.text == position):
             return
-        empty = 0 if page.records else empty + 1
-        position = page.next_position.text
+        position = page.next_position.text  # also after an empty page: the service skips a part of the shard
 
 
 @define

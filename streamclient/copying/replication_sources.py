@@ -372,8 +372,9 @@ class StreamSource(Source):
             page = self._table.api.get_stream_record(lease.checkpoint, 1)
         except StreamClientError:  # the owner of the shard meets the same error and handles it
             return False
-        # At the end of the shard, return False. A page that was cut looks like an end, and the owner stores a real end.
-        return not (page.records or page.may_more_record or page.next_position.is_shard_end)
+        # At the end of the shard, the position moves, and the result is False. A page that was cut looks like an end,
+        # and the owner stores a real end. An empty page with another position skips a part of the shard.
+        return not page.records and page.next_position.text == lease.checkpoint
 
     def stop(self) -> None:
         """Let the worker end. The next run continues from the progress in the status table."""

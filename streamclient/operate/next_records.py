@@ -14,7 +14,7 @@ from typing import Any
 from attrs import frozen
 
 from streamclient.base.position import Position
-from streamclient.errors import StreamClientError, TrimmedDataException
+from streamclient.errors import DependencyException, StreamClientError, TrimmedDataException
 from streamclient.model import CheckpointPosition
 from streamclient.operate.facts import HeadFacts
 from streamclient.operate.site import text_of
@@ -23,9 +23,10 @@ from streamclient.tablestore.stream_api import StreamApi
 from streamclient.worker.parking.parked_frames import record_id as id_of
 from streamclient.worker.parking.parked_frames import sequence_of
 
-MOST_EMPTY_PAGES = 5
+MOST_EMPTY_PAGES = 100
 """The largest number of consecutive pages without records that a read follows. The service may return several pages
-without records before the next record."""
+without records, each with another position, before the next record. So their number does not prove that no record
+follows."""
 
 RECORDS_PER_SEARCH = 100
 MOST_PAGES_SEARCHED = 20
@@ -56,6 +57,7 @@ def read_head(streams: StreamApi, stream_id: str, shard_id: str, checkpoint: str
 
     Raises:
         TrimmedDataException: the stream's retention has removed records at the checkpoint.
+        DependencyException: ``MOST_EMPTY_PAGES`` pages have no record, and it is not known whether a record follows.
     """
     if checkpoint == CheckpointPosition.SHARD_END:
         return ShardHead(None, is_end=True)
@@ -68,9 +70,12 @@ def read_head(streams: StreamApi, stream_id: str, shard_id: str, checkpoint: str
         if page.next_position == Position.SHARD_END:
             return ShardHead(None, is_end=True)
         if page.next_position.text == text:
-            break
+            return ShardHead(None)
         text = page.next_position.text
-    return ShardHead(None)
+    raise DependencyException(
+        f"shard {shard_id} returned {MOST_EMPTY_PAGES} pages without a record and goes on after them, so it is not "
+        "known whether a record waits; try again later"
+    )
 
 
 def read_next(

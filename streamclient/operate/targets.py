@@ -109,8 +109,7 @@ class TargetReader:
                 if at_target is not None and record.sequence_info >= at_target:
                     return Distance(count)
                 count += 1
-            is_over = page.next_position == Position.SHARD_END or page.next_position.text == text
-            if is_over or (not page.records and not page.may_more_record):
+            if page.next_position == Position.SHARD_END or page.next_position.text == text:
                 return Distance(count)
             text = page.next_position.text
         return Distance(count, is_more=True)

@@ -456,6 +456,7 @@ class _TunnelParts:
             ended=coordinator.consumer_ended,
             stalled=coordinator.consumer_stalled,
             page_came=coordinator.page_came,
+            moves_when_idle=True,
         )
 
 

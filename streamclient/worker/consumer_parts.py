@@ -79,6 +79,8 @@ class ConsumerParts:
     """The log of outages of the service. All consumers share the log, because an outage concerns all shards."""
     full_page_records: int | None = None
     """The largest number of records that a read returns; ``None`` if the service decides, as in a tunnel."""
+    moves_when_idle: bool = False
+    """Whether the position of a shard moves with time even if no record is written, as in a tunnel's channel."""
 
     def machine(self, start: StartConsumer) -> ConsumerMachine:
         """Return the state machine that decides for the new consumer that ``start`` describes."""
@@ -90,6 +92,7 @@ class ConsumerParts:
             key_text=key_text,
             table_pace=self.pace,
             full_page_records=self.full_page_records,
+            moves_when_idle=self.moves_when_idle,
         )
 
 

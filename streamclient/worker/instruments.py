@@ -245,7 +245,7 @@ class Instruments:
             self._gauges.counts_of(shard_id)
             self._metrics.increment(metric_table.RECORDS_SIZE_BYTES, size_bytes, shard=shard_id)
 
-    def caught_up(self, shard_id: str) -> None:
+    def found_nothing(self, shard_id: str) -> None:
         """Record a read that found no record to deliver."""
         self._reads_again(shard_id, self._now())
 

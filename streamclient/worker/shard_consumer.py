@@ -161,8 +161,7 @@ class ShardConsumer:
 
     def reads_for(self, now: float) -> float:
         """Return the seconds for which the awaited read has been under way; 0.0 if no read is awaited."""
-        is_reading = self._fetcher is not None and self.machine.phase is Phase.READING
-        reading = self._fetcher.reading if self._fetcher is not None and is_reading else None
+        reading = self._fetcher.reading if self._fetcher is not None and self.machine.phase is Phase.READING else None
         return 0.0 if reading is None or reading.started_at is None else now - reading.started_at
 
     @property
@@ -269,8 +268,7 @@ class ShardConsumer:
     def _call_processor(self, name: str, work: Callable[..., None]) -> None:
         """Run ``work`` in the executor, or hand the call over to the receiver if the shard has a receiver."""
         if isinstance(self._session, ReceiverSession):
-            user_code = self._around.user_code
-            self._call = user_code.hand_over(name, self.shard_id, work, self._returned, self._given_back)
+            self._call = self._around.user_code.hand_over(name, self.shard_id, work, self._returned, self._given_back)
         else:
             self._start_call(name, work)
 
@@ -437,8 +435,10 @@ class ShardConsumer:
             case Told.CAUGHT_UP | Told.END_REACHED:
                 now = self._around.loop.now()
                 self._backlog.caught_up(self._around.facts.service_micros(now), now)
-                if command.what is Told.CAUGHT_UP:
-                    instruments.caught_up(shard_id)
+            case Told.MAY_FOLLOW:
+                self._backlog.may_follow()
+        if command.what in (Told.CAUGHT_UP, Told.MAY_FOLLOW):
+            instruments.found_nothing(shard_id)
 
     def _page_done(self, command: consumer_events.PageDone) -> None:
         self._turn.end()

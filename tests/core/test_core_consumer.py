@@ -10,14 +10,16 @@ import pytest
 
 from streamclient.base.position import Position
 from streamclient.base.reasons import Cause, Raised, Reason
-from streamclient.config import ClientConfig
+from streamclient.config import ClientConfig, FailurePolicy
 from streamclient.core.consumer import consumer_events
-from streamclient.core.consumer.consumer_events import ConsumerCommand
+from streamclient.core.consumer.consumer_events import ConsumerCommand, Told
 from streamclient.core.consumer.machine import _BEGINNINGS, ConsumerMachine
+from streamclient.core.consumer.pauses import MOST_EAGER_READS
 from streamclient.core.consumer.transitions import Phase
 from streamclient.core.events import CheckpointOutcome, ConsumerEnd, StartConsumer
-from streamclient.model import ShardInfo, ShutdownReason
+from streamclient.model import OnFailure, ShardInfo, ShutdownReason
 from streamclient.tablestore import RecordPage
+from streamclient.worker.parking import MemoryParkingStore
 from tests.placed_records import make_record
 
 PAGE = RecordPage([make_record("k1", 1), make_record("k2", 2)], Position("i2"), may_more_record=True, body_bytes=20)
@@ -27,10 +29,14 @@ LAST = RecordPage([make_record("k3", 3)], Position.SHARD_END)
 class Driven:
     """A machine, and what it said last."""
 
-    def __init__(self, **config: Any) -> None:
-        start = StartConsumer(ShardInfo("s", "stream", frozenset(), "t1"), "i0")
+    def __init__(self, *, start: str = "i0", moves_when_idle: bool = False, **config: Any) -> None:
         self.machine = ConsumerMachine(
-            start, ClientConfig(**config), random.Random(1), record_id=lambda record: str(record.key), key_text=str
+            StartConsumer(ShardInfo("s", "stream", frozenset(), "t1"), start),
+            ClientConfig(**config),
+            random.Random(1),
+            record_id=lambda record: str(record.key),
+            key_text=str,
+            moves_when_idle=moves_when_idle,
         )
         self.said: Sequence[ConsumerCommand] = ()
 
@@ -168,6 +174,72 @@ def test_a_mark_of_a_processor_that_was_replaced_means_nothing(driven: Driven) -
 
     assert driven.hear(consumer_events.Marked(1, ShutdownReason.PROCESS_DONE)) == []
     assert driven.hear(consumer_events.Marked(2, ShutdownReason.PROCESS_DONE))[-1] == "ShutDown"
+
+
+# --- pages without records ------------------------------------------------------------------------------------------
+
+
+def told(driven: Driven) -> list[Told]:
+    """What was told of the shard in answer to the last event."""
+    return [command.what for command in driven.said if isinstance(command, consumer_events.Tell)]
+
+
+@pytest.mark.parametrize("hint", [None, True, False])
+def test_pages_that_skip_a_part_of_a_stream_never_count_as_caught_up(driven: Driven, hint: bool | None) -> None:
+    """However many there are, and whatever they hint. The first page whose position stays does."""
+    for number in range(1, 2 * MOST_EAGER_READS):
+        driven.read(RecordPage([], Position(f"i{number}"), may_more_record=hint))
+        assert told(driven) == [Told.MAY_FOLLOW]
+        if driven.machine.phase is Phase.WAITING:
+            driven.hear(consumer_events.TimeCame(driven.machine.visit))
+
+    driven.read(RecordPage([], driven.machine.position, may_more_record=hint))
+    assert told(driven) == [Told.CAUGHT_UP]
+
+
+def test_the_oldest_position_is_no_iterator_that_could_stay() -> None:
+    driven = Driven(start="TRIM_HORIZON")
+    driven.hear(consumer_events.Began(), consumer_events.CallReturned(value=True))
+    driven.read(RecordPage([], Position("i1")))
+    first = told(driven)
+    driven.hear(consumer_events.TimeCame(driven.machine.visit))
+    driven.read(RecordPage([], Position("i1")))
+
+    assert (first, told(driven)) == ([Told.MAY_FOLLOW], [Told.CAUGHT_UP])
+
+
+@pytest.mark.parametrize("hint", [None, False])
+def test_a_channel_whose_token_moves_with_time_is_caught_up(hint: bool | None) -> None:
+    driven = Driven(moves_when_idle=True)
+    driven.hear(consumer_events.Began(), consumer_events.CallReturned(value=True))
+    driven.read(RecordPage([], Position("i1"), may_more_record=hint))
+
+    assert told(driven) == [Told.CAUGHT_UP]
+
+
+def test_the_hint_of_a_channel_is_believed_as_long_as_it_is_followed_at_once() -> None:
+    driven = Driven(moves_when_idle=True)
+    driven.hear(consumer_events.Began(), consumer_events.CallReturned(value=True))
+    for number in range(MOST_EAGER_READS):
+        driven.read(RecordPage([], Position(f"i{number + 1}"), may_more_record=True))
+        assert told(driven) == [Told.MAY_FOLLOW]
+        driven.hear(consumer_events.TimeCame(driven.machine.visit))
+
+    driven.read(RecordPage([], Position("i0"), may_more_record=True))
+    assert told(driven) == [Told.CAUGHT_UP]
+
+
+def test_an_empty_batch_that_fails_is_not_parked_but_given_to_a_new_processor() -> None:
+    policy = FailurePolicy(retries=0, then=OnFailure.PARK, parking=MemoryParkingStore())
+    driven = Driven(deliver_empty_batches=True, failure_policy=policy)
+    driven.hear(consumer_events.Began(), consumer_events.CallReturned(value=True))
+    assert driven.read(RecordPage([], Position("i1")))[-1] == "AskParkedKeys"
+    assert driven.hear(consumer_events.CallReturned(value=[]))[-1] == "ProcessRecords"
+
+    assert driven.hear(consumer_events.CallReturned(Raised.of(OSError("flush"))))[-1] == "ShutDown"
+    assert driven.said[-1] == consumer_events.ShutDown(ShutdownReason.PROCESS_RESTART)
+    assert driven.hear(consumer_events.CallReturned())[-1] == "Wait"
+    assert driven.hear(consumer_events.TimeCame(driven.machine.visit))[-2:] == ["NewProcessor", "Initialize"]
 
 
 # --- pages that cannot be true ---------------------------------------------------------------------------------------

@@ -99,7 +99,11 @@ def test_stopping_names_the_record_and_delivers_what_comes_before() -> None:
 
 
 def test_an_empty_batch_can_only_be_decided_about() -> None:
+    """No record of it could be parked."""
     assert Run(0, parking(), lambda batch: True).calls == [()]
+    assert Run(0, parking(), lambda batch: True).end is Remedy.RESTART
+    stop = FailurePolicy(retries=0, then=OnFailure.STOP_SHARD)
+    assert Run(0, stop, lambda batch: True).end is Remedy.STOP
     assert Run(0, FailurePolicy(retries=1), lambda batch: True).end is Remedy.RESTART
 
 

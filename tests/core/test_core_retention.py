@@ -103,6 +103,17 @@ def test_a_shard_that_found_nothing_more_is_caught_up_as_long_as_it_is_read() ->
     assert report(backlog, 8.0) == CAUGHT_UP
 
 
+def test_a_shard_after_which_records_may_follow_lags_since_it_was_caught_up() -> None:
+    backlog = Backlog()
+    backlog.dealt_with(at(-900), 0.0)
+    backlog.may_follow()
+    assert report(backlog, 1.0).lag_seconds == 901.0
+
+    backlog.caught_up(at(2), 2.0)
+    backlog.may_follow()
+    assert report(backlog, 3.0).lag_seconds == 1.0
+
+
 def test_a_shard_that_goes_on_elsewhere_starts_with_nothing() -> None:
     backlog = Backlog(at(-7_200))
     backlog.forget()

@@ -63,8 +63,8 @@ class MemoryStream:
     reads: int = 0
     expired: set[str] = field(factory=set)
     """Iterators that the service does not take, though it has the records, until it is asked for new ones."""
-    jumps: bool = False
-    """Whether an empty page comes before each one with records."""
+    jumps: int = 0
+    """How many empty pages, each with another iterator, come before each one with records."""
     hints: bool = False
     """Whether a page says that there is more."""
 
@@ -116,15 +116,17 @@ class MemoryStream:
 
     def _body(self, iterator: str, limit: int) -> bytes:
         self.reads += 1
-        shard, place = iterator.removesuffix("+").rsplit("/", 1)
+        shard, place = iterator.rstrip("+").rsplit("/", 1)
         first = int(place)
         if shard in self.gone:
             raise DependencyException(self.refusal, kind=ErrorKind.PERMANENT, code=self.refusal)
         if first < self.trimmed.get(shard, 0) or iterator in self.expired:
             raise TrimmedDataException("Requested stream data is already trimmed")
         message = schema.GetStreamRecordResponse()
-        if self.jumps and not iterator.endswith("+"):
+        if iterator.count("+") < self.jumps:
             message.next_shard_iterator = f"{iterator}+"
+            if self.hints:
+                message.may_more_record = False
             return bytes(message.SerializeToString())
         some = self.records[shard][first : first + min(limit, self.page_records)]
         for record in some:

@@ -144,13 +144,14 @@ def test_a_loss_between_plan_and_read_is_allowed_or_ends_the_query(given: dict[s
     assert query.keys() == list(range(trimmed, 40)), "up to the planned end, and each once"
 
 
+@pytest.mark.parametrize("jumps", [1, 25])
 @pytest.mark.parametrize("trimmed", [1, 3, 4])
-def test_an_empty_page_does_not_end_what_is_left_of_a_range(trimmed: int) -> None:
+def test_empty_pages_do_not_end_what_is_left_of_a_range(trimmed: int, jumps: int) -> None:
     stream = two_shards(20)
     query = Query(stream, options(failOnDataLoss="false"))
     query.plan(16)
     stream.trimmed["s1"] = trimmed
-    stream.jumps = True
+    stream.jumps = jumps
     query.run()
 
     assert {row["pk"] for row in query.output[0] if row["_shard_id"] == "s1"} == set(range(trimmed, 8))

@@ -234,10 +234,11 @@ def test_ranges_of_a_batch_that_was_planned_before_a_restart_are_whole() -> None
     assert query.keys() == list(range(40))
 
 
-@pytest.mark.parametrize("jumps", [False, True], ids=["plain", "empty pages between"])
-def test_a_query_that_stops_at_the_present_ends_with_what_was_there(jumps: bool) -> None:
+@pytest.mark.parametrize("hints", [False, True])
+@pytest.mark.parametrize("jumps", [0, 1, 25], ids=["plain", "empty pages between", "many empty pages between"])
+def test_a_query_that_stops_at_the_present_ends_with_what_was_there(jumps: int, hints: bool) -> None:
     stream = two_shards(30)
-    stream.jumps = jumps
+    stream.jumps, stream.hints = jumps, hints
     stream.split("s1")
     stream.write("s1a", 10)
     query = Query(stream)
@@ -279,6 +280,27 @@ def test_lag_is_the_age_of_the_last_change_of_shards_with_more() -> None:
     assert (behind["shardsBehind"], behind["shards"]["s1"], behind["lagMillis"]) == (1, 0, behind["shards"]["s2"])
     assert behind["lagMillis"] == (5_060 - query.output[0][-1]["pk"]) // 1_000 == 4
     assert (caught_up["lagMillis"], caught_up["shardsBehind"], caught_up["records"]) == (0, 0, 5_060)
+
+
+@pytest.mark.parametrize("hints", [False, True])
+def test_a_shard_of_which_a_part_is_skipped_is_not_caught_up(hints: bool) -> None:
+    """A batch does not wait for the end of the empty pages, and the next one goes on there."""
+    stream = two_shards(1)
+    query = Query(stream)
+    query.catch_up()
+    stream.written += 2_000
+    stream.write("s1", 1)
+    stream.jumps, stream.hints = 25, hints
+    query.plan()
+    behind = query.planner.lag()
+    query.run()
+    query.catch_up()
+    caught_up = query.planner.lag()
+
+    assert behind is not None
+    assert caught_up is not None
+    assert behind["shards"]["s1"] > 0
+    assert (caught_up["shards"]["s1"], query.keys()) == (0, [0, 1, 2_002])
 
 
 def test_a_shard_that_was_not_read_for_lack_of_room_lags_since_it_was_read_up_or_seen() -> None:

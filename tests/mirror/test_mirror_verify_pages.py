@@ -68,3 +68,20 @@ def test_pages_that_were_cut_end_no_shard_that_one_list_lacks() -> None:
     found = _records_from(source, "a@0", (stream.stream_id, "a"), ListedEnds())
 
     assert [record.key["id"] for record in found] == [f"k{number}" for number in range(10)]
+
+
+def test_a_skipped_part_of_a_shard_does_not_hide_the_changes_after_it() -> None:
+    """The service may return any number of empty pages, each with another position, before the next record."""
+    stream = FakeStream("orders", ["a"])
+    stream.append("a", make_record("k1", 1))
+    skips, read = iter(range(300)), stream.get_stream_record
+
+    def get_stream_record(iterator: str, limit: int | None = None) -> RecordPage:
+        at, number = iterator.partition("+")[0], next(skips, None)
+        return read(at, limit) if number is None else RecordPage((), Position(f"{at}+{number}"))
+
+    stream.get_stream_record = get_stream_record  # type: ignore[method-assign]
+    source: Any = SimpleNamespace(api=stream, repeated=Repeater(ReadRetry()).call)
+    found = _records_from(source, "a@0", (stream.stream_id, "a"), ListedEnds())
+
+    assert [record.key["id"] for record in found] == ["k1"]

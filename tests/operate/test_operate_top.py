@@ -17,6 +17,7 @@ from attrs import evolve
 from operate_facts import END, NOW, facts, row, waiting, worker
 from operate_scene import STATUS, TABLE, Scene
 
+from streamclient.base.position import Position
 from streamclient.cli.top_screens import LISTED, FailedScreen, _screens, _show_plain, plain_screen
 from streamclient.cli.top_tables import causes, worker_rows
 from streamclient.core import leases as rule
@@ -27,11 +28,15 @@ from streamclient.operate import situations
 from streamclient.operate.collection import FleetReader
 from streamclient.operate.facts import FleetFacts, HeadFacts, Process
 from streamclient.operate.fleet_watch import HEADS_PER_REFRESH, FleetWatch
-from streamclient.operate.next_records import QUIET_SECONDS, HeadReader
+from streamclient.operate.next_records import MOST_EMPTY_PAGES, QUIET_SECONDS, HeadReader
 from streamclient.operate.overview import Overview, headline, overview, overview_document
 from streamclient.operate.site import Site
+from streamclient.operate.targets import TargetReader
 from streamclient.server import Fail, FaultRule
+from streamclient.tablestore import RecordPage
+from streamclient.testing.fakes import FakeStream
 from tests.patience import PATIENCE_SECONDS, until
+from tests.placed_records import make_record
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -276,6 +281,42 @@ def test_a_head_that_could_not_be_read_is_not_the_one_of_before(scene: Scene) ->
     assert "OTSNoPermissionAccess" in reader.read_some({scene.shard: end}, 1)[scene.shard].problem
     now[0] = 2 * QUIET_SECONDS
     assert reader.read_some({scene.shard: end}, 1)[scene.shard] == HeadFacts()
+
+
+def skipping(pages: int) -> FakeStream:
+    """A stream that returns so many empty pages, each with another position, before its three records."""
+    stream = FakeStream("orders", ["a"])
+    stream.append("a", *[make_record(f"k{number}", number + 1) for number in range(3)])
+    skips, read = iter(range(pages)), stream.get_stream_record
+
+    def get_stream_record(iterator: str, limit: int | None = None) -> RecordPage:
+        at, number = iterator.partition("+")[0], next(skips, None)
+        return read(at, limit) if number is None else RecordPage((), Position(f"{at}+{number}"))
+
+    stream.get_stream_record = get_stream_record  # type: ignore[method-assign]
+    return stream
+
+
+def test_a_head_after_a_skipped_part_is_found_or_unknown_but_never_denied() -> None:
+    """Else the shard would count as caught up, and a record that is named as passed."""
+    near, far = skipping(MOST_EMPTY_PAGES - 1), skipping(MOST_EMPTY_PAGES)
+    known = HeadReader(near, near.stream_id).read({"a": "a@0"})["a"]
+    unknown = HeadReader(far, far.stream_id).read({"a": "a@0"})["a"]
+
+    assert known == HeadFacts(next_record_micros=1)
+    assert "shard a returned 100 pages without a record and goes on after them" in unknown.problem
+
+
+def test_records_after_a_skipped_part_count_in_the_distance_to_a_target() -> None:
+    stream = skipping(0)
+    reader, read = TargetReader(stream, stream.stream_id), stream.get_stream_record
+    skips = iter([RecordPage((), Position(f"a@0+{number}")) for number in range(7)])
+
+    def get_stream_record(iterator: str, limit: int | None = None) -> RecordPage:
+        return read(iterator, limit) if iterator == "a@2" else next(skips, None) or read(iterator, limit)
+
+    stream.get_stream_record = get_stream_record  # type: ignore[method-assign]
+    assert str(reader.distance("a", "a@0", "a@2")) == "2 records"
 
 
 def test_a_screen_as_text_cuts_nothing() -> None:

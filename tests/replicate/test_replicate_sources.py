@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator
 from functools import partial
@@ -9,6 +10,7 @@ from functools import partial
 import pytest
 from tablestore import Condition, Row, RowExistenceExpectation
 
+from streamclient.base.position import Position
 from streamclient.copying.replication_processors import ReplicationProcessors
 from streamclient.copying.replication_progress import CHANGES, FULL_DATA
 from streamclient.copying.replication_settings import Settings, parse_settings
@@ -18,13 +20,15 @@ from streamclient.copying.table_writer import DestinationWriter
 from streamclient.errors import DependencyException
 from streamclient.model import CheckpointPosition
 from streamclient.server import Fail, FaultRule, LocalTablestore
-from streamclient.tablestore import TablestoreStreamApi
+from streamclient.tablestore import RecordPage, TablestoreStreamApi
 from streamclient.tablestore.signed_calls import SignedCalls
 from streamclient.tunnel import TunnelClient, TunnelServerUnavailableError, TunnelType
 from streamclient.worker.lease import LeaseManager
 from streamclient.worker.lease.lease_rows import CHECKPOINT, COUNTER, OWNER, PARENTS, STEALER, format_parents, key_of
 from streamclient.worker.lease.own_columns import PROGRESS_BYTES, PROGRESS_MICROS, PROGRESS_RECORDS
+from tests.patience import until
 from tests.replicate.drill import SOURCE, configuration, make_source
+from tests.stage import make_table
 
 END = "2020-01-01 00:00:00"
 
@@ -118,6 +122,42 @@ def test_an_idle_shard_that_another_process_reads_counts_by_what_is_left_in_it(l
     for newest in (end + 1, 5):
         put_lease(local, stream, shard.shard_id, iterator, newest)
         assert source.state().is_past, "within the margin of clocks it is asked, too"
+
+
+@pytest.mark.parametrize("hint", [None, True])
+@pytest.mark.parametrize("is_own", [True, False], ids=["own worker", "another process"])
+def test_a_shard_that_the_service_skips_is_not_read_past_the_end_time(
+    local: LocalTablestore, monkeypatch: pytest.MonkeyPatch, hint: bool | None, is_own: bool
+) -> None:
+    """The service may return empty pages, each with another iterator, before the records that wait."""
+    make_table(local.client(), "copy", [("id", "INTEGER")])
+    source, stream = copied_source(local)
+    (shard,), read, skipped = local.shards(SOURCE), TablestoreStreamApi.get_stream_record, []
+    is_open = threading.Event()
+
+    def get_stream_record(api: TablestoreStreamApi, iterator: str, limit: int | None = None) -> RecordPage:
+        at = iterator.partition("+")[0]
+        if is_open.is_set():
+            return read(api, at, limit)
+        skipped.append(iterator)
+        return RecordPage((), Position(f"{at}+{len(skipped)}"), hint)
+
+    put_lease(local, stream, shard.shard_id, source._table.api.get_shard_iterator(stream, shard.shard_id), 5)
+    monkeypatch.setattr(TablestoreStreamApi, "get_stream_record", get_stream_record)
+    if is_own:
+        source.start()
+    try:
+        for pages in (1, 80):
+            until(lambda wanted=pages: source.state().is_past or len(skipped) >= wanted, "pages that skip")  # type: ignore[misc]
+            assert not source.state().is_past
+        is_open.set()
+        if is_own:
+            until(lambda: source.state().is_past, "the end of the shard's records")
+    finally:
+        source.stop()
+    (lease,) = [each for each in source._leases.list_leases() if each.lease_key == shard.shard_id]  # type: ignore[union-attr]
+    assert lease.progress is not None
+    assert lease.progress.records == (5 if is_own else 1), "the four records of the table, after the one of the lease"
 
 
 def test_a_status_table_that_does_not_answer_is_named_while_it_is_waited_for(

@@ -387,7 +387,7 @@ def test_only_a_shard_that_waits_for_its_parents_has_no_gap_when_it_is_handed_ov
     status = lease_status(held, StreamFacts(lambda: 0), now[0])
     instruments.sample({"c1": status}, WorkerSample(ahead_bytes=0, clock_slow_seconds=0.0))
     now[0] += 300.0
-    instruments.caught_up("c1")
+    instruments.found_nothing("c1")
 
     is_parent = cause in (Cause.PARENT, Cause.PARENT_CIRCLE)
     assert metrics.value(t.HAND_OVER_GAP_SECONDS) == (None if is_parent else 1)

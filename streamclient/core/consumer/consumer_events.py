@@ -370,6 +370,7 @@ class Told(Enum):
     PARKED = "records that are safe in the parking store"
     REDELIVERED = "records handed to the same processor again"
     CAUGHT_UP = "a read found nothing more"
+    MAY_FOLLOW = "a read found no record, but records may follow"
     END_REACHED = "the end of the shard was reached"
     RESTARTED = "a new processor replaces another one"
     END_NOT_STORED = "the processor did not store the end of the shard"

@@ -39,6 +39,7 @@ class ConsumerState:
         table_pace: the pace that the consumers of the table in this worker share; by default no other consumer shares
             it.
         full_page_records: the largest number of records that a read returns; ``None`` if the service decides.
+        moves_when_idle: as for ``ConsumerBackoff``.
     """
 
     _beginnings: ClassVar[Mapping[Phase, Callable[[Any], None]]]
@@ -61,11 +62,12 @@ class ConsumerState:
         key_text: Callable[[Any], str],
         table_pace: TablePace | None = None,
         full_page_records: int | None = None,
+        moves_when_idle: bool = False,
     ) -> None:
         policy = config.failure_policy
         self.shard_id = start.shard_info.shard_id
         pace = (table_pace or WorkerPace(config).table()).shard()
-        self.backoff = ConsumerBackoff(config, dice, pace, full_page_records)
+        self.backoff = ConsumerBackoff(config, dice, pace, full_page_records, moves_when_idle=moves_when_idle)
         self.phase = Phase.BACKING_OFF
         self.visit = 0
         """The number of times that the phase has changed. Each request carries this number, so that an answer to a

@@ -150,11 +150,16 @@ _FINALLY = {
 
 
 def remedy(span: Span, policy: FailurePolicy, may_retry: bool) -> Remedy:
-    """Return the reaction to a span whose delivery raised; ``may_retry`` says whether the span has retries left."""
+    """Return the reaction to a span whose delivery raised; ``may_retry`` says whether the span has retries left.
+
+    A span without indices has no record that could be parked, so a new processor starts instead.
+    """
     is_single = len(span.indices) <= 1
     cuts = policy.bisect and policy.then is not OnFailure.RESTART and not is_single
     if may_retry and (is_single or not span.is_cut):
         return Remedy.RETRY
+    if not span.indices and policy.then is OnFailure.PARK:
+        return Remedy.RESTART
     return Remedy.CUT if cuts else _FINALLY[policy.then]
 
 

@@ -132,14 +132,15 @@ class PageReader(ConsumerState):
             self._caught_up(page)
 
     def _caught_up(self, page: ShardPage) -> None:
-        """Pause, because no record follows this page, and the records of the page are done."""
-        if not page.records and not self.backoff.may_follow(page, self.position):
+        """Pause after an empty page, or after a page that no record follows. The page's records are done."""
+        self._pause = self.backoff.caught_up_pause(page, self.position, self._now)
+        is_up = self.backoff.is_read_up(page, self.position)
+        if is_up and not page.records:
             self._orders.nothing_follows(self._dealt_with.records)
             self._tell_ended_orders()
-        self._pause = self.backoff.caught_up_pause(page, self.position, self._now)
         self.position = page.next_position
         self._tell(consumer_events.Permit(page.next_position.text))
-        self._tell(consumer_events.Tell(Told.CAUGHT_UP))
+        self._tell(consumer_events.Tell(Told.CAUGHT_UP if is_up else Told.MAY_FOLLOW))
         self._follow(Outcome.CAUGHT_UP)
 
     def _end_reached(self) -> None:
@@ -374,9 +375,8 @@ class PageReader(ConsumerState):
             if self._may_park():
                 self._follow(Outcome.STORE_DUE)
         else:
-            detail = f"after {failed_calls(span.attempts)}: {error.text}"
-            record_id = self._id_of(span.indices)
-            self._given_up(Reason(Cause.FAILING_RECORD, self._named(span.indices), detail, record_id))
+            named, detail = self._named(span.indices), f"after {failed_calls(span.attempts)}: {error.text}"
+            self._given_up(Reason(Cause.FAILING_RECORD, named, detail, self._id_of(span.indices)))
 
     # --- retries -------------------------------------------------------------------------------------------------
 

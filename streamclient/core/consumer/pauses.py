@@ -103,12 +103,21 @@ class ConsumerBackoff:
 
     Args:
         full_page_records: as for ``FollowUps``.
+        moves_when_idle: whether the position of a shard moves with time even if no record is written, as in a tunnel's
+            channel.
     """
 
     def __init__(
-        self, config: ClientConfig, dice: random.Random, pace: ShardPace, full_page_records: int | None = None
+        self,
+        config: ClientConfig,
+        dice: random.Random,
+        pace: ShardPace,
+        full_page_records: int | None = None,
+        *,
+        moves_when_idle: bool = False,
     ) -> None:
         self._config = config
+        self._moves_when_idle = moves_when_idle
         self._dice = dice
         self.pace = pace
         self.follow_ups = FollowUps(full_page_records)
@@ -203,6 +212,23 @@ class ConsumerBackoff:
         """
         moved = page.next_position != read_from and read_from.is_iterator
         return moved if page.may_more_record is None else page.may_more_record
+
+    def is_read_up(self, page: ShardPage, read_from: Position) -> bool:
+        """Return whether a page shows that no record waits. Call ``caught_up_pause`` for the page first.
+
+        The page is empty, or its hint says that no record follows. An empty page of a stream proves that only if the
+        position has not moved. The service also returns empty pages when it skips a part of the shard, and each of them
+        moves the position. Neither their number nor the hint proves anything. At the end of an open shard, the service
+        returns the position unchanged, so an idle shard counts as read up at its next read.
+
+        The position of a tunnel's channel moves even when no record waits. So there the hint decides. A hint of more
+        records counts for the first ``MOST_EAGER_READS`` consecutive empty pages.
+        """
+        if page.records:
+            return True
+        if self._moves_when_idle:
+            return page.may_more_record is not True or self._empty_pages > MOST_EAGER_READS
+        return page.next_position == read_from
 
     def caught_up_pause(self, page: ShardPage, read_from: Position, now: float) -> float:
         """Return the pause after a page that no record seems to follow."""

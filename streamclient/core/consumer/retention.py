@@ -104,6 +104,10 @@ class Backlog:
         self._moved_to(max(service_micros, self._unread_micros or 0), now)
         self._caught_up_at = now
 
+    def may_follow(self) -> None:
+        """Record that a read found no record, but records may follow. The oldest unread record stays as it was."""
+        self._caught_up_at = None
+
     def forget(self) -> None:
         """Forget everything, because reading continues at another position."""
         self._unread_micros = self._caught_up_at = None

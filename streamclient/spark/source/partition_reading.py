@@ -29,7 +29,7 @@ from streamclient.errors import (
 )
 from streamclient.records import ColumnType, SequenceInfo
 from streamclient.spark.source.offsets import ShardSlice, data_loss, not_as_planned
-from streamclient.spark.source.planner import MOST_EMPTY_PAGES, PAGE_RECORDS
+from streamclient.spark.source.planner import PAGE_RECORDS
 from streamclient.spark.spark_packages import pyarrow
 from streamclient.tablestore.instance import Connection
 from streamclient.tablestore.read_retry import ReadRetry, Repeater
@@ -259,8 +259,8 @@ class StreamPages:
     def _remaining(self, part: ShardSlice, last: SequenceInfo | None) -> Iterator[DecodedPage]:
         """Yield the range's records after ``last`` that the stream still has, in a query that accepts losses."""
         iterator: str | None = self.service.oldest(part.stream_id, part.shard_id)
-        empty, seen = 0, None
-        while iterator is not None and empty < MOST_EMPTY_PAGES:
+        seen = None
+        while iterator is not None:
             page = self._page_after(part, iterator, seen)
             before = 0 if last is None else sum(record.sequence_info <= last for record in page.records)
             if page.record_count:
@@ -278,7 +278,6 @@ class StreamPages:
                 yield page if within == page.record_count else self.service.page(iterator, within)
             if within < page.record_count or page.next_shard_iterator == iterator:
                 return
-            empty = 0 if page.record_count else empty + 1
             iterator = page.next_shard_iterator
 
 

@@ -34,7 +34,7 @@ from streamclient.spark.source.offsets import (
     ranges_between,
     without_forgotten,
 )
-from streamclient.spark.source.prefetch import DoubtedPages, PagesAhead, ShardSeen
+from streamclient.spark.source.prefetch import MOST_EMPTY_PAGES, DoubtedPages, PagesAhead, ShardSeen
 from streamclient.spark.source.source_options import EARLIEST, LATEST, SourceOptions
 from streamclient.tablestore.stream_api import StreamDescription
 from streamclient.wire.page_parts import PageSummary
@@ -60,10 +60,6 @@ MOST_SKEW_MICROS = 15 * 60 * 1_000_000
 """The largest difference, in microseconds, between the clocks of service and client with which the SDK accepts a
 response. A record whose timestamp is later than a query's start by more than this difference was certainly written
 after the start."""
-
-MOST_EMPTY_PAGES = 10
-"""The number of consecutive empty pages after which a shard counts as caught up. A single empty page proves nothing,
-because the service also returns one, with another iterator, when it skips records."""
 
 _MISSING_SHARD_CODES = {"OTSObjectNotExist", "OTSParameterInvalid"}
 """The error codes that the service may send for a shard that does not exist. The service's documentation does not say
@@ -346,8 +342,8 @@ class StreamPlanner:
                 if page.record_count and partition is not None and taken[shard] % partition == 0:
                     self._partition_ends.setdefault(shard, {})[end.shards[shard].count] = end.shards[shard]
                 left = None if left is None else max(0, left - page.record_count)
-                is_up = self._is_caught_up(shard, before, end.shards[shard], page, latest)
-                if not is_up and (per_shard is None or taken[shard] < per_shard):
+                is_over = self._ends_walk(shard, before, end.shards[shard], page, latest)
+                if not is_over and (per_shard is None or taken[shard] < per_shard):
                     going.append(shard)
             active = going
         return end
@@ -471,19 +467,23 @@ class StreamPlanner:
         )
         return end.with_shard(shard, after, begin)
 
-    def _is_caught_up(
+    def _ends_walk(
         self, shard: str, before: str | None, after: ShardOffset, page: PageSummary, latest: int | None
     ) -> bool:
-        """Return whether the shard is caught up after ``page``, or has passed the timestamp ``latest``."""
+        """Return whether the batch reads no more of the shard, which is caught up, past ``latest`` or long empty."""
         seen, now = self._seen[shard], self.monotonic()
         seen.page_came(page.record_count, now)
         is_late = latest is not None and after.last is not None and after.last.timestamp_micros > latest
-        is_still = not page.record_count and (after.at == before or seen.empty_pages >= MOST_EMPTY_PAGES)
-        if not (is_still or is_late or after.is_ended or page.may_more_record is False):
+        is_up = is_late or after.is_ended or self._is_read_up(before, after, page, seen.empty_pages)
+        # A query that ends at the present reads on after any number of empty pages, because records may follow.
+        if not is_up and (self._chain is not None or seen.empty_pages < MOST_EMPTY_PAGES):
             return False
-        seen.caught_up_count, seen.read_up_micros = after.count, self.now_micros()
-        seen.until = now + seen.pace.interval(now)
+        seen.batch_ends(after.count if is_up else None, self.now_micros(), now)
         return True
+
+    def _is_read_up(self, before: str | None, after: ShardOffset, page: PageSummary, empty_pages: int) -> bool:
+        """Return whether ``page`` shows that no record waits, after ``empty_pages`` consecutive empty pages."""
+        return page.may_more_record is False if page.record_count else after.at == before
 
     def _whole_chain(self, start: StreamOffset, most: int | None, per_shard: int | None) -> list[StreamOffset]:
         """Return ``start`` and the ends of all batches from ``start`` to the present."""

@@ -31,6 +31,12 @@ MOST_DOUBTS = 6
 before the repeated reads take half a minute in all."""
 
 
+MOST_EMPTY_PAGES = 10
+"""The number of consecutive empty pages after which a batch reads no more of a shard. They do not show that the shard
+is caught up, because the service also returns empty pages, each with another iterator, when it skips a part of the
+shard. Only in a tunnel, whose tokens move with time, does a channel then count as caught up."""
+
+
 @define
 class ShardSeen:
     """The part of a shard's state that is not in offsets. It decides the pauses between reads, and the reported lag."""
@@ -53,6 +59,15 @@ class ShardSeen:
         else:
             self.empty_pages += 1
             self.pace.nothing_came(now)
+
+    def batch_ends(self, caught_up_count: int | None, micros: int, now: float) -> None:
+        """Note that a batch reads no more of the shard. ``micros`` and ``now`` are the present by both clocks.
+
+        ``caught_up_count`` is the shard's ``ShardOffset.count`` if the shard is caught up, or else ``None``.
+        """
+        self.caught_up_count = caught_up_count
+        self.read_up_micros = self.read_up_micros if caught_up_count is None else micros
+        self.until = now + self.pace.interval(now)
 
 
 @define(eq=False)

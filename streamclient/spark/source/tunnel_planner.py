@@ -31,9 +31,10 @@ from streamclient.errors import (
 )
 from streamclient.model import Shard
 from streamclient.records import SequenceInfo, StreamRecord
-from streamclient.spark.source.offsets import ShardSlice, StreamOffset, not_as_planned
+from streamclient.spark.source.offsets import ShardOffset, ShardSlice, StreamOffset, not_as_planned
 from streamclient.spark.source.partition_reading import MOST_CONNECTIONS, opened
 from streamclient.spark.source.planner import MOST_SKEW_MICROS, StreamPlanner
+from streamclient.spark.source.prefetch import MOST_EMPTY_PAGES
 from streamclient.spark.source.source_options import SourceOptions
 from streamclient.tablestore.instance import Connection
 from streamclient.tablestore.read_retry import ReadRetry, Repeater
@@ -376,6 +377,11 @@ class TunnelPlanner(StreamPlanner):
         if offset.at is not None and offset.last is not None:
             self.order.begin(shard, offset.at, offset.last)
         return super()._page(end, shard, size, taken)
+
+    def _is_read_up(self, before: str | None, after: ShardOffset, page: PageSummary, empty_pages: int) -> bool:
+        # The token of a channel moves with time even if no record waits, so a token that has moved proves nothing.
+        is_still = not page.record_count and (after.at == before or empty_pages >= MOST_EMPTY_PAGES)
+        return is_still or page.may_more_record is False
 
     def _lost(self, loss: str) -> None:
         raise StreamClientException(tunnel_loss(loss))
