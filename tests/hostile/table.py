@@ -272,7 +272,7 @@ ENDS: Sequence[tuple[ConsumerKind, frozenset[Place], str]] = (
     (TAIL, frozenset({STREAMS, SHARDS}), "nothing was shown yet, and a person waits at the terminal"),
     (
         REPLICATE,
-        frozenset({DATA_TABLE, STREAMS, STATUS_TABLE, ROW, PUT}),
+        frozenset({DATA_TABLE, STREAMS, STATUS_TABLE, ROW, ROWS, PUT}),
         "the start fails, and the next run goes on",
     ),
     (
