@@ -28,6 +28,9 @@ LOOK_SECONDS = 0.02
 PATIENCE_SECONDS = 60.0
 """Of the command: fifty times what the longest wait of an unhurried case takes."""
 
+HURRY_SECONDS = 0.5
+"""Of a wait that must run out, in tests of the judge."""
+
 Traits = Callable[[Any], frozenset[object]]
 """What a case shows, of which each must be shown by one of the chosen cases."""
 
@@ -141,6 +144,21 @@ class Watch:
                 return False
             pause.wait(LOOK_SECONDS)
         return True
+
+
+def hurry(monkeypatch: Any, *otherwise: str) -> None:
+    """Let the waits with these findings, which must run out, end soon. All others keep their patience."""
+    until = Watch.until
+
+    def hurried(self: Watch, condition: Callable[[], bool], text: str) -> bool:
+        patience = self.patience
+        self.patience = HURRY_SECONDS if text in otherwise else patience
+        try:
+            return until(self, condition, text)
+        finally:
+            self.patience = patience
+
+    monkeypatch.setattr(Watch, "until", hurried)
 
 
 # --- the command line -------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from streamclient.destinations import DeltaDestination
-from tests.hostile.cases import chosen
+from tests.hostile.cases import chosen, hurry
 from tests.hostile_lake import play
 from tests.hostile_lake.consumers import DestinationConsumer
 from tests.hostile_lake.places import Servers
@@ -41,9 +41,9 @@ def case_of(trouble: Any, lasting: Lasting, consumer: Any = DESTINATION) -> Case
     return Case(DIRECTORY, consumer, trouble, Step.IDLE, lasting)
 
 
-def played(case: Case, *, patience: float = 600.0) -> list[str]:
+def played(case: Case) -> list[str]:
     with Servers() as servers:
-        return play.play(case, servers, patience=patience).findings
+        return play.play(case, servers, patience=600.0).findings
 
 
 # --- the table --------------------------------------------------------------------------------------------------------
@@ -109,14 +109,16 @@ def patched(monkeypatch: pytest.MonkeyPatch, name: str, work: Callable[..., Any]
 
 def test_trouble_that_is_never_named_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     patched(monkeypatch, "told", lambda self: "")
-    found = played(case_of(NAMED, Lasting.UNTIL_NAMED), patience=2.0)
+    hurry(monkeypatch, "not named where people look")
+    found = played(case_of(NAMED, Lasting.UNTIL_NAMED))
 
     assert any(text.startswith("not named where people look: ") for text in found), found
 
 
 def test_trouble_that_is_named_without_its_cause_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     patched(monkeypatch, "told", lambda self: "something is wrong" if self.place.steps.has_begun.is_set() else "")
-    found = played(case_of(NAMED, Lasting.UNTIL_NAMED), patience=2.0)
+    hurry(monkeypatch, "not named where people look", "trouble is named although it is over")
+    found = played(case_of(NAMED, Lasting.UNTIL_NAMED))
 
     assert "not named where people look: something is wrong" in found
     assert "trouble is named although it is over: something is wrong" in found
@@ -126,6 +128,7 @@ def test_a_consumer_that_does_not_go_on_is_found(monkeypatch: pytest.MonkeyPatch
     case = case_of(NAMED, Lasting.UNTIL_NAMED)
     with ExitStack() as stack:
         stack.enter_context(monkeypatch.context()).setattr(play._Run, "_ends", lambda self: True)
-        found = played(case, patience=2.0)
+        hurry(monkeypatch, "stall")
+        found = played(case)
 
     assert any(text.startswith("stall: ") for text in found), found
