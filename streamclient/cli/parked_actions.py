@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -24,7 +23,7 @@ from streamclient.worker.parking.parked_causes import cause_id, of_cause, of_key
 from streamclient.worker.parking.parked_documents import document_of
 from streamclient.worker.parking.parked_frames import key_text, parse_key
 from streamclient.worker.parking.parking_files import FileParkingStore
-from streamclient.worker.parking.parking_replay import processor_named, replay_records
+from streamclient.worker.parking.parking_replay import processor_named, replay_document, replay_records
 
 EXIT_LEFT = 1
 """The exit code if records are still parked after a replay."""
@@ -182,16 +181,7 @@ def _replay(store: IParkingStore, records: Sequence[ParkedRecord], arguments: ar
         report = replay_records(store, processor_named(arguments.processor, import_module), records)
     with suppress(BrokenPipeError):  # the exit code is about the records, whether or not the report is read
         if arguments.json:
-            left = [
-                {
-                    "stream_id": rest.stream_id,
-                    "key": json.loads(key_text(rest.key)),
-                    "records": rest.records,
-                    "error": rest.error,
-                }
-                for rest in report.left
-            ]
-            print_json({"replayed": report.replayed, "left": left})
+            print_json(replay_document(report))
         else:
             for rest in report.left:
                 print_text(str(rest))
