@@ -10,6 +10,9 @@ Each format has one ``KeptFormat`` beside the code that reads it. The page ``for
 
 from __future__ import annotations
 
+import json
+from typing import Any
+
 from attrs import frozen
 
 FORMAT_MEMBER = "format"
@@ -17,6 +20,18 @@ FORMAT_MEMBER = "format"
 
 FORMAT_COLUMN = "Format"
 """The column that states the version of a row's format, in the tables that this package creates."""
+
+
+def parse_json(text: str | bytes, **options: Any) -> Any:
+    """Return the value in a JSON text that may come from outside. ``options`` are options of ``json.loads``.
+
+    Raises:
+        ValueError: the text is not JSON, or its arrays and objects are nested too deeply.
+    """
+    try:
+        return json.loads(text, **options)
+    except RecursionError:
+        raise ValueError("its arrays and objects are nested too deeply") from None
 
 
 @frozen

@@ -5,7 +5,6 @@ A ``Setting`` describes one setting. A ``Section`` reads and checks the values o
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -18,6 +17,7 @@ from attrs import field, frozen
 
 from streamclient.base import checks
 from streamclient.base.checks import Check, did_you_mean, shown, words
+from streamclient.base.kept_formats import parse_json
 from streamclient.errors import ConfigurationError
 
 if sys.version_info >= (3, 11):
@@ -203,8 +203,8 @@ def parse_document(text: str, path: Path, *, is_toml: bool) -> Any:
         ConfigurationError: the text is not in that format.
     """
     try:
-        return tomllib.loads(text) if is_toml else json.loads(text)
-    except (ValueError, RecursionError) as error:
+        return tomllib.loads(text) if is_toml else parse_json(text)
+    except ValueError as error:
         raise ConfigurationError(f"{path} is not {'TOML' if is_toml else 'JSON'}: {error}") from error
 
 

@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
+from streamclient.base.kept_formats import parse_json
 from streamclient.cli.options import connection_of, connection_parent
 from streamclient.cli.terminal.commands import EXIT_DONE, CommandFailed, runs
 from streamclient.cli.terminal.layout import Column, matching_id
@@ -146,7 +147,7 @@ class _Session:
         else:
             status, content = self._send(method, f"{name}?{urlencode(given)}", None)
         try:
-            answer: dict[str, Any] = json.loads(content)
+            answer: dict[str, Any] = parse_json(content)
         except ValueError as error:
             raise CommandFailed(f"{self._endpoint} is not a local Tablestore: status {status}") from error
         if status != 200:
@@ -227,8 +228,8 @@ def _split(session: _Session, arguments: argparse.Namespace) -> Outcome:
 def _key(text: str) -> Any:
     """Return the value of a JSON integer, string, list or object; return any other text unchanged."""
     try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
+        value = parse_json(text)
+    except ValueError:
         return text
     return text if value is None or isinstance(value, (bool, float)) else value
 
@@ -267,8 +268,8 @@ def _requests(session: _Session, arguments: argparse.Namespace) -> Outcome:
 
 def _add_fault(session: _Session, arguments: argparse.Namespace) -> Outcome:
     try:
-        rule = json.loads(arguments.rule)
-    except (ValueError, RecursionError) as error:
+        rule = parse_json(arguments.rule)
+    except ValueError as error:
         raise CommandFailed(f"the rule must be a JSON object: {error}") from error
     if not isinstance(rule, dict):
         raise CommandFailed(f"the rule must be a JSON object, not {rule!r}")

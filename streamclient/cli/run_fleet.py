@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import io
-import json
 import os
 import random
 import select
@@ -26,6 +25,7 @@ from typing import IO, TYPE_CHECKING, BinaryIO
 from attrs import define, field
 
 from streamclient.base.backoff import doubling_millis, with_jitter
+from streamclient.base.kept_formats import parse_json
 from streamclient.base.pools import start_thread
 from streamclient.base.times import now_micros
 from streamclient.cli.run_layers import FILE_VARIABLE
@@ -219,8 +219,8 @@ def as_json(worker: str, stream: str) -> Callable[[bytes], bytes]:
 
 def document_of(line: bytes) -> Mapping[str, object]:
     """Return the JSON object that a line consists of; an empty mapping for any other line."""
-    with contextlib.suppress(ValueError, RecursionError):
-        document = json.loads(line)
+    with contextlib.suppress(ValueError):
+        document = parse_json(line)
         if isinstance(document, dict):
             return document
     return {}

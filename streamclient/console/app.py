@@ -17,6 +17,7 @@ from urllib.parse import parse_qsl, unquote
 from aiohttp import web
 
 from streamclient.base import logs
+from streamclient.base.kept_formats import parse_json
 from streamclient.console.doors import API, REQUESTED_BY, ConsoleDoors, ConsoleError, DoorRule, number_in, split_target
 from streamclient.console.feeds import Documents, Viewer, Watch
 from streamclient.server.any_http import RefusingHandler
@@ -163,8 +164,8 @@ class App:
             request.protocol.close()
             raise ConsoleError(400, "body", "the body is damaged") from None
         try:
-            content = json.loads(body) if body else {}
-        except (ValueError, RecursionError):
+            content = parse_json(body) if body else {}
+        except ValueError:
             content = None
         if not isinstance(content, dict):
             raise ConsoleError(400, "json", "the body must be a JSON object")

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 
 from attrs import define, field, frozen
 
+from streamclient.base.kept_formats import parse_json
 from streamclient.base.times import MICROS_PER_HOUR, now_micros
 from streamclient.copying.mirror_copy import require_changes_since
 from streamclient.copying.source_table import COPY, CopyPlan, SourceTable
@@ -52,7 +53,7 @@ class Listing:
     @classmethod
     def from_text(cls, text: str) -> Listing:
         """Return the listing from its JSON text, which ``to_text`` has made."""
-        plain = json.loads(text)
+        plain = parse_json(text)
         return cls(plain["micros"], plain["places"])
 
 

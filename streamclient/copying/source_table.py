@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from attrs import asdict, define, field, frozen
 
-from streamclient.base.kept_formats import FORMAT_MEMBER, KeptFormat
+from streamclient.base.kept_formats import FORMAT_MEMBER, KeptFormat, parse_json
 from streamclient.base.times import now_micros
 from streamclient.destinations.folding.row_changes import CLOCKS_MARGIN_MICROS, TableRule
 from streamclient.errors import ConfigurationError, DependencyException, StreamClientError, StreamClientException
@@ -268,7 +268,7 @@ class CopyPlan:
             StreamClientException: the text is not a plan, or the plan is of an unknown version.
         """
         try:
-            plain = json.loads(text)
+            plain = parse_json(text)
             if problem := PLAN_FORMAT.problem(plain.get(FORMAT_MEMBER)):
                 raise StreamClientException(problem)
             source = (plain[name] for name in ("instance", "table", "stream_id"))

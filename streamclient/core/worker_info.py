@@ -13,6 +13,7 @@ from typing import Any
 
 from attrs import field, frozen
 
+from streamclient.base.kept_formats import parse_json
 from streamclient.base.reasons import Cause, Reason, encodable
 from streamclient.core.costs import Cost
 from streamclient.errors import printable
@@ -145,7 +146,7 @@ class WorkerInfo:
     def from_json(cls, text: str) -> WorkerInfo:
         """Return the information in a stored text. A member that is missing or of another type keeps its default."""
         try:
-            content = json.loads(text)
+            content = parse_json(text)
         except ValueError:
             return cls()
         if not isinstance(content, dict):

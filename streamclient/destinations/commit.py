@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from attrs import evolve, field, frozen
 
-from streamclient.base.kept_formats import FORMAT_MEMBER, KeptFormat
+from streamclient.base.kept_formats import FORMAT_MEMBER, KeptFormat, parse_json
 from streamclient.destinations.rows.digest import records_digest
 from streamclient.errors import (
     CodecError,
@@ -208,7 +208,7 @@ class Commit:
     def from_json(cls, text: str | bytes) -> Commit:
         """Read a commit from ``text``, a result of ``to_json``. The errors are the same as in ``from_plain``."""
         try:
-            return cls.from_plain(json.loads(text))
+            return cls.from_plain(parse_json(text))
         except ValueError as error:
             raise CodecError(f"not a commit: {error}") from error
 
@@ -284,7 +284,7 @@ class LogEntry:
             StreamClientException: the version of a commit is unknown, so this program must not change the log.
         """
         try:
-            plain = json.loads(text)
+            plain = parse_json(text)
             commits, carried = (tuple(map(Commit.from_plain, plain.get(name, ()))) for name in ("commits", "carried"))
             totals = {commit["digest"]: commit["total"] for commit in plain.get("carried", ()) if "total" in commit}
             return cls(place, commits, carried, totals)

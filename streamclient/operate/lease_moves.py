@@ -17,12 +17,12 @@ Laws:
 from __future__ import annotations
 
 import heapq
-import json
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal, TypedDict
 
 from attrs import frozen
 
+from streamclient.base.kept_formats import parse_json
 from streamclient.base.times import MICROS_PER_HOUR, MICROS_PER_SECOND
 from streamclient.model import Lease, Pause
 from streamclient.operate.facts import FleetFacts, RowFacts, WorkerFacts
@@ -390,7 +390,7 @@ def _standing(lease: Lease, facts: FleetFacts) -> Pause | None:
 def _fields(text: str) -> Mapping[str, Any]:
     """Return the fields of a lease that ``text`` from an audit row holds; empty if ``text`` does not hold a lease."""
     try:
-        found = json.loads(text)
+        found = parse_json(text)
     except ValueError:
         return {}
     return found if isinstance(found, dict) else {}

@@ -6,12 +6,12 @@ No later version removes a member. Times are microseconds since 1970, durations 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import Any
 
 from attrs import asdict
 
+from streamclient.base.kept_formats import parse_json
 from streamclient.model import Lease, Shard
 from streamclient.operate.cases import Explanation
 from streamclient.operate.evidence import checkpoint_kind, evidence
@@ -203,7 +203,7 @@ def shard_document(shard: Shard) -> Document:
 
 def _parsed(text: str) -> Any:
     try:
-        return json.loads(text)
+        return parse_json(text)
     except ValueError:
         return text
 

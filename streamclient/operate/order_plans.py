@@ -6,9 +6,9 @@ pause is needed.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
+from streamclient.base.kept_formats import parse_json
 from streamclient.base.reasons import Cause, counted
 from streamclient.base.times import utc_text
 from streamclient.core import leases as rule
@@ -205,7 +205,7 @@ def _ids_in(columns: str) -> set[str]:
     Return an empty set if the text has no orders, or has them in an unknown form.
     """
     try:
-        return {order["request_id"] for order in json.loads(columns)["orders"]}
+        return {order["request_id"] for order in parse_json(columns)["orders"]}
     except (ValueError, TypeError, KeyError):
         return set()
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from attrs import frozen
 
-from streamclient.base.kept_formats import FORMAT_MEMBER, KeptFormat
+from streamclient.base.kept_formats import FORMAT_MEMBER, KeptFormat, parse_json
 from streamclient.errors import ConfigurationError
 from streamclient.operate.facts import FleetFacts
 from streamclient.operate.operator_documents import (
@@ -65,7 +65,7 @@ def load_snapshot(path: Path) -> Document:
         ConfigurationError: the file cannot be read, is not a snapshot, or has an unknown version.
     """
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
+        document = parse_json(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ConfigurationError(f"{path} is not a snapshot: {error}") from error
     found: Document = document if isinstance(document, dict) else {}

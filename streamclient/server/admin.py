@@ -17,6 +17,7 @@ import attrs
 from attrs import frozen
 
 from streamclient.base import checks, logs
+from streamclient.base.kept_formats import parse_json
 from streamclient.server.control import Control, KeyPart
 from streamclient.server.fault_json import rule_from_json
 from streamclient.server.server_documents import faults_document
@@ -182,8 +183,8 @@ def _arguments(query: Mapping[str, str], body: bytes) -> Arguments:
     if not body:
         return query
     try:
-        arguments = json.loads(body)
-    except (ValueError, RecursionError) as error:
+        arguments = parse_json(body)
+    except ValueError as error:
         raise ValueError(f"the body must be a JSON object: {error}") from error
     if not isinstance(arguments, dict):
         raise ValueError(f"the body must be a JSON object, not {arguments!r}")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections import deque
 from collections.abc import Callable
 from typing import TypedDict
 
 from attrs import frozen
 
+from streamclient.base.kept_formats import parse_json
 from streamclient.wire import schema
 
 MOST_HEADS = 500
@@ -103,7 +103,7 @@ class Ring:
 def _code_of(answer: bytes) -> str:
     """Return the error code in the body of an error answer, which is JSON or protobuf; empty if there is no code."""
     try:
-        return str(json.loads(answer).get("code", ""))[:MOST_NAME_CHARACTERS]
+        return str(parse_json(answer).get("code", ""))[:MOST_NAME_CHARACTERS]
     except (ValueError, AttributeError):
         pass
     try:

@@ -18,7 +18,6 @@ lose the last commits. Such a crash loses whole commits, the latest first. See t
 from __future__ import annotations
 
 import ctypes
-import json
 import os
 import sqlite3
 import weakref
@@ -31,7 +30,7 @@ from typing import Any
 
 from attrs import astuple, fields, frozen
 
-from streamclient.base.kept_formats import KeptFormat
+from streamclient.base.kept_formats import KeptFormat, parse_json
 from streamclient.base.locks import HeldLock, LockHeldError
 from streamclient.server.admin_changes import (
     AppendRecord,
@@ -272,7 +271,7 @@ class SqliteStorage:
     def _named(self, query: str, number: Any, field: str) -> str | None:
         try:
             (document,) = self._database.execute(query, (number,)).fetchone()
-            return str(json.loads(document)[field])
+            return str(parse_json(document)[field])
         except (sqlite3.DatabaseError, ValueError, LookupError, TypeError):
             return None
 

@@ -27,6 +27,7 @@ from itertools import accumulate, takewhile
 import attrs
 from attrs import frozen
 
+from streamclient.base.kept_formats import parse_json
 from streamclient.base.times import MICROS_PER_HOUR
 
 _NUMBER_BYTES, _CHECK_BYTES = 4, 2
@@ -56,7 +57,7 @@ class StreamDefinition:
     @classmethod
     def from_json(cls, text: str) -> StreamDefinition:
         """Return the stream's definition from the text that ``to_json`` wrote."""
-        document = json.loads(text)
+        document = parse_json(text)
         document["origin_columns"] = tuple(document["origin_columns"])
         return cls(**document)
 
@@ -272,7 +273,7 @@ class ShardLog:
     @classmethod
     def from_json(cls, text: str) -> ShardLog:
         """Return the shard, without its records, from the text that ``to_json`` wrote."""
-        document = json.loads(text)
+        document = parse_json(text)
         closed_micros = document.pop("closed_micros")
         first_position = document.pop("first_position")
         last_timestamp_micros = document.pop("last_timestamp_micros")

@@ -10,6 +10,7 @@ from typing import Any
 import attrs
 from attrs import field, frozen
 
+from streamclient.base.kept_formats import parse_json
 from streamclient.base.times import MILLIS_PER_SECOND
 from streamclient.records import KeyValue
 from streamclient.server import refusals
@@ -141,7 +142,7 @@ class ServedTable:
     @classmethod
     def from_json(cls, text: str) -> ServedTable:
         """Return the table's definition from the text that ``to_json`` wrote."""
-        document: dict[str, Any] = json.loads(text)
+        document: dict[str, Any] = parse_json(text)
         document["key"] = tuple(
             KeyColumn(column["name"], PrimaryKeyType(column["type"]), column["auto_increment"])
             for column in document["key"]

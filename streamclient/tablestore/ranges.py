@@ -17,6 +17,7 @@ from attrs import field, frozen
 from tablestore import INF_MAX, INF_MIN
 
 from streamclient.base import checks
+from streamclient.base.kept_formats import parse_json
 from streamclient.errors import CodecError, DependencyException, StreamClientException
 from streamclient.records import ColumnOperation, ColumnValue, KeyValue, RecordColumn, RecordType, StreamRecord
 from streamclient.tablestore.read_retry import ReadRetry, Repeater
@@ -265,10 +266,10 @@ def key_from(text: str) -> tuple[KeyValue, ...] | None:
     if not text:
         return None
     try:
-        values = json.loads(text)
-    except ValueError as error:
+        values = parse_json(text)
+        return tuple(bytes.fromhex(value["hex"]) if isinstance(value, dict) else value for value in values)
+    except (ValueError, TypeError, KeyError) as error:
         raise StreamClientException(f"the stored position of the full copy is damaged: {text!r}") from error
-    return tuple(bytes.fromhex(value["hex"]) if isinstance(value, dict) else value for value in values)
 
 
 def key_of(row: Row) -> tuple[KeyValue, ...]:

@@ -6,12 +6,12 @@ endpoints do not sign their answers.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 from tablestore.error import OTSServiceError
 
+from streamclient.base.kept_formats import parse_json
 from streamclient.errors import CodecError, DependencyException, ErrorKind, printable
 from streamclient.tablestore.kept_connections import HttpAnswer
 from streamclient.tablestore.signed_calls import SignedCalls, is_damaged
@@ -136,7 +136,7 @@ def _error_message(body: bytes) -> tuple[str, str] | None:
         message = schema.parse(schema.TunnelError, body)
     except CodecError:
         try:
-            document = json.loads(body)
+            document = parse_json(body)
         except ValueError:
             return None
         return (str(document["code"]), str(document.get("message", ""))) if _names_code(document) else None

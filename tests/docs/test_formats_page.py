@@ -17,24 +17,27 @@ from tablestore import Row
 from streamclient.base.kept_formats import FORMAT_COLUMN, FORMAT_MEMBER, KeptFormat
 from streamclient.console.history_page import TITLE, page_file
 from streamclient.copying.source_table import CopyPlan
+from streamclient.core.worker_info import WorkerInfo
 from streamclient.destinations.commit import Commit, LogEntry
 from streamclient.destinations.delta.delta_log import entry_of
 from streamclient.destinations.rows.digest import records_digest
-from streamclient.errors import ConfigurationError, StreamClientException
-from streamclient.model import ParkedRecord, Pause, PendingCheckpoint, RecordOrder
+from streamclient.errors import CodecError, ConfigurationError, StreamClientException
+from streamclient.model import Lease, ParkedRecord, Pause, PendingCheckpoint, RecordOrder
 from streamclient.operate.snapshots import load_snapshot
 from streamclient.server.server_errors import DataDirectoryError
 from streamclient.server.storage import open_storage
 from streamclient.server.storage_sqlite import DATABASE_FILE
 from streamclient.spark.processor.outputs import _prepared_commit
 from streamclient.spark.source.offsets import StreamOffset
+from streamclient.tablestore.ranges import key_from
 from streamclient.testing.builders import put
 from streamclient.testing.simulation import history_document
 from streamclient.worker.lease.audit_rows import parse_audit_row
 from streamclient.worker.lease.lease_epochs import _parsed as parse_epoch
 from streamclient.worker.lease.lease_rows import UnreadableRow, parse_row
-from streamclient.worker.lease.own_columns import format_orders, format_pause
+from streamclient.worker.lease.own_columns import format_orders, format_pause, parse_pause
 from streamclient.worker.lease.worker_directory import parse_worker
+from streamclient.worker.parking.parked_frames import parse_key
 from streamclient.worker.parking.parking_files import FileParkingStore
 from streamclient.worker.parking.parking_table import _columns, _parked
 from tests.upgrade_drill.__main__ import PARTS
@@ -311,3 +314,50 @@ def test_another_document_is_not_taken_for_another_version(given: object) -> Non
     told = FORMATS["the snapshot"].problem_of_title(given, "streamclient-snapshot-1")
 
     assert told == "it does not say format 'streamclient-snapshot-1'"
+
+
+# --- damage -----------------------------------------------------------------------------------------------------------
+
+
+def damaged_snapshot(place: Path) -> object:
+    file = place / "snapshot.json"
+    file.write_text(DEEP)
+    return load_snapshot(file)
+
+
+DEEP = "[" * 100_000
+"""Arrays that are nested more deeply than Python reads them."""
+
+DAMAGED: Mapping[str, tuple[Callable[[Path], object], type[Exception]]] = {
+    "the commit": (lambda place: Commit.from_json(DEEP), CodecError),
+    "the plan of the copy": (lambda place: CopyPlan.from_text(DEEP), StreamClientException),
+    "the position of a copy": (lambda place: key_from(DEEP), StreamClientException),
+    "the key of a parked record": (lambda place: parse_key(DEEP), ValueError),
+    "the pause": (lambda place: parse_pause(DEEP), ValueError),
+    "the snapshot": (damaged_snapshot, ConfigurationError),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGED)
+def test_text_that_is_nested_too_deeply_is_damage(name: str, tmp_path: Path) -> None:
+    act, error = DAMAGED[name]
+
+    with pytest.raises(error):
+        act(tmp_path)
+
+
+def test_what_may_be_damaged_is_read_in_spite_of_text_that_is_nested_too_deeply() -> None:
+    entry = LogEntry.from_json("7", DEEP)
+    delta = entry_of("7", b'{"txn":' + DEEP.encode())
+
+    assert entry.damage == "entry 7 is unreadable: its arrays and objects are nested too deeply"
+    assert delta is not None
+    assert "nested too deeply" in delta.damage
+    assert WorkerInfo.from_json(DEEP) == WorkerInfo()
+    assert isinstance(parse_row(row({**LEASE, "Pause": DEEP})), Lease)
+
+
+@pytest.mark.parametrize("text", ["7", "null", '[{"no": 1}]', '[{"hex": "zz"}]', '[{"hex": 7}]', "{"])
+def test_a_position_of_a_copy_that_is_no_key_is_damage(text: str) -> None:
+    with pytest.raises(StreamClientException, match="the stored position of the full copy is damaged"):
+        key_from(text)

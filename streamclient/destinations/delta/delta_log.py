@@ -12,7 +12,6 @@ log file reaches. Stores send only the bytes that exist.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
@@ -20,6 +19,7 @@ from typing import TYPE_CHECKING
 from attrs import evolve
 
 from streamclient.base.extras import load
+from streamclient.base.kept_formats import parse_json
 from streamclient.destinations.commit import Commit, LogEntry
 from streamclient.destinations.delta.object_stores import Location
 from streamclient.errors import StreamClientException
@@ -231,7 +231,7 @@ def entry_of(place: str, text: bytes) -> LogEntry | None:
     if not text:
         return LogEntry(place, damage=f"entry {place} is empty, as after a power loss: its commits are lost")
     try:
-        actions = [json.loads(line) for line in text.splitlines() if b'"commitInfo"' in line or b'"txn"' in line]
+        actions = [parse_json(line) for line in text.splitlines() if b'"commitInfo"' in line or b'"txn"' in line]
         found = next((action["commitInfo"][ENTRY] for action in actions if ENTRY in action.get("commitInfo", {})), None)
         orders = {action["txn"]["appId"]: action["txn"]["version"] for action in actions if "txn" in action}
     except (ValueError, TypeError, AttributeError, LookupError) as error:

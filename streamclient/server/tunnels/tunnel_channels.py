@@ -18,9 +18,10 @@ from collections.abc import Iterable
 from enum import Enum
 
 import attrs
-from attrs import Attribute, define, field, frozen
+from attrs import define, field, frozen
 from attrs.setters import NO_OP
 
+from streamclient.base.kept_formats import parse_json
 from streamclient.base.times import MICROS_PER_SECOND
 from streamclient.server.tunnels.tunnel_journal import ChangedParts, Part, PartKind, noted
 from streamclient.wire import schema
@@ -192,7 +193,7 @@ class TunnelChannel:
     @classmethod
     def from_json(cls, text: str) -> TunnelChannel:
         """Return the channel from the text that ``to_json`` wrote."""
-        document = json.loads(text)
+        document = parse_json(text)
         document["status"] = Status(document["status"])
         document["parent_ids"] = tuple(document["parent_ids"])
         bounds = document["key_range"]
@@ -232,7 +233,7 @@ class Client:
     @classmethod
     def from_json(cls, text: str, now_micros: int) -> Client:
         """Return the client from the text that ``to_json`` wrote, as if its last heartbeat were at ``now_micros``."""
-        return cls(**{**json.loads(text), "seen_micros": now_micros})
+        return cls(**{**parse_json(text), "seen_micros": now_micros})
 
 
 @frozen
@@ -468,12 +469,11 @@ class Tunnel:
     @classmethod
     def from_json(cls, text: str, channels: Iterable[TunnelChannel], sessions: Iterable[Client]) -> Tunnel:
         """Return a tunnel from its stored parts; ``text`` has the tunnel's own fields."""
-        document = json.loads(text)
-        definition = document.pop("definition")
-        definition["type"] = TunnelTypeNumber(definition["type"])
-        definition["flag"] = StartOffsetFlag(definition["flag"])
+        document = parse_json(text)
+        fixed = document.pop("definition")
+        fixed |= {"type": TunnelTypeNumber(fixed["type"]), "flag": StartOffsetFlag(fixed["flag"])}
         document["stage"] = Stage(document["stage"])
-        tunnel = cls(definition=Definition(**definition), **document)
+        tunnel = cls(definition=Definition(**fixed), **document)
         for channel in sorted(channels, key=lambda channel: channel.number):
             tunnel.adopt(channel)
         for session in sorted(sessions, key=lambda session: session.number):
@@ -485,7 +485,7 @@ _STORED = (TunnelChannel, Client, Tunnel)
 _NOT_KEPT = {each.name for kept in _STORED for each in attrs.fields(kept) if each.on_setattr is NO_OP}
 
 
-def _is_kept(attribute: Attribute[object], value: object) -> bool:
+def _is_kept(attribute: attrs.Attribute[object], value: object) -> bool:
     """Return whether the storage keeps an attribute. It does not keep attributes declared with ``on_setattr=NO_OP``."""
     return attribute.name not in _NOT_KEPT
 

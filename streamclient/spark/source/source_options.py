@@ -7,7 +7,6 @@ misspelt limit only when the cluster breaks down.
 
 from __future__ import annotations
 
-import json
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,6 +17,7 @@ from typing import Any
 from attrs import evolve, field, frozen
 
 from streamclient.base import checks
+from streamclient.base.kept_formats import parse_json
 from streamclient.base.settings import Section, Setting, choice, require_no_mistakes
 from streamclient.base.times import parse_timestamp, utc
 from streamclient.errors import ConfigurationError
@@ -89,7 +89,7 @@ def _starting(text: str) -> Mapping[str, str] | str:
     if text.strip().lower() in (EARLIEST, LATEST):
         return text.strip().lower()
     try:
-        given = json.loads(text, object_pairs_hook=_named_once)
+        given = parse_json(text, object_pairs_hook=_named_once)
     except ValueError as error:
         raise ConfigurationError(str(error)) from error
     if not isinstance(given, dict) or not given or not all(isinstance(at, str) and at for at in given.values()):

@@ -20,7 +20,7 @@ from typing import Any
 
 from attrs import asdict, frozen
 
-from streamclient.base.kept_formats import FORMAT_COLUMN, FORMAT_MEMBER, KeptFormat
+from streamclient.base.kept_formats import FORMAT_COLUMN, FORMAT_MEMBER, KeptFormat, parse_json
 from streamclient.model import Lease, Pause, PendingCheckpoint, Progress, RecordOrder
 from streamclient.records import SequenceInfo
 
@@ -195,7 +195,7 @@ def format_orders(orders: tuple[RecordOrder, ...]) -> str:
 
 def _parsed(text: object) -> Any:
     try:
-        return json.loads(text) if isinstance(text, str) else None
+        return parse_json(text) if isinstance(text, str) else None
     except ValueError:
         return None
 

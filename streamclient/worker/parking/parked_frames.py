@@ -12,7 +12,7 @@ import json
 import re
 from typing import Any
 
-from streamclient.base.kept_formats import KeptFormat
+from streamclient.base.kept_formats import KeptFormat, parse_json
 from streamclient.base.reasons import counted
 from streamclient.errors import CodecError
 from streamclient.records import KeyValue, PrimaryKey, SequenceInfo, StreamRecord
@@ -88,7 +88,7 @@ def parse_key(text: str) -> PrimaryKey:
         ValueError: the text is not a key.
     """
     try:
-        pairs: Any = json.loads(text)
+        pairs: Any = parse_json(text)
         return tuple((_name(name), _value(value)) for name, value in pairs)
     except (TypeError, ValueError) as error:
         expected = '[["column", "text, whole number, or {"base64": "..."}"], ...]'

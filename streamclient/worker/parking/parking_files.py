@@ -21,7 +21,7 @@ from typing import BinaryIO
 from urllib.parse import quote, unquote
 
 from streamclient.base import checks, locks
-from streamclient.base.kept_formats import FORMAT_MEMBER
+from streamclient.base.kept_formats import FORMAT_MEMBER, parse_json
 from streamclient.errors import ConfigurationError, StreamClientException
 from streamclient.interfaces import IParkingStore
 from streamclient.model import ParkedRecord
@@ -124,7 +124,7 @@ def _read(path: Path, file: BinaryIO) -> dict[str, ParkedRecord]:
     known: dict[str, ParkedRecord] = {}
     for number, line in enumerate(_whole(file.read()).splitlines(), 1):
         try:
-            document = json.loads(line)
+            document = parse_json(line)
             if problem := PARKED_FORMAT.problem(document.get(FORMAT_MEMBER)):
                 raise StreamClientException(f"{path}, line {number}: {problem}")
             if "removed" in document:
