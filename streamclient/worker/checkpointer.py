@@ -292,7 +292,7 @@ class RecordProcessorCheckpointer(IRecordProcessorCheckpointer):
     def _have_stored(self, ticket: CheckpointTicket) -> None:
         self._post(ticket)
         if not self._wait(ticket.answered, self._timeout_millis / 1_000):
-            raise self._no_answer("the status table did not answer")
+            raise self._no_answer("the service did not answer")
         self._conclude(ticket)
 
     def _post(self, ticket: CheckpointTicket) -> None:
