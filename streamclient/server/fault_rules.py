@@ -103,7 +103,8 @@ class FailRows:
     """A fault action: fail some rows of a batch request, and execute the other rows.
 
     ``rows`` are the positions of failing rows, counted from 0 over all tables of the request. ``every=3`` fails each
-    third row: rows 2, 5, 8, …. Give ``rows``, ``every`` or both. A rule with this action matches only batch operations.
+    third row: rows 2, 5, 8, …. Give ``rows``, ``every`` or both. If a row of an atomic batch is to fail, no row of the
+    batch is written, and all its rows fail. A rule with this action matches only batch operations.
     """
 
     rows: tuple[int, ...] = field(default=(), converter=_positions)

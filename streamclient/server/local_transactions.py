@@ -5,6 +5,8 @@ Laws:
 - A transaction holds its partition key from its start to its end. During this time, only the transaction can write rows
   with that key. Reads outside the transaction see the committed rows. Reads inside the transaction also see the writes
   of the transaction.
+- A transaction that starts with row keys holds only these rows. Other transactions and writes can use the other rows
+  with the same partition key. Inside the transaction, only its rows can be read and written.
 - A transaction ends when it is committed or aborted, when its time is over, when its table is deleted, or when the
   server stops. Only a commit has an effect.
 """
@@ -15,6 +17,7 @@ import base64
 import binascii
 import uuid
 from collections import OrderedDict
+from collections.abc import Sequence
 
 from attrs import field, frozen
 
@@ -23,7 +26,6 @@ from streamclient.records import KeyValue
 from streamclient.server import refusals
 from streamclient.server.drafts import Draft
 from streamclient.server.keys import encode_key
-from streamclient.server.server_errors import ServiceError
 from streamclient.server.stored_tables import Key, Table
 from streamclient.server.writes import WritePlan
 from streamclient.wire.plainbuffer import KeyBound
@@ -31,7 +33,10 @@ from streamclient.wire.plainbuffer import KeyBound
 _RANDOM_BYTES = 16
 _CHECK_BYTES = 4
 
-_Lock = tuple[int, bytes]
+_ROW_LOCK_BYTES = 300
+"""The measured memory, in bytes, of the lock on one row without the row's key, at most."""
+
+_Partition = tuple[int, bytes]
 """The number of a table, and an encoded partition key of this table."""
 
 
@@ -66,39 +71,72 @@ def partition_key_text(value: KeyValue | KeyBound) -> str:
 
 @frozen
 class Transaction:
-    """An open transaction on one partition key of one table."""
+    """An open transaction on one partition key of one table, or on some rows with this partition key."""
 
     transaction_id: str
     table: Table
     partition_key: KeyValue
     started_micros: int
     draft: Draft = field(eq=False)
+    row_keys: frozenset[bytes] = frozenset()
+    """The encoded keys of the rows that the transaction holds; empty if it holds all rows of the partition key."""
 
     @property
-    def lock(self) -> _Lock:
-        """The key of the transaction's lock: the table's number and the encoded partition key."""
-        return _lock(self.table, self.partition_key)
+    def partition(self) -> _Partition:
+        """The table's number and the encoded partition key."""
+        return _partition(self.table, self.partition_key)
 
-    def check_scope(self, table: Table, *keys: Key) -> None:
-        """Check that a request stays within the transaction's table and partition key.
+    @property
+    def locks(self) -> frozenset[bytes]:
+        """The encoded keys that the transaction locks: its row keys, or the partition key."""
+        return self.row_keys or frozenset((self.partition[1],))
 
-        ``keys`` are the keys of rows, or the bounds of a range, that the request names.
+    @property
+    def held_bytes(self) -> int:
+        """The memory of the planned writes and of the locks on rows, in bytes."""
+        return self.draft.held_bytes + sum(_ROW_LOCK_BYTES + len(key) for key in self.row_keys)
+
+    def check_scope(self, table: Table, key: Key) -> None:
+        """Check that the transaction may read and write the row with this key of ``table``.
+
+        ``key`` is a whole key that fits ``table``.
 
         Raises:
-            ServiceError: the table or a partition key is not the transaction's (``OTSDataOutOfRange``).
+            ServiceError: the transaction does not hold the row (``OTSDataOutOfRange``).
         """
+        self._check_partition(table, key)
+        if self.row_keys and _encoded(key) not in self.row_keys:
+            raise refusals.TRANSACTION_ROW(given=",".join(partition_key_text(value) for _, value in key))
+
+    def check_range(self, table: Table, start: Key, end: Key) -> None:
+        """Check that the transaction may read the range of rows of ``table`` with these bounds.
+
+        Raises:
+            ServiceError: the transaction holds another table or partition key, or only some rows
+                (``OTSDataOutOfRange``).
+        """
+        self._check_partition(table, start, end)
+        if self.row_keys:
+            raise refusals.TRANSACTION_RANGE()
+
+    def _check_partition(self, table: Table, *keys: Key) -> None:
         if table is not self.table:
-            raise self._out_of_scope("Table", self.table.definition.name, table.definition.name)
+            raise refusals.TRANSACTION_SCOPE(what="Table", own=self.table.definition.name, given=table.definition.name)
         for key in keys:
-            given = key[0][1]
-            if given != self.partition_key:
-                raise self._out_of_scope("PartKey", partition_key_text(self.partition_key), partition_key_text(given))
-
-    def _out_of_scope(self, what: str, own: str, given: str) -> ServiceError:
-        return refusals.TRANSACTION_SCOPE(what=what, own=own, given=given)
+            _check_partition_key(self.partition_key, key)
 
 
-def _lock(table: Table, partition_key: KeyValue | KeyBound) -> _Lock:
+def _check_partition_key(own: KeyValue, key: Key) -> None:
+    given = key[0][1]
+    if given != own:
+        raise refusals.TRANSACTION_SCOPE(what="PartKey", own=partition_key_text(own), given=partition_key_text(given))
+
+
+def _encoded(key: Key) -> bytes:
+    return encode_key(value for _, value in key)
+
+
+def _partition(table: Table, partition_key: KeyValue | KeyBound) -> _Partition:
     return table.definition.number, encode_key((partition_key,))
 
 
@@ -110,29 +148,49 @@ class Transactions:
         self._most_open = most_open
         self._most_bytes = most_bytes
         self.held_bytes: int = 0
-        """The memory, in bytes, of all planned writes of open transactions, with their rows."""
+        """The memory, in bytes, of all planned writes of open transactions, with their rows, and of locks on rows."""
         # The oldest transaction comes first. Finding the first entry of a plain dictionary is slow after many deletions
         # at its beginning.
         self._open: OrderedDict[str, Transaction] = OrderedDict()
-        self._locks: dict[_Lock, Transaction] = {}
+        self._locks: dict[_Partition, set[bytes]] = {}
+        """The locks of open transactions. A locked partition key stands for all its rows."""
 
-    def start(self, table: Table, partition_key: KeyValue, now_micros: int) -> Transaction:
+    def start(
+        self, table: Table, partition_key: KeyValue, now_micros: int, row_keys: Sequence[Key] = ()
+    ) -> Transaction:
         """Open a transaction that holds ``partition_key`` of ``table``.
 
+        With ``row_keys``, the transaction holds only the rows with these whole keys, which fit ``table``.
+
         Raises:
-            ServiceError: another transaction holds the partition key, or too many transactions are open.
+            ServiceError: a row has another partition key, another transaction holds the partition key or one of the
+                rows, or too many transactions are open.
         """
+        for key in row_keys:
+            _check_partition_key(partition_key, key)
+        transaction = Transaction(
+            new_transaction_id(table.definition.name),
+            table,
+            partition_key,
+            now_micros,
+            Draft(table),
+            frozenset(map(_encoded, row_keys)),
+        )
         self._expire(now_micros)
-        if self.is_locked(table, partition_key, now_micros):
-            raise refusals.ROW_CONFLICT()
+        self._require_unlocked(transaction)
         if len(self._open) >= self._most_open:
             raise refusals.TRANSACTIONS_FULL(limit=self._most_open)
-        transaction = Transaction(
-            new_transaction_id(table.definition.name), table, partition_key, now_micros, Draft(table)
-        )
+        self.require_room(transaction.held_bytes)
+        self.held_bytes += transaction.held_bytes
         self._open[transaction.transaction_id] = transaction
-        self._locks[transaction.lock] = transaction
+        self._locks.setdefault(transaction.partition, set()).update(transaction.locks)
         return transaction
+
+    def _require_unlocked(self, transaction: Transaction) -> None:
+        partition = transaction.partition
+        locks = self._locks.get(partition)
+        if locks and (not transaction.row_keys or partition[1] in locks or not locks.isdisjoint(transaction.row_keys)):
+            raise refusals.ROW_CONFLICT()
 
     def find(self, transaction_id: str, now_micros: int) -> Transaction:
         """Return an open transaction.
@@ -162,18 +220,24 @@ class Transactions:
         """Whether any transaction is open. A transaction whose time is over may still count as open."""
         return bool(self._open)
 
-    def is_locked(self, table: Table, partition_key: KeyValue | KeyBound, now_micros: int) -> bool:
-        """Return whether an open transaction holds this partition key."""
+    def is_locked(self, table: Table, key: Key, now_micros: int) -> bool:
+        """Return whether an open transaction holds the row with this key. The key must fit ``table``."""
         if not self._open:
             return False
         self._expire(now_micros)
-        return _lock(table, partition_key) in self._locks
+        partition = _partition(table, key[0][1])
+        locks = self._locks.get(partition)
+        return locks is not None and (partition[1] in locks or _encoded(key) in locks)
 
     def end(self, transaction: Transaction) -> None:
-        """Forget a transaction and release its partition key."""
+        """Forget a transaction and release its partition key or its rows."""
         del self._open[transaction.transaction_id]
-        del self._locks[transaction.lock]
-        self.held_bytes -= transaction.draft.held_bytes
+        partition = transaction.partition
+        locks = self._locks[partition]
+        locks.difference_update(transaction.locks)
+        if not locks:
+            del self._locks[partition]
+        self.held_bytes -= transaction.held_bytes
 
     def drop_table(self, table: Table) -> None:
         """End all open transactions of a table that the server deletes."""

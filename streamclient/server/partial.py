@@ -30,8 +30,9 @@ def execute_partially(
 ) -> bytes:
     """Execute a batch without the rows that are to fail; return an answer with errors at the positions of these rows.
 
-    ``message`` is the text of these errors. If all rows fail, do not call ``execute``. Pass a malformed body to
-    ``execute``, which refuses it. Raise the errors of ``execute`` unchanged.
+    ``message`` is the text of these errors. If a row of an atomic batch is to fail, all its rows fail. If all rows
+    fail, do not call ``execute``. Pass a malformed body to ``execute``, which refuses it. Raise the errors of
+    ``execute`` unchanged.
     """
     messages = schema.OPERATIONS[operation]
     try:
@@ -39,6 +40,8 @@ def execute_partially(
     except ValueError:  # a CodecError; the engine refuses the body in its own words
         return execute(operation, body)
     tables = list(_marked(operation, request, harm))
+    if operation == "BatchWriteRow" and request.is_atomic and any(any(table.fails) for table in tables):
+        tables = [_Table(table.message, (True,) * len(table.fails)) for table in tables]
     kept = _without_failing(operation, request, tables)
     answer = messages.response()
     if kept.tables:

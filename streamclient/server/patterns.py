@@ -1,11 +1,20 @@
-"""Regular expressions of filters, matched by RE2 in a time that is linear in the length of the text.
+r"""Regular expressions of filters, matched by RE2 in a time that is linear in the length of the text.
 
 The time of a match is proportional to the length of the text times the size of the compiled expression. An expression
 of 256 characters can have a very large compiled size. So each request pays this product in units of work for a match.
 The request also pays for compiling an expression (see ``streamclient.server.work``).
 
-The service documents Perl's syntax. RE2 supports this syntax except for back references and look-around, which cannot
-be matched in linear time. The server refuses expressions with back references or look-around.
+The service documents Perl's syntax. RE2 refuses some of it, and reads some of it in another way:
+
+- Refused: back references, look-around, conditions and recursion, which cannot be matched in linear time; possessive
+  quantifiers, atomic groups, comments, the flags ``x`` and ``^``, branch resets, ``(?'name'…)``, counts over 1,000,
+  long names of properties (``\p{Letter}``), and the escapes ``\Z``, ``\G``, ``\K``, ``\h``, ``\H``, ``\V``, ``\R``,
+  ``\X``, ``\N``, ``\e``, ``\c`` and ``\o``.
+- Read in another way: ``$`` does not match before a newline at the end. ``\s`` excludes the vertical tab, and ``\v``
+  is the vertical tab only. ``\d``, ``\w``, ``\s`` and ``\b`` know only ASCII. ``{,n}`` is literal text. The group of
+  ``(a*)+`` keeps the last text that is not empty. ``(?U)`` swaps greedy and lazy quantifiers.
+
+The server does not rewrite expressions. Without look-around, RE2 has no equivalent of ``$`` before a newline.
 """
 
 from __future__ import annotations

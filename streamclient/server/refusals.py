@@ -110,6 +110,7 @@ STORAGE_FAILED_BEFORE: Final = _failed("The storage failed earlier: {error}; res
 TABLE_NAME: Final = _invalid("Invalid table name: '{name}'.", SUITE)
 COLUMN_NAME: Final = _invalid("Invalid column name: '{name}'.", SUITE)
 KEY_COLUMNS: Final = _invalid("The number of primary key columns must be in range: [1, {limit}].", SUITE)
+KEY_EMPTY: Final = _invalid("Cell data broken, empty PK.", SUITE)
 KEY_COLUMN_TYPE: Final = _invalid("{type} is an invalid type for the primary key.", SUITE)
 KEY_COLUMN_TWICE: Final = _invalid("Duplicated primary key name: '{name}'.", DOCUMENTED)
 KEY_VALUE_LENGTH: Final = _invalid(
@@ -300,6 +301,22 @@ TRANSACTION_SCOPE: Final = ServiceRefusal(
     "OTSDataOutOfRange",
     "Data out of scope of transaction. Transaction {what}:{own}. Data {what}:{given}",
     SEEN,
+)
+TRANSACTION_ROW: Final = ServiceRefusal(
+    400,
+    "OTSDataOutOfRange",
+    "Data out of scope of transaction. Data PrimaryKey:{given} is not among the row keys of the transaction.",
+    CODE,
+)
+TRANSACTION_RANGE: Final = ServiceRefusal(
+    400,
+    "OTSDataOutOfRange",
+    "Data out of scope of transaction. A transaction with row keys can't read a range. Read its rows with GetRow, or "
+    "start the transaction without row keys.",
+    CODE,
+)
+TRANSACTION_ROWS: Final = _invalid(
+    "The number of row keys in StartLocalTransaction exceeds the limit, limit count: {limit}, row count: {count}.", OWN
 )
 TRANSACTION_SIZE: Final = ServiceRefusal(
     400, "OTSOutOfTransactionDataSizeLimit", "The data size of the transaction exceeds the limit: {limit}.", CODE

@@ -68,6 +68,9 @@ class Limits:
     transaction_bytes: int = 4 * MEGABYTE
     transaction_seconds: int = 60
     """The seconds after which the server aborts a local transaction."""
+    transaction_rows: int = 200
+    """The largest number of row keys with which a client starts a transaction: as many rows as one batch writes. The
+    service's limit is not documented."""
     open_transactions: int = 10_000
     """The largest number of open transactions of the server. The service's limit is not documented. This limit bounds
     the server's memory."""

@@ -137,18 +137,30 @@ class ServerState:
         """
         return None if transaction_id is None else self.transactions.find(transaction_id, self.clock.now_micros())
 
-    def rows_seen(self, table: Table, transaction_id: str | None, *keys: Key) -> Rows:
-        """Return the rows that a read sees: the committed rows, and in a transaction also the transaction's own writes.
+    def rows_seen(self, table: Table, transaction_id: str | None, key: Key) -> Rows:
+        """Return the rows that a read of one row sees.
 
-        ``keys`` are the keys of the read, or the bounds of its range.
+        They are the committed rows, and in a transaction also the transaction's own writes.
 
         Raises:
-            ServiceError: the transaction ended, or it does not hold these keys.
+            ServiceError: the transaction ended, or it does not hold the row with this key.
         """
         transaction = self.transaction(transaction_id)
         if transaction is None:
             return table.rows
-        transaction.check_scope(table, *keys)
+        transaction.check_scope(table, key)
+        return transaction.draft.rows
+
+    def range_seen(self, table: Table, transaction_id: str | None, start: Key, end: Key) -> Rows:
+        """Return the rows that a read of a range sees; see ``rows_seen``.
+
+        Raises:
+            ServiceError: the transaction ended, or it does not hold the range with these bounds.
+        """
+        transaction = self.transaction(transaction_id)
+        if transaction is None:
+            return table.rows
+        transaction.check_range(table, start, end)
         return transaction.draft.rows
 
     def commit(self) -> None:

@@ -65,8 +65,8 @@ class WriteBatch:
         """Execute the write of one row.
 
         Raises:
-            ServiceError: the row does not fit the table, another transaction holds its partition key, or a condition
-                of the write does not hold. Nothing was changed.
+            ServiceError: the row does not fit the table, another transaction holds the row, or a condition of the
+                write does not hold. Nothing was changed.
         """
         self._admit(write)
         self._check_size(write.size_bytes)
@@ -113,7 +113,7 @@ class WriteBatch:
         if self._transaction is not None:
             self._transaction.check_scope(self._table, write.key)
         elif self._state.transactions.are_open and self._state.transactions.is_locked(
-            self._table, write.key[0][1], self._now_micros
+            self._table, write.key, self._now_micros
         ):
             raise refusals.ROW_CONFLICT()
 

@@ -114,7 +114,7 @@ split_point_limit=4 int32
 SplitLocation: location=1! string, repeat=2! sint64
 ComputeSplitPointsBySizeResponse: consumed=1! ConsumedCapacity, schema=2* PrimaryKeySchema, split_points=3* bytes, \
 locations=4* SplitLocation
-StartLocalTransactionRequest: table_name=1! string, key=2! bytes
+StartLocalTransactionRequest: table_name=1! string, key=2! bytes, row_keys=3* bytes
 StartLocalTransactionResponse: transaction_id=1! string
 CommitTransactionRequest: transaction_id=1! string
 CommitTransactionResponse:

@@ -10,6 +10,7 @@ from attrs import evolve, field, frozen
 from server_state_driver import (
     GENERATED_KEY,
     PUT,
+    TWO_COLUMN_KEY,
     Driver,
     batch_row,
     condition_fields,
@@ -42,6 +43,7 @@ MARKED = frame("a", put("x", 1), delete_marker=True)
 AUTO = (("pk", "a"), ("id", KeyBound.AUTO_INCREMENT))
 
 Request = tuple[str, dict[str, Any]]
+Key = tuple[tuple[str, Any], ...]
 
 
 class SdkEngine:
@@ -348,6 +350,19 @@ def in_transaction(*keys: str, size: int = 1) -> Callable[[Stage], object]:
     def act(stage: Stage) -> object:
         transaction = stage.transaction()
         return [stage.driver.put(key, put("x", "v" * size), transaction_id=transaction) for key in keys]
+
+    return act
+
+
+def on_rows(use: Callable[[Driver, Key, str], object]) -> Callable[[Stage], object]:
+    """The use of a transaction on the row (a, 1): it takes the driver, the key (a, 2) and the transaction's id."""
+
+    def act(stage: Stage) -> object:
+        stage.driver.create("pairs", TWO_COLUMN_KEY)
+        own, other = ((("pk", "a"), ("sk", number)) for number in (1, 2))
+        fields = {"table_name": "pairs", "key": frame("a"), "row_keys": [frame(own)]}
+        started = stage.driver.call("StartLocalTransaction", **fields)
+        return use(stage.driver, other, str(started.transaction_id))
 
     return act
 

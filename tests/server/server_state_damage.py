@@ -529,9 +529,15 @@ def test_a_filter_finds_what_its_regular_expression_matches(pattern: str, found:
 
 
 REFUSED = ["(", "(?=a)", "(a)\\1", "x" * 257, "é" * 129, "", "()" * 33, "((a{99}){99}){99}", "\\pL{1000}"]
+REFUSED_PERL = [
+    *("(?<!a)b", "(?<n>a)\\k<n>", "(?|(a)|(b))", "(a)(?(1)b|c)", "(a(?1)?b)", "a++", "a*+", "a?+", "(?>a)"),
+    *("(?#c)a", "(?x) a", "(?^:a)", "(?'n'a)", "a{1001}", "a{0,1001}", "\\p{Letter}", "\\o{141}"),
+    *("\\Z", "\\G", "\\K", "\\h", "\\H", "\\V", "\\R", "\\X", "\\N", "\\e", "\\cA"),
+]
+"""Expressions of Perl that RE2 does not know."""
 
 
-@pytest.mark.parametrize("pattern", REFUSED)
+@pytest.mark.parametrize("pattern", [*REFUSED, *REFUSED_PERL])
 def test_a_regular_expression_that_cannot_be_used_is_refused(pattern: str) -> None:
     status, code, text = refusal_of(table_driver().table, filter=matching(pattern))
 

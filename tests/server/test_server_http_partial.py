@@ -94,6 +94,31 @@ def test_if_all_rows_fail_nothing_is_executed() -> None:
     assert engine.seen is None
 
 
+@pytest.mark.parametrize("row", [0, 1, 2])
+def test_an_atomic_batch_fails_whole(row: int) -> None:
+    engine = RecordingEngine()
+    request = write_request([3])
+    request.is_atomic = True
+
+    body = execute_partially("BatchWriteRow", request.SerializeToString(), FailRows((row,)), "no", engine.execute)
+
+    (table,) = schema.parse(schema.BatchWriteRowResponse, body).tables
+    assert [(answer.is_ok, answer.error.code, answer.error.message) for answer in table.rows] == [
+        (False, "OTSServerBusy", "no")
+    ] * 3
+    assert engine.seen is None
+
+
+def test_an_atomic_batch_without_a_failing_row_is_executed() -> None:
+    engine = RecordingEngine()
+    request = write_request([3])
+    request.is_atomic = True
+
+    execute_partially("BatchWriteRow", request.SerializeToString(), FailRows((3,)), "no", engine.execute)
+
+    assert engine.seen == [[b"0.0", b"0.1", b"0.2"]]
+
+
 def test_errors_of_the_whole_request_pass_through() -> None:
     def refuse(operation: str, body: bytes) -> bytes:
         raise ServiceError(404, "OTSObjectNotExist", "Requested table does not exist.")

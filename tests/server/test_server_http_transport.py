@@ -218,6 +218,18 @@ def test_rows_of_a_batch_fail_while_the_others_are_written(local: LocalTablestor
     assert list(over_http(local).table()) == [0, 2, 4]
 
 
+def test_an_atomic_batch_with_a_failing_row_writes_nothing(local: LocalTablestore) -> None:
+    create_table(local)
+    local.add_fault(FaultRule("BatchWriteRow", FailRows(rows=(1,)), table="t", times=1))
+    rows = [batch_row(PUT, 1, put(f"v{number}", 1)) for number in range(3)]
+    driver = over_http(local)
+
+    assert [row.error.code for row in driver.write_batch(rows, is_atomic=True)] == ["OTSServerBusy"] * 3
+    assert driver.table() == {}
+    assert all(row.is_ok for row in driver.write_batch(rows, is_atomic=True))
+    assert driver.table() == {1: {"v2": 1}}
+
+
 def test_requests_are_counted_by_operation_and_table(local: LocalTablestore) -> None:
     create_table(local)
     driver = over_http(local)

@@ -57,6 +57,7 @@ from refusal_cases import (
     odd_token,
     of_unknown_key_type,
     of_unknown_option,
+    on_rows,
     on_table,
     on_tunnel,
     other_place,
@@ -165,6 +166,12 @@ CASES: Mapping[str, list[Case]] = {
         asked(create_table(stream_spec=stream(columns_to_get=["#o"])), name="#o"),
     ],
     "KEY_COLUMNS": [asked(create_table(*[(f"k{n}", "STRING") for n in range(5)]), limit=4)],
+    "KEY_EMPTY": [
+        asked(put_row(key=())),
+        asked(update_row(put("x", 1), key=())),
+        asked(delete_row(key=())),
+        asked(get_row(primary_key=frame(()))),
+    ],
     "KEY_COLUMN_TYPE": [
         asked(of_unknown_key_type(4), type="DOUBLE"),
         asked(of_unknown_key_type(5), type="BOOLEAN"),
@@ -382,6 +389,24 @@ CASES: Mapping[str, list[Case]] = {
     ],
     "TRANSACTION_OVER": [Case(ended_transaction)],
     "TRANSACTION_SCOPE": [Case(in_transaction("b"), {"what": "PartKey", "own": "a", "given": "b"})],
+    "TRANSACTION_ROW": [
+        Case(on_rows(lambda driver, key, name: driver.put(key, table="pairs", transaction_id=name)), {"given": "a,2"}),
+        Case(on_rows(lambda driver, key, name: driver.get(key, "pairs", transaction_id=name)), {"given": "a,2"}),
+    ],
+    "TRANSACTION_RANGE": [
+        Case(
+            on_rows(
+                lambda driver, key, name: driver.range_page((key[0], ("sk", LOW)), key, "pairs", transaction_id=name)
+            )
+        ),
+    ],
+    "TRANSACTION_ROWS": [
+        asked(
+            ("StartLocalTransaction", {"table_name": "t", "key": frame("a"), "row_keys": [frame("a")] * 201}),
+            limit=200,
+            count=201,
+        ),
+    ],
     "TRANSACTION_SIZE": [
         Case(in_transaction(*["a"] * 3, size=2 * MEGABYTE), {"limit": 4194304}),
     ],

@@ -274,3 +274,36 @@ def test_a_filter_sees_columns_outside_the_column_range_as_missing(driver: Drive
 
     assert driver.get(1, filter=is_1, start_column="a") == {"a": 1, "b": 2}
     assert driver.get(1, filter=is_1, start_column="b") is None
+
+
+UNLIKE_PERL = [
+    ("^(\\d+)$", "12\n", "12", None),
+    ("(a\n)$", "a\n\n", "a\n", None),
+    ("a\\s(b)", "a\vb", "b", None),
+    ("(\\S)", "\v", None, "\v"),
+    ("a\\v(b)", "a\nb", "b", None),
+    ("(\\d)", "٣", "٣", None),
+    ("(\\w)", "é", "é", None),
+    ("a\\s(b)", "a\u00a0b", "b", None),
+    ("\\b(é)", "é", "é", None),
+    ("(a{,2})", "aa", "aa", None),
+    ("(a{,2})", "a{,2}", "a", "a{,2}"),
+    ("(a*)+", "aa", "", "aa"),
+    ("(?U)(a+)", "aa", None, "a"),
+]
+"""An expression, a value, and the first group that Perl 5.36 and the server find. Perl refuses the last one."""
+
+
+@pytest.mark.parametrize(("pattern", "value", "perl", "here"), UNLIKE_PERL)
+def test_a_regular_expression_may_find_something_else_than_in_perl(
+    pattern: str, value: str, perl: str | None, here: str | None
+) -> None:
+    driver = table_driver()
+    driver.put("a", put("x", value))
+
+    def finds(text: str) -> bool:
+        rule = schema.ValueTransferRule(regex=pattern, cast_type=3)
+        return "a" in driver.table(filter=single(ComparatorType.EQUAL, "x", encode_value(text), rule=rule))
+
+    assert here is None or finds(here)
+    assert perl is None or not finds(perl)

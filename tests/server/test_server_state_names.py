@@ -81,9 +81,15 @@ def five_columns() -> tuple[tuple[str, Any], ...]:
     return tuple((f"k{number}", number) for number in range(5))
 
 
-@pytest.mark.parametrize("key", [(), five_columns()], ids=["none", "five"])
+WRONG_KEYS = [
+    pytest.param((), "Cell data broken, empty PK.", id="none"),
+    pytest.param(five_columns(), "The number of primary key columns must be in range: [1, 4].", id="five"),
+]
+
+
+@pytest.mark.parametrize(("key", "words"), WRONG_KEYS)
 @pytest.mark.parametrize("table", ["t", "missing"])
-def test_one_to_four_key_columns_are_asked_for_before_the_table(key: Any, table: str) -> None:
+def test_one_to_four_key_columns_are_asked_for_before_the_table(key: Any, words: str, table: str) -> None:
     driver = table_driver()
     ignore = schema.Condition(row_existence=0)
     read = {"max_versions": 1}
@@ -102,14 +108,14 @@ def test_one_to_four_key_columns_are_asked_for_before_the_table(key: Any, table:
         ("BatchGetRow", {"tables": [batch_keys]}),
         ("BatchWriteRow", {"tables": [batch_rows]}),
         ("BulkImport", {"table_name": table, "rows": [schema.RowInBulkImportRequest(type=1, row_change=row)]}),
+        ("BulkExport", {"table_name": table, **bounds}),
+        ("StartLocalTransaction", {"table_name": table, "key": frame(key)}),
     ]
+    if key:  # several columns have words of their own in a transaction
+        requests.pop()
 
     for operation, fields in requests:
-        assert driver.refusal(operation, **fields) == (
-            400,
-            "OTSParameterInvalid",
-            "The number of primary key columns must be in range: [1, 4].",
-        ), operation
+        assert driver.refusal(operation, **fields) == (400, "OTSParameterInvalid", words), operation
 
 
 def test_a_name_is_judged_before_the_key_is_compared_with_the_table() -> None:

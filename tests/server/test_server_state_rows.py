@@ -474,3 +474,26 @@ def test_range_over_several_key_columns() -> None:
     assert keys((0, KeyBound.INF_MIN), (0, KeyBound.INF_MAX)) == [(0, b""), (0, b"\x00"), (0, b"\xff")]
     assert keys((-1, b"\x00"), (0, b"\x00")) == [(-1, b"\x00"), (-1, b"\xff"), (0, b"")]
     assert len(keys((KeyBound.INF_MIN, KeyBound.INF_MIN), (KeyBound.INF_MAX, KeyBound.INF_MAX))) == 9
+
+
+def batch_get(driver: Driver, **fields_by_table: dict[str, Any]) -> list[tuple[str, list[bool]]]:
+    """The names of the tables in the answer, and whether each of their rows was found."""
+    tables = [schema.TableInBatchGetRowRequest(table_name=name, **fields) for name, fields in fields_by_table.items()]
+    answer = driver.call("BatchGetRow", tables=tables)
+    return [(table.table_name, [bool(row.row) for row in table.rows]) for table in answer.tables]
+
+
+def test_a_table_without_keys_in_a_batch_is_answered_without_rows() -> None:
+    driver = table_driver()
+    driver.create("u")
+    driver.put("a", put("x", 1))
+
+    assert batch_get(driver, t={}, u={}) == [("t", []), ("u", [])]
+    found = batch_get(driver, t={"primary_key": [frame("a"), frame("b")], "max_versions": 1}, u={})
+    assert found == [("t", [True, False]), ("u", [])]
+    assert batch_get(driver, missing={}) == [("missing", [])]
+    assert refusal_of(batch_get, driver)[2] == "No row specified in the request of BatchGetRow."
+    assert refusal_of(batch_get, driver, u={"max_versions": 0})[2].startswith("Invalid max versions")
+    assert refusal_of(batch_get, driver, u={}, t={"primary_key": [frame("a")]})[2] == (
+        "No version condition is specified while querying row."
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -44,9 +45,14 @@ def key(partition: Any = "a", number: Any = 1) -> tuple[tuple[str, Any], ...]:
     return ("pk", partition), ("sk", number)
 
 
-def start(driver: Driver, partition: Any = "a", table: str = "t") -> str:
-    request = {"table_name": table, "key": frame((("pk", partition),))}
-    return str(driver.call("StartLocalTransaction", **request).transaction_id)
+def starting(partition: Any = "a", numbers: Iterable[int] = (), table: str = "t") -> dict[str, Any]:
+    """A request to start a transaction on a partition key, or only on the rows with these numbers."""
+    row_keys = [frame(key(partition, number)) for number in numbers]
+    return {"table_name": table, "key": frame((("pk", partition),)), "row_keys": row_keys}
+
+
+def start(driver: Driver, partition: Any = "a", table: str = "t", numbers: Iterable[int] = ()) -> str:
+    return str(driver.call("StartLocalTransaction", **starting(partition, numbers, table)).transaction_id)
 
 
 def commit(driver: Driver, transaction_id: str) -> None:
@@ -60,6 +66,10 @@ def abort(driver: Driver, transaction_id: str) -> None:
 def rows(driver: Driver, start_key: Any, end_key: Any, **fields: Any) -> list[tuple[Any, dict[str, Any]]]:
     answer = driver.range_page(start_key, end_key, **fields)
     return [(row.primary_key[1][1], values(row)) for row in decode_rows(answer.rows)]
+
+
+def refused_start(driver: Driver, **request: Any) -> tuple[int, str, str]:
+    return driver.refusal("StartLocalTransaction", **request)
 
 
 @pytest.fixture
@@ -249,9 +259,12 @@ def ended_with_its_table(driver: Driver, transaction_id: str) -> None:
     driver.create(key=TWO_COLUMN_KEY)
 
 
+@pytest.mark.parametrize("numbers", [(), (1, 2)], ids=["partition key", "rows"])
 @pytest.mark.parametrize("end", [commit, abort, ended_by_time, ended_with_its_table])
-def test_an_ended_transaction_is_not_found_and_frees_its_key(driver: Driver, end: Any) -> None:
-    transaction_id = start(driver)
+def test_an_ended_transaction_is_not_found_and_frees_its_key(
+    driver: Driver, end: Any, numbers: tuple[int, ...]
+) -> None:
+    transaction_id = start(driver, numbers=numbers)
     driver.put(key(), put("x", 1), transaction_id=transaction_id)
 
     end(driver, transaction_id)
@@ -269,9 +282,10 @@ def test_a_transaction_lives_for_a_minute(driver: Driver) -> None:
     commit(driver, transaction_id)
 
 
-def test_a_restarted_server_knows_no_open_transaction(disk: Disk) -> None:
+@pytest.mark.parametrize("numbers", [(), (1,)], ids=["partition key", "rows"])
+def test_a_restarted_server_knows_no_open_transaction(disk: Disk, numbers: tuple[int, ...]) -> None:
     driver = disk.with_table(key=TWO_COLUMN_KEY)
-    transaction_id = start(driver)
+    transaction_id = start(driver, numbers=numbers)
     driver.put(key(), put("x", 1), transaction_id=transaction_id)
 
     driver = disk.opened()
@@ -340,3 +354,151 @@ def test_a_table_says_at_its_creation_whether_it_has_transactions(disk: Disk) ->
         assert driver.refusal("StartLocalTransaction", **request) == (400, "OTSParameterInvalid", DISABLED)
     with pytest.raises(ServiceError, match="AUTO_INCREMENT"):
         driver.call("CreateTable", **creation("both", GENERATED_KEY, enable_local_txn=True))
+
+
+# --- transactions with row keys
+
+
+def test_row_keys_lock_these_rows_and_no_others(driver: Driver) -> None:
+    transaction_id = start(driver, numbers=(1, 2))
+    other = start(driver, numbers=(3,))
+
+    for number in (1, 2, 3):
+        assert refusal_of(driver.put, key("a", number), put("x", 1)) == CONFLICT
+        assert refusal_of(driver.update, key("a", number), put("x", 1)) == CONFLICT
+        assert refusal_of(driver.delete, key("a", number)) == CONFLICT
+    batch = [batch_row(PUT, key("a", number), put("x", number)) for number in (1, 4)]
+    assert [row.error.code for row in driver.write_batch(batch)] == ["OTSRowOperationConflict", ""]
+    assert [row.error.code for row in driver.write_batch(batch, is_atomic=True)] == ["OTSRowOperationConflict"] * 2
+    imported = [schema.RowInBulkImportRequest(type=1, row_change=frame(key("a", number))) for number in (2, 5)]
+    bulk = driver.call("BulkImport", table_name="t", rows=imported)
+    assert [row.error.code for row in bulk.rows] == ["OTSRowOperationConflict", ""]
+    assert rows(driver, key("a", LOW), key("a", HIGH)) == [(4, {"x": 4}), (5, {})]
+
+    abort(driver, transaction_id)
+    driver.put(key(), put("x", "free"))
+    assert refusal_of(driver.put, key("a", 3), put("x", 1)) == CONFLICT
+    abort(driver, other)
+    driver.put(key("a", 3), put("x", "free"))
+
+
+def test_transactions_of_one_partition_key_need_different_rows(driver: Driver) -> None:
+    transaction_id = start(driver, numbers=(1, 2))
+
+    assert refused_start(driver, **starting(numbers=(5, 2))) == CONFLICT
+    assert refused_start(driver, **starting()) == CONFLICT
+    driver.put(key("a", 5), put("x", "not locked by the refused transaction"))
+    start(driver, "b", numbers=(1, 2))
+    others = [start(driver, numbers=(number,)) for number in (3, 5)]
+    for each in (transaction_id, others[0]):
+        abort(driver, each)
+        assert refused_start(driver, **starting()) == CONFLICT
+    abort(driver, others[1])
+    whole = start(driver)
+    assert refused_start(driver, **starting(numbers=(9,))) == CONFLICT
+    abort(driver, whole)
+    start(driver, numbers=(9,))
+
+
+def test_a_transaction_with_row_keys_uses_its_rows_only(driver: Driver) -> None:
+    driver.put_each([key("a", 1), key("a", 9)], put("x", "old"))
+    transaction_id = start(driver, numbers=(1, 2))
+    inside = {"transaction_id": transaction_id}
+    strange = "Data out of scope of transaction. Data PrimaryKey:a,9 is not among the row keys of the transaction."
+    foreign = "Data out of scope of transaction. Transaction PartKey:a. Data PartKey:b"
+
+    for other, text in ((key("a", 9), strange), (key("b", 1), foreign)):
+        expected = (400, "OTSDataOutOfRange", text)
+        assert refusal_of(driver.put, other, put("x", 1), **inside) == expected
+        assert refusal_of(driver.update, other, put("x", 1), **inside) == expected
+        assert refusal_of(driver.delete, other, **inside) == expected
+        assert refusal_of(driver.get_row, other, **inside) == expected
+    for bounds in ((key("a", LOW), key("a", HIGH)), (key("a", 1), key("a", 2))):
+        assert refusal_of(driver.range_page, *bounds, **inside)[:2] == (400, "OTSDataOutOfRange")
+    batch = [batch_row(PUT, key("a", number), put("x", "new")) for number in (2, 9)]
+    assert [row.error.code for row in driver.write_batch(batch, **inside)] == ["", "OTSDataOutOfRange"]
+    atomic = driver.write_batch(batch[::-1], is_atomic=True, **inside)
+    assert [row.error.code for row in atomic] == ["OTSDataOutOfRange"] * 2
+    driver.update(key(), put("x", "new"), **inside)
+    assert [driver.get(key("a", number), **inside) for number in (1, 2)] == [{"x": "new"}] * 2
+
+    assert rows(driver, key("a", LOW), key("a", HIGH)) == [(1, {"x": "old"}), (9, {"x": "old"})]
+    commit(driver, transaction_id)
+    assert rows(driver, key("a", LOW), key("a", HIGH)) == [
+        (1, {"x": "new"}),
+        (2, {"x": "new"}),
+        (9, {"x": "old"}),
+    ]
+
+
+def test_transactions_on_different_rows_commit_in_any_order(driver: Driver) -> None:
+    first, second = start(driver, numbers=(1,)), start(driver, numbers=(2,))
+    driver.put(key("a", 1), put("x", "first"), transaction_id=first)
+    driver.put(key("a", 2), put("x", "second"), transaction_id=second)
+    driver.put(key("a", 3), put("x", "outside"))
+
+    commit(driver, second)
+    assert refusal_of(driver.put, key("a", 1), put("x", 1)) == CONFLICT
+    commit(driver, first)
+
+    expected = [(1, {"x": "first"}), (2, {"x": "second"}), (3, {"x": "outside"})]
+    assert rows(driver, key("a", LOW), key("a", HIGH)) == expected
+    assert [record.columns[0].value for record in driver.all_records()] == ["outside", "second", "first"]
+
+
+def test_row_keys_lock_in_a_table_with_one_key_column() -> None:
+    driver = table_driver()
+    fields = {"table_name": "t", "key": frame("a")}
+    transaction_id = str(driver.call("StartLocalTransaction", **fields, row_keys=[frame("a")] * 2).transaction_id)
+
+    assert refusal_of(driver.put, "a", put("x", 1)) == CONFLICT
+    assert refused_start(driver, **fields) == CONFLICT
+    driver.put("a", put("x", 1), transaction_id=transaction_id)
+    commit(driver, transaction_id)
+    assert driver.get("a") == {"x": 1}
+
+
+INVALID_ROW_KEYS = [
+    (b"\x01\x02", "OTSParameterInvalid", "Cell data broken"),
+    (frame(()), "OTSParameterInvalid", "Cell data broken, empty PK."),
+    (frame(key("a", HIGH)), "OTSParameterInvalid", "VT_INF_MAX is an invalid type for the primary key."),
+    (frame(key(), put("x", 1)), "OTSParameterInvalid", "Attribute column cannot be given while reading data."),
+    (frame((("pk", "a"),)), "OTSInvalidPK", "Validate PK size fail. Input: 1, Meta: 2."),
+    (frame(key("a", "b")), "OTSInvalidPK", "Validate PK type fail. Input: VT_STRING, Meta: VT_INTEGER."),
+    (frame(key("b")), "OTSDataOutOfRange", "Data out of scope of transaction. Transaction PartKey:a. Data PartKey:b"),
+]
+
+
+@pytest.mark.parametrize(
+    ("row_key", "code", "words"),
+    INVALID_ROW_KEYS,
+    ids=["undecodable", "empty", "bound", "cells", "too few columns", "wrong type", "another partition key"],
+)
+def test_a_row_key_is_the_key_of_a_row_with_the_partition_key(
+    driver: Driver, row_key: bytes, code: str, words: str
+) -> None:
+    status, given, text = refused_start(driver, **{**starting(), "row_keys": [frame(key()), row_key]})
+
+    assert (status, given) == (400, code)
+    assert text.startswith(words)
+    start(driver)
+
+
+def test_a_transaction_starts_with_at_most_200_row_keys(driver: Driver) -> None:
+    text = "The number of row keys in StartLocalTransaction exceeds the limit, limit count: 200, row count: 201."
+
+    assert refused_start(driver, **starting(numbers=range(201))) == (400, "OTSParameterInvalid", text)
+    start(driver, numbers=range(200))
+
+
+def test_locks_on_rows_count_as_memory_of_open_transactions() -> None:
+    driver = table_driver(limits=Limits(open_transaction_bytes=10_000), key=TWO_COLUMN_KEY)
+    transactions = driver.engine._state.transactions
+
+    for end in (commit, abort):
+        transaction_id = start(driver, numbers=range(30))
+        assert refused_start(driver, **starting("b", range(30)))[:2] == (503, "OTSServerBusy")
+        driver.put(key("b"), put("x", "not locked by the refused transaction"))
+        end(driver, transaction_id)
+        assert transactions.held_bytes == 0
+    start(driver, "b", numbers=range(30))

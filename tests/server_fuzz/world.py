@@ -198,8 +198,12 @@ class World:
         """The next step of somebody with a local transaction, most often on the partition key that it holds."""
         open_ones = self._open_transactions()
         if not open_ones or self.dice.random() < 0.1:
+            partition = self.dice.choice("abc")
+            numbers = self.dice.sample(range(4), self.dice.choice((0, 0, 1, 2)))
             return "StartLocalTransaction", schema.StartLocalTransactionRequest(
-                table_name="u", key=frame(self.dice.choice("abc"))
+                table_name="u",
+                key=frame(partition),
+                row_keys=[frame((("pk", partition), ("sk", number))) for number in numbers],
             )
         transaction = self.dice.choice(open_ones)
         whose = {"transaction_id": transaction.transaction_id}
@@ -424,7 +428,11 @@ class World:
             for tunnel in state.tunnels.values()
         }
         transactions = {
-            found.transaction_id: (found.partition_key, [plan.encoded_key for plan in found.draft.plans])
+            found.transaction_id: (
+                found.partition_key,
+                found.row_keys,
+                [plan.encoded_key for plan in found.draft.plans],
+            )
             for found in self._open_transactions()
         }
         return {"tables": tables, "streams": streams, "tunnels": tunnels, "transactions": transactions}

@@ -60,7 +60,7 @@ def read_range(state: ServerState, table: Table, request: RangeRead) -> RangePag
         ServiceError: the bounds do not fit the table or each other, or the first row needs too much work.
     """
     start, end = _bounds(table, request)
-    seen = state.rows_seen(table, request.transaction_id, request.start, request.end)
+    seen = state.range_seen(table, request.transaction_id, request.start, request.end)
     ascending = request.direction is Direction.FORWARD
     rows = seen.ascending(start, end) if ascending else seen.descending(start, end)
     expired_before = table.expired_before_millis(state.clock.now_micros())

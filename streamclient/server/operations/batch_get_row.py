@@ -30,7 +30,10 @@ class TableKeys:
 
 
 def _validate(request: Any, limits: Limits) -> tuple[TableKeys, ...]:
-    """Return the keys to read, table by table in the request's order. A table must not occur twice."""
+    """Return the keys to read, table by table in the request's order. A table must not occur twice.
+
+    A table may have no keys. The answer then has the table without rows.
+    """
     if not request.tables:
         raise refusals.BATCH_GET_EMPTY()
     names = set()
@@ -47,7 +50,9 @@ def _validate(request: Any, limits: Limits) -> tuple[TableKeys, ...]:
 
 def _table(table: Any, limits: Limits) -> TableKeys:
     keys = tuple(read_key(data, limits) for data in table.primary_key)
-    return TableKeys(table.table_name, keys, read_selection(table, limits, refusals.VERSIONS_MISSING_IN_BATCH))
+    # Without keys, nothing is read, so the table needs neither a number of versions nor a time range.
+    missing = refusals.VERSIONS_MISSING_IN_BATCH if keys else None
+    return TableKeys(table.table_name, keys, read_selection(table, limits, missing))
 
 
 def _act(state: ServerState, request: tuple[TableKeys, ...]) -> Any:

@@ -13,17 +13,18 @@ from streamclient.server.validation.table_names import check_requested_columns
 
 
 def read_selection(
-    message: Any, limits: Limits, no_version_condition: ServiceRefusal = refusals.VERSIONS_MISSING
+    message: Any, limits: Limits, no_version_condition: ServiceRefusal | None = refusals.VERSIONS_MISSING
 ) -> Selection:
     """Check the selection in a read request, and return it.
 
-    ``no_version_condition`` is the refusal of a request that has neither a number of versions nor a time range.
+    ``no_version_condition`` is the refusal of a request that has neither a number of versions nor a time range. With
+    ``None``, such a request is accepted.
     """
     columns_to_get = check_requested_columns(message.columns_to_get, limits)
     row_filter, pagination = read_row_filter(message, limits)
     max_versions = message.max_versions if message.HasField("max_versions") else None
     time_range = _time_range(message.time_range, max_versions is not None) if message.HasField("time_range") else None
-    if max_versions is None and time_range is None:
+    if max_versions is None and time_range is None and no_version_condition is not None:
         raise no_version_condition()
     if max_versions is not None and max_versions <= 0:
         raise refusals.READ_VERSIONS(given=max_versions)

@@ -19,7 +19,7 @@ def read_frame(data: bytes) -> Row:
     """Decode a row of a request, and charge its cells to the request's budget of work.
 
     Raises:
-        ServiceError: the row is malformed, or has too many cells for the budget.
+        ServiceError: the row is malformed, has no key, or has too many cells for the budget.
     """
     if len(data) > _UNCOUNTED_BYTES:
         pay_for_cells(_count_cells(data))
@@ -32,6 +32,8 @@ def read_frame(data: bytes) -> Row:
         row = padded
     if len(data) <= _UNCOUNTED_BYTES:
         pay_for_cells(len(row.cells))
+    if not row.primary_key:
+        raise refusals.KEY_EMPTY()
     return row
 
 
@@ -85,7 +87,7 @@ def _read_padded_frame(data: bytes) -> Row | None:
 
 
 def _check_key_count(key: Key, limits: Limits) -> None:
-    if not 1 <= len(key) <= limits.key_columns:
+    if len(key) > limits.key_columns:  # a key without columns is refused when it is decoded
         raise refusals.KEY_COLUMNS(limit=limits.key_columns)
 
 
@@ -93,7 +95,7 @@ def check_write_key(key: Key, limits: Limits) -> Key:
     """Return the key of one row, after a check of its columns.
 
     Raises:
-        ServiceError: the number of columns is wrong, a name occurs twice, a value is too long, or a value is a bound of
+        ServiceError: the key has too many columns, a name occurs twice, a value is too long, or a value is a bound of
             a range.
     """
     _check_key_count(key, limits)
