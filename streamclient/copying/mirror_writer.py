@@ -44,7 +44,7 @@ from streamclient.interfaces import InitializationInput
 from streamclient.records import StreamRecord
 
 if TYPE_CHECKING:
-    from pyarrow import Table
+    from pyarrow import Schema, Table
 
     from streamclient.copying.mirror_listing import ShardWatch
 
@@ -351,12 +351,19 @@ class MirrorWriter:
         found = fold(present, batch, self.rule)
         if len(found.in_doubt) > len(found.doubled):
             _log.info("rows are read from the source table, because single versions of their cells were deleted")
-        return self._with_doubts(found.rows, found.in_doubt, found.doubled, batch)
+        return self._with_doubts(found.rows, present.schema, found.in_doubt, found.doubled, batch)
 
     def _with_doubts(
-        self, rows: Table, keys: Sequence[RowKey], doubled: Sequence[RowKey], batch: ChangeBatch | None
+        self,
+        rows: Table,
+        present: Schema,
+        keys: Sequence[RowKey],
+        doubled: Sequence[RowKey],
+        batch: ChangeBatch | None,
     ) -> Table:
         """Return ``rows`` together with the rows in doubt, as the source table has them now.
+
+        ``present`` has the columns of the mirror's table, some of which ``rows`` may lack.
 
         ``keys`` has the keys of the rows in doubt. ``doubled`` has the keys among them for which the mirror has several
         rows. If the mirror keeps a history and ``batch`` is not ``None``, store the rows from the source table in the
@@ -371,8 +378,10 @@ class MirrorWriter:
         records, at = self.source.read_again(self.rule, keys)
         if self.history is not None and batch is not None:
             remember(self.history, as_changes(batch, self.rule, keys, records), at, self.rule)
-        again = copied(records, at, rows.schema, self.rule)
-        return pyarrow().concat_tables([rows, again], promote_options="default")
+        pa = pyarrow()
+        columns = pa.schema([*rows.schema, *(each for each in present if each.name not in rows.column_names)])
+        again = copied(records, at, columns, self.rule)
+        return pa.concat_tables([rows, again], promote_options="default")
 
     def _remember(self, history: Destination, cuts: Sequence[ShardCut]) -> None:
         """Store the changes and commits of ``cuts`` in the history, unless an earlier owner has already stored them."""
@@ -455,6 +464,6 @@ class MirrorWriter:
         def left(present: Table) -> Table:
             single, doubled = without_doubles(with_keys(present, self.rule), self.rule)
             rows = expired(single, before_millis, self.rule, types_of(single, self.rule))
-            return self._with_doubts(rows, doubled, doubled, None)
+            return self._with_doubts(rows, present.schema, doubled, doubled, None)
 
         self.destination.merge(keys, left, [commit])

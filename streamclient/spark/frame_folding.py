@@ -47,7 +47,8 @@ def fold_changes(changes: DataFrame, primary_key: Sequence[str], *, max_versions
 
     The function applies the changes of one key in the order of their sequence: epoch, timestamp and row index. A
     repeated change counts once. If ``changes`` lacks the early changes of a row, the row has only the values that later
-    changes put.
+    changes put. If one change both puts and deletes a column, the deletion is applied first, because ``changes`` does
+    not have the order of the two.
 
     Executors need this package and pyarrow. All changes of one key must fit in the memory of one Python process.
 

@@ -17,12 +17,14 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 from deltalake.fs import DeltaStorageHandler
+from deltalake.schema import ArrayType, Field, PrimitiveType
 
 from streamclient.destinations import Commit, Day, DeltaDestination, Key, records_of
 from streamclient.destinations.delta.delta_rows import find_rows, row_files
 from streamclient.destinations.delta.maintenance import clean, compact
 from streamclient.destinations.delta.object_stores import check_location
 from streamclient.destinations.probe import sign_oss, sign_s3
+from streamclient.destinations.proof.verification import verify
 from streamclient.destinations.rows.arrow_schemas import check_fit, check_table_types
 from streamclient.errors import ConfigurationError, DependencyException, StreamClientException, UnfitValueError
 from streamclient.records import RecordType, SequenceInfo, StreamRecord
@@ -523,6 +525,25 @@ def test_rows_go_in_behind_a_column_that_another_writer_brought_meanwhile(
     columns = destination.columns()
     assert columns is not None
     assert {"ours", "theirs"} < set(columns.names)
+
+
+def test_a_column_of_another_program_that_a_change_is_called_like_stops_no_commit(tmp_path: Path) -> None:
+    destination = DeltaDestination(str(tmp_path / "t"))
+    last = store(destination, None, [change(1)])
+    theirs = [Field("checked_on", PrimitiveType("date")), Field("tags", ArrayType(PrimitiveType("string"), True))]
+    DeltaTable(str(tmp_path / "t")).alter.add_columns(theirs)
+    DeltaTable(str(tmp_path / "t")).update({"checked_on": "cast('2026-01-01' as date)"})
+    last = store(destination, last, [change(2, checked_on="today", tags=5)])
+    compact(destination)
+    store(destination, last, [change(3, checked_on=1.5)])
+
+    rows = {row["id"]: row for table in destination.rows() for row in table.to_pylist()}
+    assert [rows[number]["checked_on"] for number in (1, 2, 3)] == [date(2026, 1, 1), None, None]
+    assert dict(rows[2]["_unfit"]) == {
+        "checked_on": {"type": "STRING", "value": "today"},
+        "tags": {"type": "INTEGER", "value": "5"},
+    }
+    assert verify(destination, with_rows=True).is_whole
 
 
 # --- what a table forgets ---------------------------------------------------------------------------------------------

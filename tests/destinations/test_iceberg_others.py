@@ -10,7 +10,7 @@ import pytest
 from postgres_server import PostgresServer
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.schema import Schema
-from pyiceberg.types import NestedField, StringType
+from pyiceberg.types import DateType, NestedField, StringType
 
 from streamclient.destinations.iceberg_destination import IcebergDestination
 from streamclient.destinations.proof.verification import verify
@@ -56,6 +56,18 @@ def test_a_column_that_was_dropped_is_made_again(catalog: SqlCatalog) -> None:
     store(destination, one, [change(2, v=2)])
 
     assert stored_numbers(destination) == [1, 2]
+
+
+def test_a_column_of_another_program_that_a_change_is_called_like_stops_no_commit(catalog: SqlCatalog) -> None:
+    destination = IcebergDestination(catalog, TABLE)
+    one = store(destination, None, [change(1)])
+    with catalog.load_table(TABLE).update_schema() as update:
+        update.add_column("checked_on", DateType())
+    store(destination, one, [change(2, checked_on="today")])
+
+    rows = {row["id"]: row for table in destination.rows() for row in table.to_pylist()}
+    assert dict(rows[2]["_unfit"]) == {"checked_on": {"type": "STRING", "value": "today"}}
+    assert verify(destination, with_rows=True).is_whole
 
 
 def test_a_table_of_another_that_is_gone_is_no_table_of_ours(catalog: SqlCatalog) -> None:

@@ -10,9 +10,9 @@ from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamclient.destinations.folding.fold import copied, empty_rows, fold
+from streamclient.destinations.folding.fold import copied, empty_rows, fold, types_of
 from streamclient.destinations.folding.folded_batches import ChangeBatch, ShardChanges
-from streamclient.destinations.folding.row_changes import TableRule, cells_of
+from streamclient.destinations.folding.row_changes import TableRule, cells_of, expired
 from streamclient.records import ColumnOperation, ColumnType, RecordColumn, RecordType, SequenceInfo, StreamRecord
 from tests.folding.table_model import KEYS, STEP, TableModel, typed, writes
 
@@ -52,6 +52,10 @@ def test_a_mirror_equals_the_table_after_any_copy_and_any_cuts(data: st.DataObje
     records = data.draw(writes())
     versions = data.draw(st.sampled_from([1, 1, 2, 3]))
     mirror = MirrorUnderTest(TableRule(("id",), versions, declared={"id": ColumnType.INTEGER, "a": ColumnType.INTEGER}))
+    for name in data.draw(st.sets(st.sampled_from(["b", "B", "others"]), max_size=2)):
+        # Another program has added a column, perhaps with a name that the table comes to use.
+        kind = data.draw(st.sampled_from([pa.date32(), pa.int32(), pa.decimal128(9, 2), pa.list_(pa.string())]))
+        mirror.rows = mirror.rows.append_column(name, pa.nulls(0, kind))
     places = st.integers(0, len(records))
     first = data.draw(places)
     for key in KEYS:
@@ -79,7 +83,40 @@ def update(number: int, *cells: RecordColumn, key: int = 1) -> StreamRecord:
     return StreamRecord(RecordType.UPDATE, (("id", key),), cells, SequenceInfo(0, number * STEP, 0))
 
 
+DELETE_ALL = ColumnOperation.DELETE_ALL_VERSION
 RULE = TableRule(("id",), declared={"id": ColumnType.INTEGER})
+
+
+@pytest.mark.parametrize("kind", [pa.date32(), pa.timestamp("us", tz="UTC"), pa.int32(), pa.list_(pa.int64())])
+@pytest.mark.parametrize("max_versions", [1, 2], ids=["by columns", "cell by cell"])
+def test_values_in_the_columns_of_others_are_no_cells(kind: Any, max_versions: int) -> None:
+    """A change of a source column that is called like one stands beside the columns, with its type."""
+    rule = evolve(RULE, max_versions=max_versions)
+    mirror, table = MirrorUnderTest(rule), TableModel(max_versions)
+    mirror.take([("shard", [put(1, a=1), put(2, key=2, a=2)])], table, 0)
+    value = [1] if kind == pa.list_(pa.int64()) else 1
+    mirror.rows = mirror.rows.append_column("theirs", pa.array([value, value], kind))
+    theirs = [RecordColumn("theirs", ColumnOperation.PUT, given, 3) for given in (7, "text")]
+    changes = [update(3, theirs[0]), update(4, theirs[1], key=2), update(5, RecordColumn("a", DELETE_ALL), key=2)]
+    mirror.take([("shard", changes)], table, 0)
+
+    assert mirror.rows.schema.field("theirs").type == kind
+    assert mirror.cells() == typed(
+        {(("id", 1),): {"a": {1: 1}, "theirs": {3: 7}}, (("id", 2),): {"theirs": {3: "text"}}}
+    )
+
+
+def test_what_expires_is_told_from_the_columns_of_others() -> None:
+    mirror = MirrorUnderTest(RULE)
+    mirror.rows = mirror.rows.append_column("theirs", pa.nulls(0, pa.date32()))
+    mirror.take([("shard", [put(1, a=1, theirs=2), put(9, key=2, a=1, theirs=2)])], TableModel(), 0)
+    mirror.rows = mirror.rows.set_column(
+        mirror.rows.column_names.index("theirs"), "theirs", pa.array([1, 2], pa.date32())
+    )
+    left = expired(mirror.rows, 5, RULE, types_of(mirror.rows, RULE))
+
+    assert "theirs" not in left.column_names
+    assert [row.cells for row in cells_of(left, RULE.key)] == [{"a": {9: 1}, "theirs": {9: 2}}]
 
 
 def test_old_and_repeated_changes_of_a_shard_lose() -> None:

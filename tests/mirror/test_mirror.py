@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 from attrs import evolve
+from deltalake import write_deltalake
+from deltalake.schema import Field, PrimitiveType
 from tablestore import (
     Row,
 )
@@ -18,6 +20,7 @@ from streamclient.copying.mirror_copy import MirrorCopy, require_changes_since
 from streamclient.copying.mirror_writer import MirrorWriter
 from streamclient.copying.source_table import COPY, CopyPlan, SourceTable, now_micros
 from streamclient.destinations import Commit, DeltaDestination, FencedCommit, records_of
+from streamclient.destinations.delta import delta_rows
 from streamclient.destinations.delta.maintenance import clean
 from streamclient.destinations.folding.fold import empty_rows, stored_keys
 from streamclient.destinations.folding.row_changes import TableRule, cells_of
@@ -97,6 +100,46 @@ class SetClock(Clock):
 
     def now_micros(self) -> int:
         return super().now_micros() + self.shift_micros
+
+
+@pytest.mark.parametrize("way", ["overwritten", "merged"])
+def test_columns_that_others_add_stop_no_change_and_are_no_difference(
+    way: str, local: LocalTablestore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a type that Tablestore lacks, also where the source writes a column of that name, or a row is read again."""
+    if way == "merged":
+        monkeypatch.setattr(delta_rows, "OVERWRITTEN_BYTES_MAX", 0)
+    client = local.client()
+    make_table(client)
+    for number in range(5):
+        put(client, number, ("a", number), ("b", "same"))
+    state, history = (DeltaDestination(str(tmp_path / name)) for name in ("state", "history"))
+    mirror = Mirror(client, "orders", "status", state, history=history, client_config=QUICK, limits=LIMITS)
+    with running(mirror):
+        caught_up(mirror)
+        for handle in (state.another().handle(), history.another().handle()):
+            handle.alter.add_columns(
+                [Field("checked_on", PrimitiveType("date")), Field("rank", PrimitiveType("integer"))]
+            )
+            handle.update({"checked_on": "cast('2026-01-01' as date)"})
+        twice = state.another().handle()
+        write_deltalake(twice, twice.to_pyarrow_table(filters=[("id", "=", 0)]), mode="append")
+        client.update_row("orders", Row([("id", 0)], {"PUT": [("checked_on", 0.5), ("new", 0)]}), IGNORE)
+        client.update_row("orders", Row([("id", 1)], {"PUT": [("a", 11)]}), IGNORE)
+        client.update_row("orders", Row([("id", 2)], {"DELETE_ALL": ["b"]}), IGNORE)
+        client.update_row("orders", Row([("id", 3)], {"PUT": [("checked_on", "today"), ("Rank", 5)]}), IGNORE)
+        caught_up(mirror)
+        found = mirror.verify()
+        client.update_row("orders", Row([("id", 3)], {"PUT": [("checked_on", 1)], "DELETE_ALL": ["a"]}), IGNORE)
+        caught_up(mirror)
+
+    assert (found.rows, found.differences) == (5, [])
+    assert mirror.verify().is_equal
+    rows = {row["id"]: row for table in state.another().rows() for row in table.to_pylist()}
+    assert rows[4]["checked_on"].isoformat() == "2026-01-01"
+    assert dict(rows[0]["_unfit"]) == {"checked_on": {"type": "DOUBLE", "value": "0.5"}}
+    assert dict(rows[3]["_unfit"]) == {"checked_on": {"type": "INTEGER", "value": "1"}}
+    assert verify(history.another(), with_rows=True).is_whole
 
 
 def test_what_the_table_lets_expire_goes_from_the_mirror_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,6 +30,7 @@ from streamclient import Backoff, ClientConfig, FailurePolicy, OnFailure, Stream
 from streamclient.destinations import Commit, DeltaDestination, FencedCommit, change_rows, records_of
 from streamclient.destinations.memory_destination import MemoryDestination, MemoryPlace
 from streamclient.destinations.proof.verification import verify
+from streamclient.destinations.rows.change_rows import ADDED
 from streamclient.errors import (
     ConfigurationError,
     DependencyException,
@@ -37,7 +38,8 @@ from streamclient.errors import (
     FencedException,
     StreamClientException,
 )
-from streamclient.model import PendingCheckpoint, Progress, ShutdownReason, TrimmedDataPolicy
+from streamclient.model import PendingCheckpoint, Progress, ShutdownReason, TableDefinition, TrimmedDataPolicy
+from streamclient.records import ColumnType
 from streamclient.server import LocalTablestore
 from streamclient.spark import BatchContext, ShardRange, SparkConfig, SparkRecordProcessorFactory
 from streamclient.tablestore import StreamSpecification, TablestoreStreamApi
@@ -439,6 +441,18 @@ def test_columns_that_another_writer_brought_first_are_taken_over() -> None:
 
     found = {one.key["pk"]: one.columns[0].value for table in destination.rows() for one in records_of(table)}
     assert found == {1: 1, 2: "text"}
+
+
+def test_end_of_a_shard_without_changes_makes_a_table_with_the_key_first_and_in_order() -> None:
+    """The order of the key is that of the table's columns, in the records that are made of rows."""
+    table = TableDefinition("t", (("z", ColumnType.STRING), ("pk", ColumnType.INTEGER)), {"a": ColumnType.DOUBLE})
+    destination, shard = MemoryDestination(), StoredShard("s1")
+    with SparkRecordProcessorFactory(destination, table=table) as factory:
+        Run(factory, shard).stop(ShutdownReason.TERMINATE)
+
+    columns = destination.columns()
+    assert columns is not None
+    assert columns.names == ["z", "pk", "a", *ADDED]
 
 
 @pytest.mark.parametrize("given", [5, None, object()], ids=["number", "none", "object"])

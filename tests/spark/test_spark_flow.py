@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 from spark_helpers import Run, StoredShard, delete, put, update
 
+from streamclient.destinations import Day, DeltaDestination
 from streamclient.destinations.memory_destination import MemoryDestination
 from streamclient.errors import (
     ApplicationException,
@@ -18,7 +20,7 @@ from streamclient.errors import (
     StreamClientException,
     UnfitValueError,
 )
-from streamclient.model import ShutdownReason
+from streamclient.model import ShutdownReason, TableDefinition
 from streamclient.records import ColumnType
 from streamclient.spark import BatchContext, SparkConfig, SparkRecordProcessorFactory
 from streamclient.spark.processor.jobs import CancellableJobs
@@ -223,6 +225,47 @@ def test_end_of_a_shard_without_changes_is_stored_before_a_transform_knows_any_c
     assert (empty.checkpoints, child.checkpoints) == (["SHARD_END"], ["after 2", "SHARD_END"])
     (stored,) = destination.rows()
     assert [(row["pk"], row["doubled"]) for row in stored.to_pylist()] == [(1, 2), (2, 4)]
+
+
+@pytest.mark.parametrize("partition", [None, Day()], ids=["whole", "by day"])
+@pytest.mark.parametrize("knows_key", [True, False], ids=["table given", "no table given"])
+def test_end_of_a_shard_without_changes_makes_a_table_that_fits_the_rows_of_the_transform(
+    spark: Any, knows_key: bool, partition: Day | None, tmp_path: Path
+) -> None:
+    """Whatever types it gives to the columns that a frame has beside those of the source."""
+    destination = DeltaDestination(str(tmp_path / "t"), partition_by=partition)
+    empty, child = StoredShard("empty"), StoredShard("child", puts(2))
+    given = {"table": TableDefinition("t", (("pk", ColumnType.INTEGER),))} if knows_key else {}
+
+    def transform(frame: Any, context: BatchContext) -> Any:
+        day = "_timestamp" if partition else "to_date(_timestamp) as _timestamp"
+        return frame.selectExpr("pk", "cast(v as int) as v", day, "cast(_commit as string) as _commit")
+
+    with SparkRecordProcessorFactory(
+        destination, transform, session=spark, schema={"v": ColumnType.INTEGER}, **given
+    ) as factory:
+        Run(factory, empty).stop(ShutdownReason.TERMINATE)
+        columns = destination.another().columns()
+        run = Run(factory, child)
+        run.read(2)
+        run.stop(ShutdownReason.TERMINATE)
+
+    assert columns is not None
+    assert columns.names == (["pk", "v", "_timestamp", "_commit"] if knows_key else ["_shard_id"])
+    assert (empty.checkpoints, child.checkpoints) == (["SHARD_END"], ["after 2", "SHARD_END"])
+    rows = [row for table in destination.rows() for row in table.to_pylist()]
+    assert sorted((row["pk"], row["v"]) for row in rows) == [(1, 1), (2, 2)]
+
+
+def test_rows_that_a_transform_makes_of_no_changes_are_not_stored(spark: Any) -> None:
+    destination, empty = MemoryDestination(), StoredShard("empty")
+    transform = lambda frame, context: frame.selectExpr("count(*) as changes")  # noqa: E731
+    with SparkRecordProcessorFactory(destination, transform, session=spark) as factory:
+        Run(factory, empty).stop(ShutdownReason.TERMINATE)
+
+    assert empty.checkpoints == ["SHARD_END"]
+    assert [table.num_rows for table in destination.rows()] in ([], [0])
+    assert destination.columns().names == ["changes"]
 
 
 def test_transform_that_needs_a_column_which_no_change_had_is_told_to_declare_it(spark: Any) -> None:

@@ -43,6 +43,8 @@ class Day:
 
     def values(self, rows: Table) -> Array | ChunkedArray:
         """Return the values of the partition column for ``rows``: the UTC day of each row's change."""
+        if not rows.num_rows:  # a commit without changes, for example at a shard's end, may lack the columns of changes
+            return pyarrow().array([], pyarrow().date32())
         if TIMESTAMP not in rows.column_names:
             raise ConfigurationError(
                 f"rows without {TIMESTAMP} cannot be partitioned by day; they have {rows.column_names}"

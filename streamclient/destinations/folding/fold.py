@@ -33,7 +33,16 @@ from attrs import define, evolve, field, frozen
 
 from streamclient.destinations.destination_packages import compute, pyarrow
 from streamclient.destinations.folding.folded_batches import ChangeBatch, ShardChanges
-from streamclient.destinations.folding.row_changes import OWN, RowCells, TableRule, cells_of, own_types, table_of
+from streamclient.destinations.folding.row_changes import (
+    OWN,
+    RowCells,
+    TableRule,
+    beside_others,
+    cells_of,
+    own_types,
+    table_of,
+    without_others,
+)
 from streamclient.destinations.folding.versions import CellVersions, whole
 from streamclient.destinations.rows.change_rows import (
     EPOCH,
@@ -63,7 +72,7 @@ class Folded:
     """The rows that ``fold`` returns, and the keys of rows that it cannot compute."""
 
     rows: Table
-    """The rows after the changes, in the layout of a mirror's rows."""
+    """The rows after the changes, in the layout of a mirror's rows, without the columns of other programs."""
     in_doubt: tuple[tuple[Any, ...], ...] = ()
     """The keys of rows whose content is unknown. ``rows`` lacks these rows. The caller must read them from the source
     table."""
@@ -77,10 +86,10 @@ def fold(present: Table, batch: ChangeBatch, rule: TableRule) -> Folded:
         return Folded(present)
     names = _Names.of(present, batch, rule)
     doubled: tuple[tuple[Any, ...], ...] = ()
-    work = _Fold(with_keys(present, rule), batch, rule, names)
+    work = _Fold(with_keys(without_others(present, rule.key), rule), batch, rule, names)
     if work.has_doubles:
-        present, doubled = without_doubles(work.present, rule)
-        work = _Fold(present, batch, rule, names)
+        own, doubled = without_doubles(work.present, rule)
+        work = _Fold(own, batch, rule, names)
     alone = work.to_be_folded_alone()
     whole = work.rows(alone)
     if work.late:
@@ -89,7 +98,7 @@ def fold(present: Table, batch: ChangeBatch, rule: TableRule) -> Folded:
     one_by_one = work.rows_alone(alone)
     doubts = tuple(row.key for row in one_by_one if row.exists and row.is_in_doubt and row.key not in doubled)
     sure = [row for row in one_by_one if not row.is_in_doubt]
-    rows = _united(whole, table_of(sure, rule.key, names.types, names.stored))
+    rows = beside_others(_united(whole, table_of(sure, rule.key, names.types, names.stored)), present.schema)
     return Folded(_without_keys(rows, doubled, rule), (*doubts, *doubled), doubled)
 
 

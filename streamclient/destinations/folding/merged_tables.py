@@ -372,7 +372,8 @@ class _Records(Sequence[StreamRecord]):
             ((changes.rule.key[0], changes.numbers[place].as_py()),),
             (
                 # A change row does not keep the order of the change's cells. Deletions come first here, so that they do
-                # not delete what the same change puts.
+                # not delete what the same change puts. If the change first put a cell and then deleted it, this is
+                # wrong: the row shows the cell, and the table does not have it.
                 *changes.deletions.get(place, ()),
                 *(RecordColumn(name, ColumnOperation.PUT, place, version) for name, version in puts),
                 *changes.older_cells.get(place, ()),

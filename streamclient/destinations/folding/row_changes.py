@@ -36,6 +36,8 @@ from streamclient.destinations.rows.change_rows import (
     VERSION,
     VERSIONS,
     added_types,
+    columns_of_others,
+    moved_beside,
 )
 from streamclient.destinations.rows.column_layout import arrow_type, version_number
 from streamclient.destinations.rows.column_names import original_name, stored_names
@@ -51,7 +53,7 @@ from streamclient.records import (
 )
 
 if TYPE_CHECKING:
-    from pyarrow import DataType, Table
+    from pyarrow import DataType, Schema, Table
 
 OWN = (VERSION, VERSIONS, OLDER_VERSIONS, UNFIT, EPOCH, TIMESTAMP, ROW_INDEX, SHARD, READ_AT)
 """The columns that a mirror adds to the columns of its source table. A column is null if it does not apply to the row.
@@ -166,8 +168,11 @@ def own_types() -> dict[str, DataType]:
 
 
 def cells_of(rows: Table, key: Sequence[str]) -> Iterator[RowCells]:
-    """Yield each of ``rows``, rows of a mirror, as ``RowCells``; ``key`` has the key columns of the source table."""
-    pa = pyarrow()
+    """Yield each of ``rows``, rows of a mirror, as ``RowCells``; ``key`` has the key columns of the source table.
+
+    Columns of other programs (``columns_of_others``) are left out.
+    """
+    pa, rows = pyarrow(), without_others(rows, key)
     names = {name: original_name(name) for name in rows.column_names if name not in RESERVED}
     columns = {name: rows.column(name).to_pylist() for name in names}
     own = {name: rows.column(name) for name in OWN}
@@ -205,6 +210,22 @@ def table_of(
     }
     own = own_types()
     return pa.table(arrays | {name: pa.array([line.own[name] for line in lines], own[name]) for name in OWN})
+
+
+def without_others(rows: Table, key: Sequence[str]) -> Table:
+    """Return ``rows`` without the columns of other programs (``columns_of_others``). The columns of ``key`` stay."""
+    return rows.drop_columns(sorted(name for name in columns_of_others(rows.schema) if original_name(name) not in key))
+
+
+def beside_others(rows: Table, columns: Schema) -> Table:
+    """Return ``rows`` for a table with ``columns``: without those whose names other programs have taken there.
+
+    The values of these columns move into the map ``_unfit``.
+    """
+    taken = [name for name in rows.column_names if name in columns_of_others(columns)]
+    if not taken:
+        return rows
+    return moved_beside(rows, {name: rows.column(name).to_pylist() for name in taken}).drop_columns(taken)
 
 
 @frozen
@@ -247,8 +268,12 @@ def _typed(value: ColumnValue) -> dict[str, str]:
 
 
 def expired(rows: Table, before_millis: int, rule: TableRule, types: Mapping[str, ColumnType]) -> Table:
-    """Return ``rows``, rows of a mirror, without the cells and rows that are older than ``before_millis``."""
+    """Return ``rows``, rows of a mirror, without the cells and rows that are older than ``before_millis``.
+
+    The result lacks the columns of other programs.
+    """
     left = list(cells_of(rows, rule.key))
     for row in left:
         row.expire(before_millis)
-    return table_of(left, rule.key, types, stored_names(types, rows.column_names, RESERVED))
+    made = table_of(left, rule.key, types, stored_names(types, rows.column_names, RESERVED))
+    return beside_others(made, rows.schema)

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 from attrs import frozen
 
 from streamclient.destinations.destination_packages import compute, pyarrow
-from streamclient.destinations.rows.change_rows import ADDED, UNFIT, added_types
+from streamclient.destinations.rows.change_rows import ADDED, UNFIT, added_types, moved_beside
 from streamclient.destinations.rows.column_names import marked, original_name
-from streamclient.destinations.rows.column_types import text_of, type_of
 from streamclient.errors import CodecError, ConfigurationError, UnfitValueError
 
 if TYPE_CHECKING:
@@ -314,11 +313,4 @@ def _with_moved(rows: Table, moved: Mapping[str, Sequence[Any]], why: str) -> Ta
             f"PostgreSQL cannot hold the values of {', '.join(map(repr, moved))} in columns ({why}), and the rows have "
             f"no map {UNFIT!r} for them"
         )
-    unfit = [dict(pairs or ()) for pairs in rows.column(UNFIT).to_pylist()]
-    for stored, values in moved.items():
-        for pairs, value in zip(unfit, values, strict=True):
-            if value is not None and original_name(stored) not in pairs:
-                pairs[original_name(stored)] = {"type": type_of(value).value, "value": text_of(value)}
-    kind = rows.schema.field(UNFIT).type
-    array = pyarrow().array([list(pairs.items()) for pairs in unfit], kind)
-    return rows.set_column(rows.column_names.index(UNFIT), UNFIT, array)
+    return moved_beside(rows, moved)

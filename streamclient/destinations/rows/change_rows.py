@@ -1,8 +1,9 @@
 """The conversion of change records into rows of a table, and of such rows back into records.
 
 Each change becomes one row. The row has the columns of the source table, followed by the columns ``ADDED``. The row
-keeps all of the record, so ``records_of`` returns an equal record. Only the order of the record's cells may differ,
-because they are sorted by name.
+keeps all of the record, so ``records_of`` returns an equal record. Only the order of the record's cells may differ.
+``records_of`` gives deletions first, and the cells of each kind sorted by name. So a record that puts a column and then
+deletes it looks like one that first deletes it.
 """
 
 from __future__ import annotations
@@ -25,9 +26,17 @@ from streamclient.destinations.rows.column_layout import (
     integers,
 )
 from streamclient.destinations.rows.column_names import original_name, stored_names
-from streamclient.destinations.rows.column_types import shown, text_of, value_of
+from streamclient.destinations.rows.column_types import shown, text_of, type_of, value_of
 from streamclient.errors import CodecError, UnfitValueError
-from streamclient.records import ColumnOperation, ColumnType, RecordColumn, RecordType, SequenceInfo, StreamRecord
+from streamclient.records import (
+    ColumnOperation,
+    ColumnType,
+    ColumnValue,
+    RecordColumn,
+    RecordType,
+    SequenceInfo,
+    StreamRecord,
+)
 
 if TYPE_CHECKING:
     from pyarrow import Array, DataType, RecordBatch, Schema, Table
@@ -119,7 +128,8 @@ def change_rows(
         shard: the id of the shard of the changes.
         number: the number of the commit, ``Commit.number``. By this number a proof finds the commit's rows.
         columns: the columns that the destination already has, from ``Destination.columns()``. They keep their types and
-            names.
+            names. If the type of one is not a type that Tablestore stores, ``_unfit`` has the values of the source's
+            column with this name. A key column of such a type keeps the source's type, and the destination refuses it.
         declared: the types of columns that the destination does not have yet. The keys are the columns' names in the
             source table. A new column without a declared type takes the type of its first value.
     """
@@ -128,8 +138,13 @@ def change_rows(
     types = settle_types(cells, columns, declared or {})
     names = stored_names(types, [] if columns is None else columns.names, RESERVED)
     unfit: ByPlace = {}
-    present = [*given.key, *sorted({*cells, *(declared or {})} - set(given.key))]
-    arrays = {names[name]: column_values(given, name, cells.get(name, {}), types[name], unfit) for name in present}
+    others = columns_of_others(columns) - {names[name] for name in given.key}
+    arrays = {}
+    for name in [*given.key, *sorted({*cells, *(declared or {})} - set(given.key))]:
+        if names[name] in others:
+            _add_unfit(name, cells.get(name, {}), unfit)
+        else:
+            arrays[names[name]] = column_values(given, name, cells.get(name, {}), types[name], unfit)
     makers = _added_makers(given, shard, number) | {UNFIT: lambda: _spread_lists(given, unfit, UNFIT)}
     return pyarrow().table(arrays | {name: makers[name]() for name in ADDED})
 
@@ -155,9 +170,7 @@ def rows_of_schema(changes: ChangeColumns, *, shard: str, columns: Schema) -> Ta
         arrays[stored] = column_values(changes, name, cells.get(name, {}), kind, unfit)
     if UNFIT in columns.names:
         for name in sorted(cells.keys() - own.keys()):
-            for value_type, held in cells[name].items():
-                for place, value in zip(held.places.to_pylist(), held.values.to_pylist(), strict=True):
-                    unfit.setdefault(place, []).append((name, {"type": value_type.value, "value": text_of(value)}))
+            _add_unfit(name, cells[name], unfit)
     elif unfit:
         place, ((name, misfit), *_) = min(unfit.items())
         raise UnfitValueError(
@@ -213,6 +226,37 @@ def values_by_name(changes: ChangeColumns) -> dict[str, dict[ColumnType, Cells]]
     return found
 
 
+def columns_of_others(columns: Schema | None) -> set[str]:
+    """Return the names of the columns whose types Tablestore does not have, so that other programs have made them.
+
+    A column of another program that has a type of Tablestore looks like a column of the source, and is left out.
+    """
+    return {name for name in _own_names(columns) if column_type(columns.field(name).type) is None}  # type: ignore[union-attr]
+
+
+def moved_beside(rows: Table, moved: Mapping[str, Sequence[ColumnValue | None]]) -> Table:
+    """Add the values of the stored columns ``moved``, one for each of ``rows``, to the map ``_unfit`` of the rows.
+
+    Nulls are left out. A value that the map already has under the column's name is the exact one, and stays.
+    """
+    unfit = rows.column(UNFIT).to_pylist()
+    for stored, values in moved.items():
+        name = original_name(stored)
+        for place, value in enumerate(values):
+            if value is not None and name not in dict(unfit[place] or ()):
+                typed = {"type": type_of(value).value, "value": text_of(value)}
+                unfit[place] = [*(unfit[place] or ()), (name, typed)]
+    array = pyarrow().array(unfit, rows.schema.field(UNFIT).type)
+    return rows.set_column(rows.column_names.index(UNFIT), UNFIT, array)
+
+
+def _add_unfit(name: str, by_type: Mapping[ColumnType, Cells], unfit: ByPlace) -> None:
+    """Add all values of the column ``name`` to ``unfit``."""
+    for value_type, held in by_type.items():
+        for place, value in zip(held.places.to_pylist(), held.values.to_pylist(), strict=True):
+            unfit.setdefault(place, []).append((name, {"type": value_type.value, "value": text_of(value)}))
+
+
 def _own_names(columns: Schema | None) -> list[str]:
     return [] if columns is None else [name for name in columns.names if name not in RESERVED]
 
@@ -245,9 +289,9 @@ def column_values(
     others = [(value_type, cells) for value_type, cells in by_type.items() if value_type is not kind]
     places: list[int] = []
     converted = []
-    for value_type, cells in others:
+    _add_unfit(name, dict(others), unfit)
+    for _, cells in others:
         for place, value in zip(cells.places.to_pylist(), cells.values.to_pylist(), strict=True):
-            unfit.setdefault(place, []).append((name, {"type": value_type.value, "value": text_of(value)}))
             equal = shown(value, kind)
             if equal is not None:
                 places.append(place)
@@ -399,9 +443,13 @@ def _record(place: int, cells: Mapping[str, Sequence[Any]], added: Mapping[str, 
         (name, held[name]) for name in (*cells, *(unfit.keys() - cells.keys())) if name in held and name not in versions
     )
     columns = [
-        RecordColumn(name, ColumnOperation.PUT, held.get(name), version) for name, version in sorted(versions.items())
+        *_deletions(added, place),
+        *(
+            RecordColumn(name, ColumnOperation.PUT, held.get(name), version)
+            for name, version in sorted(versions.items())
+        ),
+        *map(_cell, added[OLDER_VERSIONS][place] or ()),
     ]
-    columns += _more_cells(added, place)
     originals = added[ORIGINAL_COLUMNS][place] or None
     return StreamRecord(
         record_type=RecordType(added[OPERATION][place]),
@@ -412,13 +460,12 @@ def _record(place: int, cells: Mapping[str, Sequence[Any]], added: Mapping[str, 
     )
 
 
-def _more_cells(added: Mapping[str, Sequence[Any]], place: int) -> Iterator[RecordColumn]:
+def _deletions(added: Mapping[str, Sequence[Any]], place: int) -> Iterator[RecordColumn]:
     for name in added[DELETED_COLUMNS][place] or ():
         yield RecordColumn(name, ColumnOperation.DELETE_ALL_VERSION)
     for name, versions in added[DELETED_VERSIONS][place] or ():
         for version in versions:
             yield RecordColumn(name, ColumnOperation.DELETE_ONE_VERSION, None, version)
-    yield from map(_cell, added[OLDER_VERSIONS][place] or ())
 
 
 def _cell(plain: Mapping[str, Any]) -> RecordColumn:

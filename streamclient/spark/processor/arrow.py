@@ -57,6 +57,19 @@ def build_rows(
     return table.select([*own, *ADDED])
 
 
+def key_first(rows: Table, key: Sequence[str]) -> Table:
+    """Return ``rows`` with the key columns first, in the order of ``key``.
+
+    Rows without changes need it: their columns are in alphabetical order.
+    """
+    order = {name: place for place, name in enumerate(key)}
+
+    def place_of(column: str) -> int:
+        return len(order) if column in RESERVED else order.get(original_name(column), len(order))
+
+    return rows.select(sorted(rows.column_names, key=place_of))
+
+
 def grown(columns: Schema | None, more: Schema) -> Schema:
     """Return the schema ``columns``, extended by those columns of ``more`` that it lacks."""
     pa = pyarrow()

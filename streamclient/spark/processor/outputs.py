@@ -18,7 +18,8 @@ from attrs import define, field
 from streamclient.base import checks, logs
 from streamclient.base.reasons import counted
 from streamclient.destinations.commit import Commit, Destination, FencedCommit
-from streamclient.destinations.rows.change_rows import ADDED, RESERVED, SHARD, TIMESTAMP, added_types
+from streamclient.destinations.rows.arrow_schemas import check_table_types
+from streamclient.destinations.rows.change_rows import ADDED, RESERVED, SHARD, added_types
 from streamclient.destinations.rows.column_layout import column_type
 from streamclient.destinations.rows.column_names import original_name
 from streamclient.errors import (
@@ -32,7 +33,7 @@ from streamclient.errors import (
 from streamclient.interfaces import InitializationInput
 from streamclient.model import CheckpointPosition, PendingCheckpoint
 from streamclient.records import ColumnType, readable_position
-from streamclient.spark.processor.arrow import build_rows, frame_columns, grown, to_frame, to_table
+from streamclient.spark.processor.arrow import build_rows, frame_columns, grown, key_first, to_frame, to_table
 from streamclient.spark.processor.batch import Beginning, Part, Sink, Transform, make_context
 from streamclient.spark.processor.jobs import CANCELLED, CancellableJobs
 from streamclient.spark.processor.shard_share import MOST_SHARDS
@@ -68,6 +69,12 @@ class SourceFrames:
         whole = pyarrow().concat_tables([self.columns.empty_table(), rows], promote_options="default")
         own = [name for name in whole.column_names if name not in RESERVED]
         return whole.select([*own, *ADDED])
+
+    def no_rows(self, parts: Sequence[Part]) -> Table:
+        """Return the table for ``parts``, which have no changes: key, declared columns, columns of earlier batches."""
+        made = build_rows([(part.commit, part.changes) for part in parts], self.columns, self.declared).schema
+        own = [column.name for column in grown(self.columns, made) if column.name not in RESERVED]
+        return key_first(grown(self.columns, made).empty_table().select([*own, *ADDED]), self.key)
 
     def adopt(self, made: Schema, stored: Schema) -> bool:
         """Give source columns the types that they have in the destination; return whether a type has changed.
@@ -259,26 +266,38 @@ class DestinationOutput:
             if all(part.piece.share.is_in_vain for part in parts):
                 raise ShutdownException(CANCELLED)
             return rows
-        return build_rows([(part.commit, part.changes) for part in parts], self._columns(), self.frames.declared)
+        rows = build_rows([(part.commit, part.changes) for part in parts], self._columns(), self.frames.declared)
+        return key_first(rows, self.frames.key)
 
     def _transformed(self, parts: Sequence[Part], transform: Transform, jobs: CancellableJobs) -> Table:
         if not any(part.commit.count for part in parts):
-            return self._no_rows()
-        rows = self.frames.rows(parts)
+            return self._no_rows(parts, transform, jobs)
+        return self._called(parts, transform, jobs, self.frames.rows(parts))
+
+    def _called(self, parts: Sequence[Part], transform: Transform, jobs: CancellableJobs, rows: Table) -> Table:
         context = make_context(parts, frame_columns(rows.schema, self.frames.key))
         with jobs.of(self.frames.session()) as session:
             return to_table(checks.done("the transform", transform(to_frame(session, rows), context)))
 
-    def _no_rows(self) -> Table:
+    def _no_rows(self, parts: Sequence[Part], transform: Transform, jobs: CancellableJobs) -> Table:
         """Return the empty table of rows for a commit without changes, for example at the end of a shard.
 
-        The transform is not called. Before the first changes, the frame would lack the source's columns, and the
-        transform would fail. If the destination does not exist yet, the table has the columns for shard and timestamp.
+        If the destination does not exist yet, the commit creates it. Its columns must fit the later rows, so the
+        transform is called with a frame without rows, and the table has the columns of its result. Before the first
+        changes, the frame may lack columns of the source. If the transform fails, the table has only the column for the
+        shard: with each further column, the transform might make rows of another type.
         """
-        columns, types = self._columns(), added_types()
-        if columns is None:
-            columns = pyarrow().schema([(name, types[name]) for name in (SHARD, TIMESTAMP)])
-        return columns.empty_table()
+        columns = self._columns()
+        if columns is not None:
+            return columns.empty_table()
+        try:
+            made = self._called(parts, transform, jobs, self.frames.no_rows(parts))
+            return check_table_types(made.schema).empty_table()
+        except Exception as error:
+            _log.info(
+                "the destination begins with the column %s, as the transform fails without rows: %s", SHARD, error
+            )
+            return pyarrow().schema([(SHARD, added_types()[SHARD])]).empty_table()
 
     def _store(self, rows: Table, commits: Sequence[Commit]) -> Mapping[str, StreamClientError]:
         """Store rows and commits. If only some commits are stored, return an error for each of the other shards."""
