@@ -45,8 +45,8 @@ class PendingCheckpoint:
     last: SequenceInfo | None = field(default=None, eq=False)
     """The position of the last record of the batch; ``None`` if it was not stored.
 
-    With this position a worker finds the batch even if other records of the batch have left the stream meanwhile. The
-    field repeats the information of other fields, so comparisons leave it out."""
+    With this position a worker finds the batch even if other records of the batch have left the stream meanwhile.
+    Comparisons leave the field out, because it repeats the information of other fields."""
 
     def survives(self, value: str, stored: str) -> bool:
         """Return whether this checkpoint stays prepared when ``value`` replaces ``stored`` as the checkpoint.
@@ -272,13 +272,13 @@ class TrimmedRange:
     position: str
     """The position at which reading was to continue: all records from this position to ``first_left`` are lost."""
     last_processed_micros: int | None
-    """The time of the last processed record, by the service's clock, in microseconds since 1970; ``None`` if it is
-    unknown."""
+    """The service's time of the last processed record, in microseconds since 1970; ``None`` if it is unknown."""
     last_processed: SequenceInfo | None
     """The position of the last processed record in the shard; ``None`` if this process does not know it."""
     first_left: SequenceInfo | None
-    """The position and time of the oldest record that remained when the loss was noticed; ``None`` if no record
-    remained."""
+    """The oldest record that remained when the loss was noticed; ``None`` without one, or if it is not known."""
+    is_first_left_known: bool = True
+    """False if the search for that record ended at its limit, after many pages without a record."""
 
     def __str__(self) -> str:
         return (
@@ -294,9 +294,10 @@ class TrimmedRange:
         return "a position with no processed record known before it"
 
     def _first_left(self) -> str:
-        if self.first_left is None:
-            return "the next record to come, as no record is left"
-        return f"the record {self.first_left} of {utc_text(self.first_left.timestamp_micros)}, the oldest one left"
+        if self.first_left is not None:
+            return f"the record {self.first_left} of {utc_text(self.first_left.timestamp_micros)}, the oldest one left"
+        nothing, unknown = "the next record to come, as no record is left", "the oldest record left, not known yet"
+        return nothing if self.is_first_left_known else unknown
 
 
 @frozen
@@ -321,8 +322,7 @@ class ShardStatus:
     """The time for which the stream still keeps the oldest record that may be unread; ``None`` if no record is unread,
     or while the time is unknown."""
     forecast: str = ""
-    """A sentence that says when the shard will be caught up, or when records will be lost; empty while no forecast is
-    possible."""
+    """A sentence that says when the shard will be caught up, or when records will be lost; empty without a forecast."""
     lost: TrimmedRange | None = None
     """The lost records, if the shard stopped because of a loss."""
     reasons: tuple[Reason, ...] = ()
@@ -362,14 +362,15 @@ class InitialPosition:
 
     @classmethod
     def latest(cls) -> InitialPosition:
-        """Start with records written after the lease is created. Later child shards start at their oldest record."""
+        """Start with records written after the worker's start; read later shards from their oldest record."""
         return cls("latest")
 
     @classmethod
     def at(cls, timestamp_micros: int) -> InitialPosition:
         """Start at records written at or after a time in microseconds since 1970.
 
-        A few earlier records may be delivered, too.
+        A few earlier records may be delivered, too. The time applies to every shard without a lease. So give the same
+        time at each start: a later time skips records of shards that were opened while no worker ran.
         """
         return cls("timestamp", timestamp_micros)
 
@@ -469,8 +470,7 @@ class Metric:
     """A measured quantity, equal only to itself. ``streamclient.metrics.metric_table`` lists all metrics."""
 
     name: str
-    """The name as Prometheus requires it: the unit comes last, and in the name of a counter ``_total`` follows the
-    unit."""
+    """The name as Prometheus requires it: the unit comes last, followed by ``_total`` in the name of a counter."""
     kind: MetricKind
     unit: str
     """The unit in UCUM, as OpenTelemetry requires it: ``s``, ``By``, or the counted thing in braces."""

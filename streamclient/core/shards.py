@@ -7,7 +7,13 @@ Laws:
 * a missing row proves nothing. A parent without a row counts as finished only if the list of shards lacks the parent,
   too, and is young enough to contain the child;
 * the column ``Checkpoint`` holds only TRIM_HORIZON, SHARD_END or an iterator. So if a shard is to start at a given
-  time, the iterator of that time is looked up first.
+  time, the iterator of that time is looked up first;
+* with the start position "latest", a shard starts at the worker's start only if no worker can have read an ancestor
+  of the shard from an earlier time on. Otherwise records between an ancestor and the shard would be skipped. The rows
+  that this worker created at its own start (``begun_late``) do not count as such ancestors. But if this worker's first
+  listing lacks the shard, all records of the shard are newer than that start, and it starts at its oldest record;
+* the service removes a shard from the list only after the shard's ancestors. So a shard whose parents are not listed
+  can descend from a row only if that row's shard has left the stream, too.
 """
 
 from __future__ import annotations
@@ -90,6 +96,8 @@ def plan_shard_sync(
     previous: Listing | None = None,
     absent_since: Mapping[str, float] | None = None,
     vanished: Mapping[str, Lease] | None = None,
+    begun_late: Collection[str] = (),
+    first_listed: Collection[str] | None = (),
     deletes_rows: bool = False,
 ) -> SyncPlan:
     """Compare a complete listing with the rows last seen, and return the changes of rows that the listing requires.
@@ -97,10 +105,14 @@ def plan_shard_sync(
     ``previous`` is the listing before ``listing``. ``absent_since`` comes from the ``SyncPlan`` of the previous call.
     ``vanished`` contains deleted rows as they were last seen, by lease key. Rows are deleted only if ``deletes_rows``
     is set, and only the first worker of the fleet, by name, sets it.
+
+    ``begun_late`` has the leases whose rows this worker created at its own start. ``first_listed`` has the shards of
+    the first listing for which this worker made a plan, or is ``None`` in that first plan. Both matter only for the
+    start position "latest".
     """
     if not listing:
         return SyncPlan(absent_since=dict(absent_since or {}))
-    creates = _plan_creates(listing, rows, start, vanished or {})
+    creates = _plan_creates(listing, rows, start, vanished or {}, _Newness.of(listing, rows, begun_late, first_listed))
     absent = _absences(listing, rows, now, previous, absent_since or {})
     deletes = tuple(
         rows[key] for key in sorted(absent) if deletes_rows and now - absent[key] >= ABSENCE_SECONDS and key in rows
@@ -186,8 +198,49 @@ def _parents(shard_id: str, row: Lease | None, listing: Listing | None) -> froze
     return named if shard is None else named | shard.parent_shard_ids
 
 
+@frozen
+class _Newness:
+    """The facts that show which shards are new to the fleet, and not only to their rows."""
+
+    rows: Mapping[str, Lease]
+    begun_late: Collection[str]
+    first_listed: Collection[str]
+    is_first_plan: bool
+    is_fleet_old: bool
+    """Whether a shard with a row has left the stream. Its workers may have stopped long ago, and any listed shard
+    without a row may have been opened since then."""
+
+    @classmethod
+    def of(
+        cls,
+        listing: Listing,
+        rows: Mapping[str, Lease],
+        begun_late: Collection[str],
+        first_listed: Collection[str] | None,
+    ) -> _Newness:
+        # A row whose shard was opened after the listing was made is absent from the listing, too, but its parents are
+        # listed.
+        is_fleet_old = any(key not in listing and listing.keys().isdisjoint(rows[key].parent_shard_ids) for key in rows)
+        first = listing if first_listed is None else first_listed
+        return cls(rows, begun_late, first, first_listed is None, is_fleet_old)
+
+    def may_continue(self, shard_id: str, parent: str) -> bool:
+        """Return whether the shard's records may continue what some worker reads, or has read, from ``parent``."""
+        return parent in self.rows and not (parent in self.begun_late and shard_id in self.first_listed)
+
+    def is_undecided(self, new: NewLease, start: Start) -> bool:
+        """Return whether only the next listing can show where to start the shard, which has a parent with a row.
+
+        Other workers of a new fleet may be creating rows right now, the row of a parent before the rows of its
+        children. In its first plan, a worker cannot tell such a parent from a parent that an old fleet has read.
+        """
+        is_new_fleet = self.is_first_plan and not self.is_fleet_old
+        is_at_oldest = new.timestamp_micros is None and new.lease.checkpoint == CheckpointPosition.TRIM_HORIZON
+        return is_new_fleet and is_at_oldest and start.initial_position.kind == "latest"
+
+
 def _plan_creates(
-    listing: Listing, rows: Mapping[str, Lease], start: Start, vanished: Mapping[str, Lease]
+    listing: Listing, rows: Mapping[str, Lease], start: Start, vanished: Mapping[str, Lease], newness: _Newness
 ) -> tuple[NewLease, ...]:
     if listing.keys() <= rows.keys():
         return ()
@@ -196,17 +249,21 @@ def _plan_creates(
     creates = []
     for shard_id in ShardTree.of(listing.values()).ancestors_first(listing):
         shard = listing[shard_id]
-        known = any(parent in rows or parent in descends_from_row for parent in shard.parent_shard_ids)
+        known = any(
+            parent in descends_from_row or newness.may_continue(shard_id, parent) for parent in shard.parent_shard_ids
+        )
         if known:
             descends_from_row.add(shard_id)
         if shard_id not in rows:
             children = [rows[key] for key in all_children.get(shard_id, ()) if key in rows]
-            creates.append(_new_lease(shard, start, vanished.get(shard_id), children, known))
+            new = _new_lease(shard, start, vanished.get(shard_id), children, known or newness.is_fleet_old)
+            if not (known and newness.is_undecided(new, start)):
+                creates.append(new)
     return tuple(creates)
 
 
 def _new_lease(
-    shard: Shard, start: Start, vanished: Lease | None, children: Collection[Lease], has_known_ancestor: bool
+    shard: Shard, start: Start, vanished: Lease | None, children: Collection[Lease], may_have_read_ancestor: bool
 ) -> NewLease:
     lease = Lease(shard.shard_id, start.stream_id, parent_shard_ids=shard.parent_shard_ids)
     if vanished is not None:
@@ -218,7 +275,7 @@ def _new_lease(
     position = start.initial_position
     if position.timestamp_micros is not None:
         return NewLease(lease, position.timestamp_micros)
-    if position.kind == "latest" and not has_known_ancestor and not children:
+    if position.kind == "latest" and not may_have_read_ancestor and not children:
         return NewLease(lease, start.worker_start_micros)
     return NewLease(lease)
 

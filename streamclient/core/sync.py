@@ -66,6 +66,8 @@ def shards_listed(state: WorkerState, call: ListShards, answer: Answered[ShardLi
         state.is_sync_planned = False
         state.compared = {key: number for key, number in state.compared.items() if key in state.listing}
         state.begun_late.intersection_update(state.listing)
+        if state.first_listed is not None:
+            state.first_listed.intersection_update(state.listing)
         _forget_gone(state)
         plan_sync(state)
         for held in list(state.held.values()):
@@ -189,8 +191,12 @@ def plan_sync(state: WorkerState) -> None:
         previous=state.previous_listing,
         absent_since=state.absent_since,
         vanished=state.view.vanished,
+        begun_late=state.begun_late,
+        first_listed=state.first_listed,
         deletes_rows=signals.is_leader if signals.is_uniform else is_first,
     )
+    if state.first_listed is None:
+        state.first_listed = set(state.listing)
     state.absent_since = dict(plan.absent_since)
     state.missing = {new.lease.lease_key: new for new in plan.creates if not _is_held(state, new)}
     create_missing(state)
@@ -243,14 +249,15 @@ def _create(state: WorkerState, new: NewLease) -> None:
 
     The row starts at the latest record only if this worker also created its parents' rows at the latest record. Since
     the plan was made, other workers may have created the parents' rows at an earlier position. The records in between
-    would then be skipped.
+    would then be skipped. So the shard is left to the next listing: until then, such a worker usually creates the row
+    itself, at the position that belongs to the parents' position.
     """
     write = leases.create(new.lease)
     is_latest = state.start.initial_position.kind == "latest"
     parents = {parent for parent in new.lease.parent_shard_ids if parent in state.view.rows}
-    if new.timestamp_micros is None or (is_latest and parents - state.begun_late):
+    if new.timestamp_micros is None:
         send(state, write)
-    else:
+    elif not is_latest or parents <= state.begun_late:
         state.launch(write)
         state.emit(ResolveAndCreate(new.lease, new.timestamp_micros))
 

@@ -85,6 +85,9 @@ class WorkerState:
     """The number of unanswered writes that create rows."""
     begun_late: set[str] = field(factory=set)
     """Leases whose rows this worker created at a position after the beginning of their shards."""
+    first_listed: set[str] | None = None
+    """The shards of the first listing that this worker compared with the rows, as long as the stream lists them;
+    ``None`` before that. Every shard that the stream lists only later was opened after this worker had started."""
     has_created: bool = False
     """Whether this worker has created rows of which it has not told the other workers yet."""
     deadlines: Deadlines = field(factory=Deadlines)

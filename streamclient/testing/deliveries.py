@@ -162,8 +162,14 @@ def _has_more(stream_api: StreamApi, lease: Lease) -> bool:
     position = Position(lease.checkpoint)
     if not position.is_iterator:
         position = Position(stream_api.get_shard_iterator(lease.stream_id, lease.lease_key))
-    page = stream_api.get_stream_record(position.text, limit=1)
-    return bool(page.records) or page.next_position.is_shard_end
+    for _ in range(LONGEST_SHARD_PAGES):
+        page = stream_api.get_stream_record(position.text, limit=1)
+        if page.records or page.next_position.is_shard_end:
+            return True
+        if page.next_position == position:
+            return False
+        position = page.next_position  # the service skips a part of the shard with each page without records
+    raise RuntimeError(f"shard {lease.lease_key} has more than {LONGEST_SHARD_PAGES} pages")
 
 
 def _shard_records(stream_api: StreamApi, stream_id: str, shard_id: str) -> Iterable[StreamRecord]:

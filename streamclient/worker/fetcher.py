@@ -28,6 +28,11 @@ PAGES_IN_A_ROW = 4
 wakes the owner. The pages of one task share that cost. The number is small, so that no other shard waits long for the
 thread."""
 
+MOST_PAGES_SEARCHED = 64
+"""The largest number of pages in which the oldest record of a shard is searched. The service skips a part of the shard
+with each page that has no record, so the record may be on a later page. The page of a tunnel's channel that has no
+record now never shows that."""
+
 LEAST_RECORD_BYTES = 64
 """The smallest size, in bytes, that is counted for each record of a page. So a page counts even if a stream API of the
 user does not state the size of the page."""
@@ -53,6 +58,26 @@ def _checked(page: object) -> RecordPage:
     )
 
 
+def checked_iterator(iterator: object) -> str:
+    """Return ``iterator`` if it is a valid result of ``get_shard_iterator``; otherwise raise."""
+    if isinstance(iterator, str) and iterator:
+        return iterator
+    checks.done("get_shard_iterator", iterator)
+    raise StreamClientException(
+        f"get_shard_iterator answered {checks.shown(iterator)}; it must return an iterator, which is a non-empty string"
+    )
+
+
+@frozen
+class OldestLeft:
+    """The result of a search for the oldest record of a shard."""
+
+    place: SequenceInfo | None
+    """The sequence information of the record; ``None`` if the shard has no record, or if ``is_known`` is false."""
+    is_known: bool = True
+    """False if ``MOST_PAGES_SEARCHED`` pages have no record, and records may follow."""
+
+
 @frozen(kw_only=True)
 class ShardSource:
     """The source of one shard's pages. Its methods block, and run in the fetch pool."""
@@ -68,20 +93,30 @@ class ShardSource:
         """Return the page at ``position``; raise the same errors as ``StreamApi``."""
         return self.measured(partial(self._page, position))
 
-    def first_left(self) -> SequenceInfo | None:
-        """Return the sequence information of the oldest record in the shard; ``None`` if the shard has no record.
+    def first_left(self, goes_on: Callable[[], bool]) -> OldestLeft:
+        """Search for the oldest record in the shard, in at most ``MOST_PAGES_SEARCHED`` pages.
 
-        The method raises the same errors as ``StreamApi``.
+        Before each page but the first, ``goes_on`` returns whether the search is still needed. The method raises the
+        same errors as ``StreamApi``.
         """
-        oldest = self.stream_api.get_shard_iterator(self.stream_id, self.shard_id)
-        page = self.stream_api.get_stream_record(oldest, 1)
-        return place_of(page.records, 0) if page.records else None
+        position = Position(self._oldest())
+        for number in range(MOST_PAGES_SEARCHED):
+            if number and not goes_on():
+                break
+            page = _checked(self.stream_api.get_stream_record(position.text, 1))
+            if page.records:
+                return OldestLeft(place_of(page.records, 0))
+            if page.next_position in (position, Position.SHARD_END):
+                return OldestLeft(None)
+            position = page.next_position
+        return OldestLeft(None, is_known=False)
 
     def _page(self, position: Position) -> RecordPage:
-        if position.is_iterator:
-            return _checked(self.stream_api.get_stream_record(position.text, self.limit))
-        iterator = self.stream_api.get_shard_iterator(self.stream_id, self.shard_id)
+        iterator = position.text if position.is_iterator else self._oldest()
         return _checked(self.stream_api.get_stream_record(iterator, self.limit))
+
+    def _oldest(self) -> str:
+        return checked_iterator(self.stream_api.get_shard_iterator(self.stream_id, self.shard_id))
 
 
 @define(eq=False)
@@ -191,8 +226,8 @@ class DataFetcher:
             self.reading.is_awaited = True
         self._asked = _Asked(came, failed)
 
-    def find_first_left(self, found: Callable[[SequenceInfo | None], None], failed: Callable[[Raised], None]) -> None:
-        """Call ``found`` with the sequence information of the shard's oldest record, or with ``None`` without a record.
+    def find_first_left(self, found: Callable[[OldestLeft], None], failed: Callable[[Raised], None]) -> None:
+        """Call ``found`` with the result of a search for the shard's oldest record.
 
         If ``StreamApi`` raises, ``failed`` is called with the error. If ``discard`` is called first, neither function
         is called. Until then, ``reading`` is the search, so that its time is checked as the time of a read.
@@ -279,14 +314,19 @@ class DataFetcher:
     def _search(self, search: Reading) -> None:
         """Look for the oldest record of the shard. Runs in the fetch pool."""
         search.thread_id, search.started_at = threading.get_ident(), self._loop.now()
+
+        def goes_on() -> bool:
+            search.started_at = self._loop.now()  # each page is a read of its own, as in ``_work``
+            return not search.is_over
+
         try:
-            first = self._source.first_left()
+            first = self._source.first_left(goes_on)
         except BaseException as error:
             self._loop.post(partial(self._failed, search, Raised.of(as_error(error))))
         else:
             self._loop.post(partial(self._found, search, first))
 
-    def _found(self, search: Reading, first: SequenceInfo | None) -> None:
+    def _found(self, search: Reading, first: OldestLeft) -> None:
         if search is self.reading:
             self._end(search)
             asked, self._asked = self._asked, None

@@ -26,10 +26,10 @@ from streamclient.core.consumer.transitions import PUBLIC_STATES, Phase
 from streamclient.core.events import AnswerEnd, CheckpointOutcome, Severity, StartConsumer
 from streamclient.interfaces import InitializationInput, RetryableAction
 from streamclient.model import RecordOrder, ShardInfo, ShardStatus, ShutdownReason, TrimmedRange
-from streamclient.records import SequenceInfo, place_of
+from streamclient.records import place_of
 from streamclient.worker.checkpointer import CheckpointTicket, RecordProcessorCheckpointer
 from streamclient.worker.consumer_parts import IN_TURN, AlwaysInTurn, ConsumerParts, ReadingTurn, park
-from streamclient.worker.fetcher import DataFetcher, ShardSource
+from streamclient.worker.fetcher import DataFetcher, OldestLeft, ShardSource
 from streamclient.worker.handing_over import ProcessorSession, ReceiverSession, session_of
 from streamclient.worker.health import CallWatch
 from streamclient.worker.owner_loop import Timer
@@ -365,8 +365,8 @@ class ShardConsumer:
         self._reader.discard()
 
     def _find_first_left(self, command: consumer_events.FindFirstLeft) -> None:
-        def found(first: SequenceInfo | None) -> None:
-            self._handle(consumer_events.FirstLeftFound(command.visit, first))
+        def found(left: OldestLeft) -> None:
+            self._handle(consumer_events.FirstLeftFound(command.visit, left.place, left.is_known))
 
         def failed(error: Raised) -> None:
             self._handle(consumer_events.FirstLeftUnknown(command.visit, error))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from attrs import evolve
 from holdings_driver import Driver, only, row, writes
 
@@ -92,12 +93,13 @@ def test_child_row_waits_until_its_parents_row_is_known_to_exist() -> None:
 
 
 def test_start_at_latest_is_looked_up_before_the_row_is_created() -> None:
-    driver = Driver(row("p", "other", 3), position=InitialPosition.latest())
+    driver, shards = Driver(row("p", "other", 3), position=InitialPosition.latest()), (Shard("p"), Shard("c", "p"))
     driver.scan()
-    commands = driver.list_shards(Shard("p"), Shard("c", "p"), Shard("n"))
+    commands = driver.list_shards(*shards, Shard("n"))
 
     assert only(commands, events.ResolveAndCreate) == [events.ResolveAndCreate(row("n"), 777)]
-    assert [write.result for write in writes(commands)] == [row("c", parent_shard_ids={"p"})]
+    assert writes(commands) == []
+    assert [write.result for write in writes(driver.list_shards(*shards))] == [row("c", parent_shard_ids={"p"})]
 
 
 def test_a_child_starts_at_the_latest_record_as_its_parent_does() -> None:
@@ -107,19 +109,42 @@ def test_a_child_starts_at_the_latest_record_as_its_parent_does() -> None:
     created = leases.create(evolve(resolve.lease, checkpoint="i7"))
     commands = driver.answer(created, WriteOutcome.ACCEPTED)
 
-    assert only(commands, events.ResolveAndCreate) == [events.ResolveAndCreate(row("c", parent_shard_ids={"p"}), 777)]
+    child = events.ResolveAndCreate(row("c", parent_shard_ids={"p"}), 777)
+    assert only(commands, events.ResolveAndCreate) == [child]
+
+    driver.table["p"] = row("p", checkpoint="i7")
+    failed = driver.settle(driver.answer(leases.create(child.lease), WriteOutcome.UNCERTAIN))
+    assert only([*failed, *driver.list_shards(Shard("p"), Shard("c", "p"))], events.ResolveAndCreate) == [child]
 
 
-def test_a_child_starts_at_its_beginning_if_another_worker_was_first_to_create_its_parents_row() -> None:
-    """That worker may have started earlier, and its latest record with it."""
+def test_a_child_that_was_opened_later_starts_at_its_beginning_without_a_look_up() -> None:
     driver = Driver(position=InitialPosition.latest())
     driver.scan()
-    (resolve,) = only(driver.list_shards(Shard("p"), Shard("c", "p"), Shard("g", "c")), events.ResolveAndCreate)
+    (resolve,) = only(driver.list_shards(Shard("p")), events.ResolveAndCreate)
+    driver.settle(driver.answer(leases.create(evolve(resolve.lease, checkpoint="i7"))))
+    commands = driver.list_shards(Shard("p"), Shard("c", "p"))
+
+    assert not only(commands, events.ResolveAndCreate)
+    assert [write.result for write in writes(commands)] == [row("c", parent_shard_ids={"p"})]
+
+
+@pytest.mark.parametrize("creates_child", [False, True])
+def test_a_child_is_left_to_the_worker_that_was_first_to_create_its_parents_row(creates_child: bool) -> None:
+    """That worker may have started earlier, and its latest record with it. If it dies, the child is read wholly."""
+    driver, shards = Driver(position=InitialPosition.latest()), (Shard("p"), Shard("c", "p"), Shard("g", "c"))
+    driver.scan()
+    (resolve,) = only(driver.list_shards(*shards), events.ResolveAndCreate)
     driver.table["p"] = row("p", "other", checkpoint="i5")
     driver.answer(leases.create(evolve(resolve.lease, checkpoint="i7")), WriteOutcome.REFUSED)
+    driver.settle(driver.scan())
+    assert list(driver.table) == ["p"]
 
-    assert not only(driver.settle(driver.scan()), events.ResolveAndCreate)
-    assert [driver.table[key].checkpoint for key in ("c", "g")] == [CheckpointPosition.TRIM_HORIZON] * 2
+    if creates_child:
+        driver.table["c"] = row("c", "other", checkpoint="i6", parent_shard_ids={"p"})
+        driver.settle(driver.scan())
+    assert not only(driver.settle(driver.list_shards(*shards)), events.ResolveAndCreate)
+    expected = "i6" if creates_child else CheckpointPosition.TRIM_HORIZON
+    assert [driver.table[key].checkpoint for key in ("c", "g")] == [expected, CheckpointPosition.TRIM_HORIZON]
 
 
 def test_only_one_scan_and_one_listing_are_under_way() -> None:

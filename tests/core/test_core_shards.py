@@ -99,6 +99,58 @@ def test_latest_means_the_workers_start_but_descendants_of_known_shards_start_at
     assert [(new.timestamp_micros, new.lease.checkpoint) for new in grown] == [(None, "TRIM_HORIZON")] * 2
 
 
+def test_latest_lets_a_fleet_that_comes_back_read_every_new_shard_from_its_oldest_record() -> None:
+    """The parents of ``g`` came and went while no worker ran, so only ``p`` shows that the fleet is old."""
+    rows, shards = rows_of(row("p", checkpoint="i7")), listing(Shard("g", "c"), Shard("h", "g"), Shard("n"))
+    parents = {"g": {"c"}, "h": {"g"}, "n": set[str]()}
+    expected = tuple(NewLease(row(key, parent_shard_ids=named)) for key, named in parents.items())
+
+    for first in (None, ()):
+        assert plan_shard_sync(shards, rows, LATEST, now=0.0, first_listed=first).creates == expected
+    assert {new.timestamp_micros for new in plan_shard_sync(shards, rows, AT, now=0.0).creates} == {555}
+
+
+def test_a_row_of_a_shard_that_a_listing_is_too_old_to_have_does_not_make_the_fleet_old() -> None:
+    rows = rows_of(row("a", checkpoint="i7"), row("late", checkpoint="i8", parent_shard_ids={"a"}))
+    created = plan_shard_sync(listing(Shard("a"), Shard("b", "gone")), rows, LATEST, now=0.0).creates
+
+    assert created == (NewLease(row("b", parent_shard_ids={"gone"}), 777),)
+
+
+def test_a_child_starts_late_as_its_parent_did_unless_it_was_opened_since_then() -> None:
+    rows = rows_of(row("p", "x", 7, checkpoint="i9"))
+    planned = [
+        plan_shard_sync(FAMILY, rows, LATEST, now=0.0, begun_late=begun_late, first_listed=first_listed).creates
+        for begun_late in ({"p"}, set[str]())
+        for first_listed in (FAMILY, {"p"})
+    ]
+
+    assert [[new.timestamp_micros for new in creates] for creates in planned] == [[777] * 2, *[[None] * 2] * 3]
+
+
+def test_a_child_of_two_parents_starts_late_only_if_both_did() -> None:
+    shards, rows = listing(Shard("p"), Shard("q"), Shard("m", "p", "q")), rows_of(row("p"), row("q"))
+    planned = [
+        plan_shard_sync(shards, rows, LATEST, now=0.0, begun_late=begun_late, first_listed=shards).creates
+        for begun_late in ({"p"}, {"p", "q"})
+    ]
+
+    assert [new.timestamp_micros for (new,) in planned] == [None, 777]
+
+
+def test_the_first_plan_leaves_children_of_rows_to_the_workers_that_may_be_creating_theirs() -> None:
+    rows, finished = rows_of(row("p", checkpoint="i7")), rows_of(row("p"), row("g", checkpoint="SHARD_END"))
+    vanished = {"c": row("c", "x", 3, checkpoint="i5")}
+
+    def first(rows: dict[str, Lease], start: Start, **more: Any) -> list[str]:
+        plan = plan_shard_sync(FAMILY, rows, start, now=0.0, first_listed=None, **more)
+        return [new.lease.lease_key for new in plan.creates]
+
+    assert first(rows, LATEST) == []
+    assert first(rows, OLDEST) == first(rows, AT) == first({"p": rows["p"], "gone": row("gone")}, LATEST) == ["c", "g"]
+    assert first(rows, LATEST, vanished=vanished) == first(finished, LATEST) == ["c"]
+
+
 # --- deleting --------------------------------------------------------------------------------------------------------
 
 

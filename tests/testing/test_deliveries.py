@@ -8,14 +8,16 @@ from typing import Any, cast
 
 from attrs import evolve
 
+from streamclient.base.position import Position
 from streamclient.interfaces import (
     InitializationInput,
     IRecordProcessorCheckpointer,
     IShutdownMarker,
     ProcessRecordsInput,
 )
-from streamclient.model import Shard, ShardInfo
+from streamclient.model import Lease, Shard, ShardInfo
 from streamclient.records import RecordType, SequenceInfo, StreamRecord
+from streamclient.tablestore.stream_api import RecordPage
 from streamclient.testing.deliveries import (
     Delivery,
     DeliveryRecorder,
@@ -23,7 +25,9 @@ from streamclient.testing.deliveries import (
     judge,
     key_text,
     read_deliveries,
+    unread,
 )
+from streamclient.testing.fakes import FakeStream
 
 KEY = (("id", "a"),)
 
@@ -131,3 +135,21 @@ def test_recorder_writes_down_what_it_is_given_and_under_which_epoch(tmp_path: P
 
     assert (found.worker, found.shard_id, found.epoch) == ("a", "p", 7)
     assert [sequence.timestamp_micros for _, sequence in found.records] == [1, 2]
+
+
+def test_a_record_behind_a_page_without_records_is_unread() -> None:
+    """The service skips a part of a shard with such a page."""
+
+    class Skipping(FakeStream):
+        def get_shard_iterator(self, stream_id: str, shard_id: str, timestamp_micros: int | None = None) -> str:
+            return super().get_shard_iterator(stream_id, shard_id, timestamp_micros) + "~"
+
+        def get_stream_record(self, shard_iterator: str, limit: int | None = None) -> RecordPage:
+            if shard_iterator.endswith("~"):
+                return RecordPage((), Position(shard_iterator[:-1]))
+            return super().get_stream_record(shard_iterator, limit)
+
+    stream, lease = Skipping("orders", ("a",)), Lease("a", "orders_1500000000000000")
+    assert unread(stream, stream.stream_id, [lease]) == []
+    stream.append("a", record(1))
+    assert unread(stream, stream.stream_id, [lease]) == ["a is unread from TRIM_HORIZON (owner none)"]

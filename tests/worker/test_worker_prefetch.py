@@ -546,4 +546,19 @@ def test_a_search_for_the_oldest_record_is_a_read_under_way_until_its_answer_or_
 
     assert seen[0] is not None
     assert seen[1] is None
-    assert [answer.timestamp_micros for answer in answers] == [2]
+    assert [answer.place.timestamp_micros for answer in answers] == [2]
+
+
+@pytest.mark.parametrize("answered", [None, ""])
+def test_a_stream_api_that_gives_no_iterator_is_named_when_a_shard_is_read(
+    answered: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk = Desk()
+    monkeypatch.setattr(desk.stream, "get_shard_iterator", lambda *given: answered)
+    for ask in (desk.ask, lambda: desk.fetcher.find_first_left(desk.answers["a"].append, desk.answers["a"].append)):
+        ask()
+        desk.settle()
+
+    says = f"get_shard_iterator answered {answered!r}; it must return an iterator, which is a non-empty string"
+    assert [answer.text for answer in desk.answers["a"]] == [f"StreamClientException: {says}"] * 2
+    assert desk.stream.reads == 0

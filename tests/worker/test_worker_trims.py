@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from streamclient import CallLimits, ClientConfig, Prefetch, StreamConfig, Worker
+from streamclient.base.position import Position
 from streamclient.base.reasons import ReasonKind
 from streamclient.errors import StreamClientException, TrimmedDataException
 from streamclient.interfaces import ProcessRecordsInput, ShutdownInput
@@ -18,7 +19,9 @@ from streamclient.model import ShardState, ShutdownReason, TrimmedDataPolicy, Tr
 from streamclient.records import SequenceInfo
 from streamclient.server import LocalTablestore
 from streamclient.tablestore import RecordPage
+from streamclient.testing.fakes import FakeStream
 from streamclient.testing.simulation.workers import SimulatedWorker
+from streamclient.worker.fetcher import MOST_PAGES_SEARCHED
 from tests.patience import until
 from tests.placed_records import make_record
 from tests.simulation.scene import Journal, RecordingProcessor
@@ -107,6 +110,40 @@ def test_the_worker_that_processed_the_last_record_names_its_place() -> None:
     assert lost.last_processed == SequenceInfo(1, START + 1_000_000, 0)
     assert lost.first_left is None
     assert str(lost).endswith("up to before the next record to come, as no record is left")
+
+
+def skip(stream: FakeStream, pages: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let ``pages`` pages without records come before the oldest record, as those of the service may."""
+    oldest, read = stream.get_shard_iterator, stream.get_stream_record
+
+    def get_stream_record(iterator: str, limit: int | None = None) -> RecordPage:
+        is_skipped = iterator.endswith("~")
+        return RecordPage((), Position(iterator[:-1]), may_more_record=True) if is_skipped else read(iterator, limit)
+
+    monkeypatch.setattr(stream, "get_shard_iterator", lambda *given: oldest(*given) + "~" * pages)
+    monkeypatch.setattr(stream, "get_stream_record", get_stream_record)
+
+
+@pytest.mark.parametrize(
+    ("skips", "kept", "first", "says"),
+    [
+        (1, 2, SequenceInfo(1, START + 8_000_000, 0), "the oldest one left"),
+        (MOST_PAGES_SEARCHED - 1, 2, SequenceInfo(1, START + 8_000_000, 0), "the oldest one left"),
+        (MOST_PAGES_SEARCHED, 2, None, "up to before the oldest record left, not known yet"),
+        (MOST_PAGES_SEARCHED - 1, 0, None, "as no record is left"),
+    ],
+)
+def test_the_oldest_record_is_searched_behind_pages_without_records(
+    skips: int, kept: int, first: SequenceInfo | None, says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world, worker = trimmed(kept=kept)
+    skip(world.stream, skips, monkeypatch)
+    lost = halted(world, worker)
+
+    assert (lost.first_left, lost.is_first_left_known) == (first, skips < MOST_PAGES_SEARCHED)
+    assert str(lost).endswith(says)
+    accept(world, worker)
+    world.until(lambda: world.journal.accepted["a"] == keys(kept, 10 - kept), 120)
 
 
 def test_nothing_known_of_the_last_record_is_said_as_such() -> None:

@@ -132,10 +132,14 @@ class ReadFailed:
 
 @frozen
 class FirstLeftFound:
-    """The answer to ``FindFirstLeft``: the oldest record left in the shard, or ``None`` if the shard is empty."""
+    """The answer to ``FindFirstLeft``: the oldest record left in the shard, or ``None`` if the shard is empty.
+
+    If ``is_known`` is false, the search ended after many pages without a record, and ``first_left`` is ``None``.
+    """
 
     visit: int
     first_left: SequenceInfo | None
+    is_known: bool = True
 
 
 @frozen

@@ -198,11 +198,11 @@ class PageReader(ConsumerState):
             last_processed_micros=self._dealt_with.record_micros or None,
             last_processed=self._last_processed,
             first_left=event.first_left,
+            is_first_left_known=event.is_known,
         )
         self._is_position_lost = True
         if self._goes_on_after(lost, str(lost)):
-            self.position = Position.TRIM_HORIZON
-            self._pause = 0.0
+            self.position, self._pause = Position.TRIM_HORIZON, 0.0
             self._follow(Outcome.READ_FAILED)
 
     def _goes_on_without_lost(self, cut: PendingCut, page: ShardPage) -> bool:
