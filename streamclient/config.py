@@ -276,7 +276,8 @@ class ClientConfig:
     """Whether this worker asks workers with more load for some of their leases."""
     renew_thread_pool_size: int = field(default=20, validator=checks.positive)
     """The largest number of threads for heartbeats, which are sent in batches. The worker's other calls about leases
-    have a pool of the same size."""
+    have a pool of the same size. An ``ILeaseManager`` of your own gets up to this number of calls at a time from each
+    of the two pools."""
     task_retry_strategy: IRetryStrategy | None = field(default=None, validator=_retry_strategy)
     lease_manager_retry_strategy: IRetryStrategy | None = field(default=None, validator=_retry_strategy)
 

@@ -222,6 +222,11 @@ class ILeaseManager(ABC):
     Every conditional operation compares the stored row with the given lease, applies its change atomically, and returns
     whether the change was applied. If the row is absent, the change is not applied. ``False`` means that this call
     surely did not apply the change. ``DependencyException`` of kind AMBIGUOUS means that the call may have applied it.
+
+    A worker calls these methods from up to ``renew_thread_pool_size`` threads at a time, and as many more for
+    heartbeats. A lease counts from the time before its call. So a call must return within a small part of the lease
+    duration, and all leases of a worker must be renewed several times in a lease duration. If the store is too slow for
+    that, leases are lost again and again, and the worker's health says so.
     """
 
     @abstractmethod
@@ -305,7 +310,8 @@ class ILeaseManager(ABC):
     def renew_leases(self, leases: Sequence[Lease]) -> Sequence[bool | Exception]:
         """Renew ``leases``; return for each lease, in order, the result or the error of ``renew_lease``.
 
-        Override this method to send fewer requests.
+        Override this method to send fewer requests. A worker then calls it with at most 20 leases. All of them count
+        from the time before the call. If the method is not overridden, a worker renews each lease in a call of its own.
         """
         answers: list[bool | Exception] = []
         for lease in leases:

@@ -344,6 +344,12 @@ def _restore(state: WorkerState, held: HeldLease, row: Lease) -> None:
 
 
 def _yield_name(state: WorkerState, held: HeldLease, row: Lease | None) -> None:
+    if row is not None and row.counter < held.lease.counter:
+        # Every write of a worker increases the counter, so the row was changed by another program.
+        text = f"its row was put back from outside, perhaps from a backup: known {held.lease}, found {row}"
+        lose(state, held.lease.lease_key, Severity.WARNING, text, in_doubt=CheckpointOutcome.UNKNOWN)
+        state.scan_soon(state.pause_seconds(2))
+        return
     if state.signals.keeps_rows:
         # The worker often reads its own row, which shows whether another process has its name.
         text = f"changed several times from outside: known {held.lease}, found {row}"

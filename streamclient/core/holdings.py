@@ -23,6 +23,7 @@ from streamclient.core.held import HeldLease
 from streamclient.core.plan.carry_out import (
     choose_heirs,
     hand_on_stuck,
+    heirs_due,
     plan_and_follow,
     prepare_departure,
     report_stuck_marks,
@@ -61,7 +62,7 @@ from streamclient.core.worker_rows import (
     workers_scanned,
 )
 from streamclient.core.worker_signals import Signals
-from streamclient.core.worker_state import WorkerState
+from streamclient.core.worker_state import Lapses, WorkerState
 from streamclient.model import InitialPosition
 
 
@@ -74,6 +75,8 @@ class Holdings:
     Args:
         has_worker_rows: whether the store keeps rows of workers. Without such rows there are no sessions, and workers
             know of each other only through their leases.
+        sets_counters: whether the store stores the counter of a write's result. The methods of a user's own
+            ``ILeaseManager`` only add 1 to the counter.
         info: the text that operators read in the worker's row.
     """
 
@@ -88,6 +91,7 @@ class Holdings:
         new_identifier: Callable[[], str],
         wall_start_micros: int,
         has_worker_rows: bool = False,
+        sets_counters: bool = True,
         info: str = "",
     ) -> None:
         signals = Signals.of(
@@ -108,6 +112,8 @@ class Holdings:
             view=LeaseView(worker_id, config.lease_duration_millis / 1000, signals.peers),
             signals=signals,
             measured=Loads(config.balance_by),
+            lapses=Lapses(config),
+            sets_counters=sets_counters,
             balance_by=config.balance_by,
         )
 
@@ -127,6 +133,7 @@ class Holdings:
         _HANDLERS[type(event)](state, event)
         check_session(state)
         attend(state)
+        heirs_due(state)
         reads_due(state)
         state.ask_pending()
         do_what_is_due(state, is_drained=self._is_empty)
@@ -158,7 +165,7 @@ class Holdings:
     @property
     def trouble(self) -> str:
         """The reason why this worker cannot do its work although the status table answers; empty if it can."""
-        return OUSTED if self.is_ousted else ""
+        return OUSTED if self.is_ousted else self._state.lapses.trouble(self._state.now)
 
     @property
     def circles(self) -> Iterable[tuple[str, ...]]:
@@ -210,7 +217,7 @@ class Holdings:
         """Return the time at which to send ``Tick`` if no event comes first (monotonic seconds); ``None`` for never."""
         state = self._state
         first = state.signals.next_moment
-        for moment in (state.deadlines.next, state.rereads.next, state.scan_at):
+        for moment in (state.deadlines.next, state.rereads.next, state.scan_at, state.heirs_due_at):
             if moment is not None and moment < first:
                 first = moment
         return max(first, now) if first < FOR_EVER else None

@@ -93,6 +93,8 @@ def take_above(write: LeaseWrite, counter: int) -> LeaseWrite:
     ``counter`` is the greatest counter with which an older write of this worker compared. A Java worker's shard sync
     may overwrite a row with a new row, whose counter begins at 0 again. Without a greater counter, an older write that
     arrives late could be accepted, once the new row's counter reaches the number with which that write compares.
+
+    Use this function only if the store stores the counter of the result (``WorkerState.sets_counters``).
     """
     if write.result is None or write.result.counter > counter:
         return write

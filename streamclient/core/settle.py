@@ -5,7 +5,8 @@ which the facts became known does not matter. In addition to the step that ``NEX
 write is unanswered and the row exists, the first of these writes is sent:
 
 1. a checkpoint for which user code waits;
-2. the transfer, if the step is to hand over. If the step is to let the lease run out, nothing is written at all;
+2. the transfer, if the step is to hand over; while this worker still decides who receives its leases, a renewal that
+   is due. If the step is to let the lease run out, nothing is written at all;
 3. a take, if the worker that marked the lease died meanwhile or announced that it stops. A hand-over to a dead worker
    would leave the shard unread for a whole lease duration. If the stealer is alive after all, it marks the lease again;
 4. the acknowledgement of an operator's pause once the shard is not read, or its withdrawal when the pause is over;
@@ -60,6 +61,8 @@ def register(state: WorkerState, lease: Lease, sent_at: float) -> None:
     key, until = lease.lease_key, valid_until(sent_at, state.duration_seconds)
     if until <= state.now or not state.signals.covers(sent_at, state.now):
         state.report(Severity.WARNING, key, f"take answered too late, not held: {lease}")
+        if until <= state.now:
+            state.lapses.note(state.now)
         state.scan_soon(state.pause_seconds(2))
         return
     held = HeldLease(
@@ -144,6 +147,8 @@ def attend(state: WorkerState) -> None:
         if held.valid_until <= state.now:
             why = f"its consumer stalled: {held.stall}" if held.stall else "not renewed in time"
             text = f"{why}, reading stops: {held.lease}"
+            if not held.stall:
+                state.lapses.note(state.now)
             lose(state, key, Severity.WARNING, text, in_doubt=CheckpointOutcome.UNKNOWN)
             state.scan_soon(state.pause_seconds(2))
         else:
@@ -343,7 +348,7 @@ def _must_acknowledge(state: WorkerState, held: HeldLease) -> bool:
 
 def send(state: WorkerState, write: LeaseWrite, *, tries: int = 1) -> None:
     """Send one write of a lease row. No other write of that row may be unanswered."""
-    if write.kind is WriteKind.TAKE:
+    if write.kind is WriteKind.TAKE and state.sets_counters:
         write = leases.take_above(write, state.compared.get(write.lease_key, 0))
     state.launch(write, tries=tries)
     state.emit(WriteLease(write))
@@ -359,8 +364,7 @@ def _write_next(state: WorkerState, held: HeldLease) -> None:
     if held.requests:
         _send_checkpoint(state, held)
     elif held.step is LeaseStep.HAND_OVER:
-        if not state.awaits_heirs:
-            _give_away(state, held)
+        _give_away(state, held)
     elif held.step is LeaseStep.RUN_OUT:
         return
     elif is_mark_void(state, lease):
@@ -394,6 +398,11 @@ def _send_checkpoint(state: WorkerState, held: HeldLease) -> None:
 
 
 def _give_away(state: WorkerState, held: HeldLease) -> None:
+    """Hand the lease over. While this worker still decides who receives its leases, renew the lease instead."""
+    if state.awaits_heirs:
+        if held.is_renewal_due and not held.stall:
+            send(state, leases.renew(held.lease))
+        return
     receiver = new_owner(state, held.lease, held.promised_to)
     if receiver is not None:
         _hand_over(state, held, receiver)

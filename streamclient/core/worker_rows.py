@@ -151,6 +151,7 @@ def _take(state: WorkerState, news: News) -> None:
     elif news is News.OVER:
         next_one = "" if state.is_stopping else "; it begins another"
         state.report(Severity.WARNING, "", f"its session is over and all its leases are lost{next_one}")
+        state.lapses.note(state.now)
         _lose_everything(state)
     elif news is News.OUSTED:
         state.report(Severity.ERROR, "", f"{OUSTED}. Give every worker its own identifier, and stop this process")

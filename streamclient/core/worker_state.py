@@ -15,7 +15,7 @@ from attrs import define, field, frozen
 from streamclient.base.backoff import lease_pause_seconds
 from streamclient.base.times import MICROS_PER_SECOND
 from streamclient.config import ClientConfig
-from streamclient.core.deadlines import Deadlines
+from streamclient.core.deadlines import NEVER, Deadlines
 from streamclient.core.events import Command, ListShards, ReadRows, Report, Severity
 from streamclient.core.held import Acquisition, HeldLease
 from streamclient.core.leases import LeaseWrite
@@ -60,6 +60,47 @@ class EndQuestion:
     question stays open, because a later listing may show the end."""
 
 
+LAPSES_WITHIN_DURATIONS = 3
+"""The largest number of lease durations between two lapses that belong together. A lease that is taken again, and runs
+out again, lapses about once in a lease duration."""
+
+
+@define(eq=False)
+class Lapses:
+    """The leases that were lost only because takes or heartbeats were answered too late.
+
+    A single lapse follows from a frozen machine or a short outage. Lapses that go on show that the store is too slow
+    for the leases that this worker takes.
+    """
+
+    config: ClientConfig
+    _first_at: float = NEVER
+    """The time of the first of the lapses that belong together."""
+    _last_at: float = NEVER
+
+    def note(self, now: float) -> None:
+        """Record that a lease has lapsed."""
+        if now - self._last_at > self._within_seconds:
+            self._first_at = now
+        self._last_at = now
+
+    def trouble(self, now: float) -> str:
+        """Return a text if leases have lapsed for longer than the limit of the configuration; otherwise empty."""
+        lasted = self._last_at - self._first_at if self._last_at > NEVER else 0.0
+        limit = self.config.max_duration_before_last_successful_renew_or_take_lease / 1000
+        if lasted <= limit or now - self._last_at > self._within_seconds:
+            return ""
+        return (
+            f"leases were lost again and again for {lasted:.0f} s, because takes or heartbeats were answered too late "
+            f"for a lease duration of {self.config.lease_duration_millis / 1000:g} s: make the status table or the "
+            "lease manager faster, start more workers, or set a longer lease_duration_millis"
+        )
+
+    @property
+    def _within_seconds(self) -> float:
+        return LAPSES_WITHIN_DURATIONS * self.config.lease_duration_millis / 1000
+
+
 @define(eq=False)
 class WorkerState:
     """The state of one worker, owned by its ``Holdings``."""
@@ -72,13 +113,16 @@ class WorkerState:
     view: LeaseView
     signals: Signals
     measured: Loads
+    lapses: Lapses
+    sets_counters: bool = True
+    """Whether the store stores the counter of a write's result. Otherwise each write only adds 1 to the counter."""
     balance_by: BalanceBy = BalanceBy.COUNT
     """The quantity that is evened out at present: this worker's setting, unless other workers have another setting."""
     held: dict[str, HeldLease] = field(factory=dict)
     flights: dict[str, Flight] = field(factory=dict)
     compared: dict[str, int] = field(factory=dict)
     """The greatest counter with which any write of this worker compared, by lease key. Such a write may be applied long
-    after it was sent, so each take of this worker sets a greater counter (``leases.take_above``)."""
+    after it was sent, so each take of this worker sets a greater counter (``leases.take_above``), if the store can."""
     given: dict[str, int] = field(factory=dict)
     """The number of unanswered hand-overs, by receiver."""
     creating: int = 0
@@ -120,8 +164,9 @@ class WorkerState:
     """Leases that this worker must not read and has handed on, and the time when it did so."""
     heirs: Mapping[str, str] = field(factory=dict)
     """The worker that receives each lease when this worker stops, by lease key."""
-    awaits_heirs: bool = False
-    """Whether hand-overs wait for a scan that decides their receivers."""
+    heirs_due_at: float | None = None
+    """The time at which the receivers of hand-overs are decided even without a new scan; ``None`` if no hand-over waits
+    for this decision."""
     missing: dict[str, NewLease] = field(factory=dict)
     """The rows that are still to be created after the last listing, parents first."""
     ends: ListedEnds = field(factory=ListedEnds)
@@ -165,6 +210,11 @@ class WorkerState:
     def duration_seconds(self) -> float:
         """The lease duration in seconds."""
         return self.config.lease_duration_millis / 1000
+
+    @property
+    def awaits_heirs(self) -> bool:
+        """Whether hand-overs wait for a scan that decides their receivers."""
+        return self.heirs_due_at is not None
 
     # --- time --------------------------------------------------------------------------------------------------
 

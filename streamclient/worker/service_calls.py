@@ -41,7 +41,15 @@ from streamclient.core.write_rules import WorkerWriteKind, WriteKind, WriteOutco
 from streamclient.errors import StreamClientException
 from streamclient.model import Lease, Shard
 from streamclient.tablestore.stream_api import StreamApi, StreamDescription
-from streamclient.worker.lease.lease_store import LeaseStore, OrderNotes, WorkerDirectory, WriteAnswer
+from streamclient.worker.fetcher import checked_iterator
+from streamclient.worker.lease.lease_store import (
+    LeaseStore,
+    OrderNotes,
+    WorkerDirectory,
+    WriteAnswer,
+    calls_verbs,
+    renews_together,
+)
 from streamclient.worker.owner_loop import OwnerLoop
 
 Each = TypeVar("Each")
@@ -54,7 +62,11 @@ HEARTBEATS = (WriteKind.RENEW, WorkerWriteKind.BEAT)
 
 OTHER_WRITES_PER_REQUEST = 50
 """The largest number of takes, checkpoints and hand-overs in one group. Groups are small, and are sent at the same
-time. So even a lease manager that makes one request per write completes each group within about a second."""
+time."""
+
+RENEWALS_PER_CALL = 20
+"""The largest number of heartbeats in one call of ``renew_leases`` that a user's own ``ILeaseManager`` implements. The
+implementation may still renew one lease after the other, and all leases of the call count from the time before it."""
 
 DRAWS_PER_REQUEST = 100
 """The largest number of leases for which epochs are drawn together. The service reads no more rows in one request."""
@@ -160,17 +172,27 @@ class ServiceCalls:
         self._call(ListShards(), self._described, self.scan_pool)
 
     def write(self, writes: Sequence[LeaseWrite | WorkerWrite]) -> None:
-        """Send writes of different rows in groups. Heartbeats have their own groups and threads."""
+        """Send writes of different rows in groups. Heartbeats have their own groups and threads.
+
+        If the store calls one method of a user's ``ILeaseManager`` per row, each row is a group. Otherwise the first
+        answers of a group would wait for its last row, and all its leases would count from the time before its first.
+        """
         renewals = [write for write in writes if write.kind in HEARTBEATS]
         others = [write for write in writes if write.kind not in HEARTBEATS]
-        for group in _groups(renewals, RENEWALS_PER_REQUEST):
+        most_renewals, most_others = RENEWALS_PER_REQUEST, OTHER_WRITES_PER_REQUEST
+        if self.directory is None and calls_verbs(self.store):
+            most_renewals, most_others = (RENEWALS_PER_CALL if renews_together(self.store) else 1), 1
+        for group in _groups(renewals, most_renewals):
             self._start(self.renew_pool, partial(self._send, group))
-        for group in _groups(others, OTHER_WRITES_PER_REQUEST):
+        for group in _groups(others, most_others):
             self._start(self.status_pool, partial(self._send, group))
 
     def draw_epochs(self, lease_keys: Sequence[str]) -> None:
-        """Draw a new epoch for each of ``lease_keys``, with one request for up to ``DRAWS_PER_REQUEST`` leases."""
-        for group in _groups(lease_keys, DRAWS_PER_REQUEST):
+        """Draw a new epoch for each of ``lease_keys``, with one request for up to ``DRAWS_PER_REQUEST`` leases.
+
+        A user's own ``ILeaseManager`` draws each epoch in a call of its own.
+        """
+        for group in _groups(lease_keys, 1 if calls_verbs(self.store) else DRAWS_PER_REQUEST):
             self._start(self.status_pool, partial(self._draw, group))
 
     def forget_epochs(self, lease_keys: Sequence[str]) -> None:
@@ -250,7 +272,8 @@ class ServiceCalls:
     def _resolve(self, command: ResolveAndCreate) -> None:
         lease, sent_at = command.lease, self.loop.now()
         try:
-            iterator = self.stream_api.get_shard_iterator(self.stream_id, lease.lease_key, command.timestamp_micros)
+            micros = command.timestamp_micros
+            iterator = checked_iterator(self.stream_api.get_shard_iterator(self.stream_id, lease.lease_key, micros))
         except BaseException as error:
             failure = StreamClientException(f"looking up the first position failed: {described(error)}")
             failure.__cause__ = error

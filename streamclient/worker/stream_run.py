@@ -29,7 +29,14 @@ from streamclient.worker.cost_tally import CostTally
 from streamclient.worker.handing_over import ProcessorMaker, ReceiverFactory, is_thread_of
 from streamclient.worker.health import CallWatchdog
 from streamclient.worker.instruments import Instruments
-from streamclient.worker.lease.lease_store import as_lease_store, as_order_notes, as_worker_directory
+from streamclient.worker.lease.lease_store import (
+    LeaseStore,
+    WorkerDirectory,
+    as_lease_store,
+    as_order_notes,
+    as_worker_directory,
+    calls_verbs,
+)
 from streamclient.worker.owner_loop import OwnerLoop, drive
 from streamclient.worker.read_calls import OwnerReads
 from streamclient.worker.running import wait_awake
@@ -327,7 +334,7 @@ class StreamRun:
         loop = OwnerLoop(runtime.monotonic)
         user_code = self._user_code = UserCode(shared.executor, loop)
         published = PublishedInfo(config.lease_duration_millis, runtime.wall_micros(), costs)
-        holdings = self._holdings(shared, stream_id, directory is not None, published.text)
+        holdings = self._holdings(shared, stream_id, store, directory, published.text)
         instruments = Instruments(metrics, self._worker_identifier, holdings.held, loop.now)
 
         make_service = partial(
@@ -374,7 +381,9 @@ class StreamRun:
             shutdown_timeout_millis=config.shutdown_timeout_millis,
         )
 
-    def _holdings(self, shared: SharedParts, stream_id: str, has_worker_rows: bool, info: str) -> Holdings:
+    def _holdings(
+        self, shared: SharedParts, stream_id: str, store: LeaseStore, directory: WorkerDirectory | None, info: str
+    ) -> Holdings:
         runtime = shared.runtime
         return Holdings(
             self._worker_identifier,
@@ -384,7 +393,8 @@ class StreamRun:
             runtime.dice,
             new_identifier=runtime.new_identifier,
             wall_start_micros=runtime.wall_micros(),
-            has_worker_rows=has_worker_rows,
+            has_worker_rows=directory is not None,
+            sets_counters=directory is not None or not calls_verbs(store),
             info=info,
         )
 

@@ -44,6 +44,7 @@ class Driver:
     """``now`` starts at 100; every helper returns the commands that followed."""
 
     has_worker_rows = False
+    sets_counters = True
 
     def __init__(self, *rows: Lease, name: str = "me", position: InitialPosition | None = None, **config: Any) -> None:
         self.now = 100.0
@@ -61,6 +62,7 @@ class Driver:
             new_identifier=lambda: f"t{next(numbers)}",
             wall_start_micros=777,
             has_worker_rows=self.has_worker_rows,
+            sets_counters=self.sets_counters,
         )
 
     def send(self, event: events.Event) -> list[events.Command]:

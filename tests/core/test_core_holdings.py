@@ -277,6 +277,48 @@ def test_single_false_refusals_do_not_cost_a_lease(driver: Driver) -> None:
     assert "a" in driver.holdings.held
 
 
+def lapsing(driver: Driver, times: int) -> None:
+    """Each time the worker takes its lease, and the answer to its heartbeat does not come in time."""
+    for _ in range(times):
+        driver.hold()
+        assert set(driver.holdings.held) == {"a"}
+        driver.now += 6
+        (heartbeat,) = writes(driver.renew())
+        driver.tick_at(driver.now + 13)
+        assert not driver.holdings.held
+        driver.answer(heartbeat, sent_at=driver.now - 13)
+
+
+def test_leases_that_are_lost_again_and_again_for_want_of_answers_in_time_are_told() -> None:
+    driver = Driver(row("a", checkpoint="SHARD_END"))
+    lapsing(driver, 4)
+    assert driver.holdings.trouble == ""
+    lapsing(driver, 1)
+    assert driver.holdings.trouble.startswith("leases were lost again and again for 76 s, because takes or heartbeats")
+    driver.hold()
+    for _ in range(11):
+        driver.renew_later()
+
+    assert driver.holdings.trouble == ""
+
+
+def test_takes_that_are_answered_too_late_are_told_too() -> None:
+    driver = Driver(row("a", checkpoint="SHARD_END"))
+    for _ in range(5):
+        (take,) = writes(driver.scan())
+        driver.now += 19
+        driver.answer(take, sent_at=driver.now - 19)
+        assert not driver.holdings.held
+
+    assert driver.holdings.trouble.startswith("leases were lost again and again for 76 s")
+
+
+def test_leases_that_were_lost_once_are_no_trouble() -> None:
+    driver = Driver(row("a", checkpoint="SHARD_END"), max_duration_before_last_successful_renew_or_take_lease=1)
+    lapsing(driver, 1)
+    assert driver.holdings.trouble == ""
+
+
 # --- checkpoints -----------------------------------------------------------------------------------------------------
 
 

@@ -10,7 +10,7 @@ from streamclient.core import events, leases
 from streamclient.core.events import Severity
 from streamclient.core.held import Intention
 from streamclient.core.write_rules import WriteOutcome
-from streamclient.model import CheckpointPosition, InitialPosition, Shard, ShardState, ShutdownReason
+from streamclient.model import CheckpointPosition, InitialPosition, Lease, Shard, ShardState, ShutdownReason
 
 # --- rows that vanish or are reset -----------------------------------------------------------------------------------
 
@@ -41,6 +41,43 @@ def test_reset_row_is_taken_back_with_its_checkpoint(driver: Driver) -> None:
 
     assert driver.table["a"] == row("a", "me", 3, checkpoint="i5")
     assert not only(driver.log, events.StopConsumer)
+
+
+class CountingDriver(Driver):
+    """A driver over a store whose writes only add 1 to the counter."""
+
+    sets_counters = False
+
+
+@pytest.mark.parametrize("changed", [row("a"), row("a", "me", 1, checkpoint="i5")], ids=["reset", "put back"])
+def test_a_row_whose_counter_went_back_is_kept_if_the_store_only_counts(changed: Lease) -> None:
+    driver = CountingDriver(row("a", checkpoint="i5"))
+    driver.hold()
+    for _ in range(3):
+        driver.renew_later()
+    driver.table["a"] = changed
+    driver.renew_later()
+    for stop in only(driver.log, events.StopConsumer):
+        driver.settle(driver.stopped("a", identifier=stop.consumer_id))
+    driver.scan_later()
+    before = len(driver.log)
+    for _ in range(3):
+        driver.renew_later()
+
+    assert all(write.result and write.result.counter == write.seen.counter + 1 for write in writes(driver.log))
+    assert (driver.table["a"].owner, driver.table["a"].checkpoint) == ("me", "i5")
+    assert not only(driver.log[before:], events.StopConsumer)
+    assert not [report.text for report in only(driver.log, events.Report) if report.severity is Severity.ERROR]
+
+
+def test_a_row_that_was_put_back_is_told_from_another_process_with_the_same_name(driver: Driver) -> None:
+    for _ in range(3):
+        driver.renew_later()
+    driver.table["a"] = row("a", "me", 1, checkpoint="i1")
+    reports = only(driver.renew_later(), events.Report)
+
+    (text,) = [report.text for report in reports if "put back" in report.text]
+    assert text.startswith("worker me, shard a: its row was put back from outside, perhaps from a backup: known a (")
 
 
 def test_a_mark_is_noticed_in_a_row_that_a_write_under_way_has_moved(driver: Driver) -> None:

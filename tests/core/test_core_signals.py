@@ -276,6 +276,53 @@ def test_if_that_scan_fails_leases_are_handed_over_all_the_same(driver: FleetDri
     assert [write.result and write.result.owner for write in writes(commands)] == ["x"]
 
 
+def stopping_without_an_answer() -> FleetDriver:
+    """It reads ``s1`` beside worker ``x`` and is stopped; its consumer has ended, and its scan gets no answer."""
+    driver = started(row("s1"), workers=["x"])
+    commands = driver.send(events.StopRequested())
+    (identifier,) = [c.consumer_id for c in only(commands, events.StopConsumer)]
+    assert not writes(driver.stopped("s1", identifier=identifier))
+    return driver
+
+
+def test_if_that_scan_does_not_answer_leases_are_handed_over_before_long() -> None:
+    driver = stopping_without_an_answer()
+    assert driver.holdings.next_deadline(driver.now) == 104.0
+    assert not writes(driver.tick_at(103.9))
+    commands = driver.tick_at(104.0)
+
+    assert [write.result and write.result.owner for write in writes(commands)] == ["x"]
+
+
+def test_a_short_time_for_the_stop_shortens_the_wait_for_that_scan() -> None:
+    driver = started(row("s1"), workers=["x"], shutdown_timeout_millis=5_000)
+    driver.send(events.StopRequested())
+
+    assert driver.holdings.next_deadline(driver.now) == 101.0
+
+
+def test_leases_that_wait_for_that_scan_are_renewed() -> None:
+    driver = stopping_without_an_answer()
+    driver.now = 103.0
+    (renewal,) = writes(driver.renew())
+    assert renewal.kind is WriteKind.RENEW
+    assert not writes(driver.tick_at(104.0))
+    (transfer,) = writes(driver.answer(renewal))
+
+    assert (transfer.kind, transfer.seen.counter) == (WriteKind.TRANSFER, 2)
+
+
+def test_a_lease_whose_consumer_stalled_is_not_renewed_while_it_waits_for_that_scan() -> None:
+    driver = started(row("s1"), workers=["x"])
+    identifier = driver.holdings.held["s1"].identifier
+    driver.send(events.ConsumerStalled("s1", identifier, "it hangs"))
+    driver.send(events.StopRequested())
+    driver.stopped("s1", identifier=identifier)
+    driver.now = 103.0
+
+    assert not writes(driver.renew())
+
+
 def test_leases_are_not_handed_to_workers_that_are_leaving() -> None:
     driver = started(row("s1"), workers=["x", "y"])
     driver.workers["x"] = session("x", 2, state=SessionState.LEAVING)

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from sqlite3 import Cursor
 from typing import Any
 
 import pytest
 
 from streamclient.core import events
-from streamclient.core.leases import LeaseWrite, create, renew, steal
+from streamclient.core.leases import LeaseWrite, create, renew, steal, take
 from streamclient.core.write_rules import WriteOutcome
 from streamclient.errors import DependencyException, ErrorKind
-from streamclient.model import InitialPosition, Lease
+from streamclient.model import InitialPosition, Lease, ShutdownReason
 from streamclient.testing.fakes import FakeStream
 from streamclient.testing.simulation.workers import Simulation
-from streamclient.worker.lease import WriteAnswer
+from streamclient.worker.lease import WriteAnswer, as_lease_store
 from streamclient.worker.owner_loop import OwnerLoop
 from streamclient.worker.service_calls import (
     DRAWS_PER_REQUEST,
     OTHER_WRITES_PER_REQUEST,
+    RENEWALS_PER_CALL,
     RENEWALS_PER_REQUEST,
     ServiceCalls,
 )
@@ -58,8 +60,38 @@ class Store:
         return answer
 
 
+class SlowVerbs(SqliteLeaseManager):
+    """A user's own lease manager, each of whose calls takes a second of the clock of ``calls``."""
+
+    def __init__(self) -> None:
+        super().__init__("stream")
+        self.create_lease_table_if_not_exists()
+        for lease in leases(3):
+            self.create_lease(lease)
+        self.calls = Calls(store=as_lease_store(self))
+
+    def _run(self, statement: str, *values: object) -> Cursor:
+        if hasattr(self, "calls"):
+            self.calls.now += 1
+        return super()._run(statement, *values)
+
+
+class SlowBatches(SlowVerbs):
+    """As ``SlowVerbs``, with heartbeats that are sent together; ``batches`` has their numbers."""
+
+    def __init__(self) -> None:
+        self.batches: list[int] = []
+        super().__init__()
+
+    def renew_leases(self, leases: Sequence[Lease]) -> Sequence[bool | Exception]:
+        self.batches.append(len(leases))
+        return super().renew_leases(leases)
+
+
 class Calls:
-    def __init__(self, answer: Callable[[Sequence[LeaseWrite]], Any] = lambda writes: 1 // 0) -> None:
+    def __init__(
+        self, answer: Callable[[Sequence[LeaseWrite]], Any] = lambda writes: 1 // 0, *, store: Any = None
+    ) -> None:
         self.now = 10.0
         self.loop = OwnerLoop(lambda: self.now)
         self.stream = FakeStream()
@@ -68,7 +100,7 @@ class Calls:
         pool = AtOnce()
         self.service = ServiceCalls(
             stream_id=self.stream.stream_id,
-            store=self.store,
+            store=store or self.store,
             stream_api=self.stream,
             loop=self.loop,
             scan_pool=pool,
@@ -141,6 +173,41 @@ def test_renewals_go_out_in_batches_apart_from_other_writes() -> None:
     ]
     assert {event.call.write.lease_key for event in answered} == {row.lease_key for row in rows}
     assert len(answered) == len(writes)
+
+
+@pytest.mark.parametrize("make", [renew, lambda lease: steal(lease, "w2"), lambda lease: take(lease, "w2")])
+def test_each_lease_of_a_users_own_store_counts_from_before_its_own_call(make: Callable[[Lease], LeaseWrite]) -> None:
+    """Otherwise the last of many leases would be over before the store has answered for it."""
+    manager = SlowVerbs()
+    manager.calls.service.write([make(lease) for lease in leases(3)])
+    answered = manager.calls.turn()
+
+    assert [event.sent_at for event in answered] == [10.0, 11.0, 12.0]
+    assert {event.value for event in answered} == {WriteOutcome.ACCEPTED}
+    manager.close()
+
+
+def test_answers_of_a_users_own_store_do_not_wait_for_each_other() -> None:
+    manager = SlowVerbs()
+    calls = manager.calls
+    manager.get_lease = lambda key: calls.loop.turn(0) or leases(1)[0]  # type: ignore[method-assign]
+    manager.renew_lease = lambda lease: calls.loop.turn(0) or True  # type: ignore[method-assign]
+    calls.service.write([renew(lease) for lease in leases(3)])
+    assert len(calls.events) == 2, "the last call has returned, but not its answer"
+    calls.turn()
+    calls.service.draw_epochs(["s0", "s1", "s2"])
+
+    assert [event.call for event in calls.events] == [events.DrawEpoch("s0"), events.DrawEpoch("s1")]
+    manager.close()
+
+
+def test_heartbeats_that_a_users_own_store_sends_together_go_out_in_small_groups() -> None:
+    manager = SlowBatches()
+    manager.calls.service.write([renew(lease) for lease in leases(RENEWALS_PER_CALL + 1)])
+
+    assert manager.batches == [RENEWALS_PER_CALL, 1]
+    assert [event.sent_at for event in manager.calls.turn()] == [10.0] * RENEWALS_PER_CALL + [10.0 + RENEWALS_PER_CALL]
+    manager.close()
 
 
 def test_a_lease_counts_from_before_the_request_left() -> None:
@@ -234,6 +301,26 @@ def test_a_lease_manager_of_the_user_is_enough() -> None:
     world.until(lambda: world.journal.accepted["a"] == ["k1"], 10)
     first.stop()
     world.until(lambda: first.is_over and len(second.reads) == 2, 60)
+    manager.close()
+
+
+@pytest.mark.parametrize("damage", ["owner = '', counter = 0, checkpoint = 'TRIM_HORIZON'", "counter = 2"])
+def test_a_row_of_a_users_own_store_that_goes_back_is_soon_read_again(world: Stage, damage: str) -> None:
+    """Its writes only add 1 to the counter, so no take can set a greater one."""
+    manager = SqliteLeaseManager(world.stream.stream_id)
+    manager.create_lease_table_if_not_exists()
+    world.worker("w1", lease_manager=manager)
+    world.stream.append("a", make_record("k1", 1))
+    world.until(lambda: world.journal.accepted["a"] == ["k1"], 100)
+    world.advance(60)
+    manager._run(f"UPDATE leases SET {damage}")
+    world.advance(60)
+    assert world.journal.shutdowns("a") == [ShutdownReason.ZOMBIE]
+    world.stream.append("a", make_record("k2", 2))
+    world.advance(120)
+
+    assert world.journal.shutdowns("a") == [ShutdownReason.ZOMBIE]
+    assert world.journal.delivered("a") == ["k1", "k2"]
     manager.close()
 
 

@@ -32,6 +32,12 @@ GRACE_SECONDS = 0.1
 later, because the lease must have stood still for longer than its duration."""
 
 
+HEIRS_SHARE = 0.2
+"""The share of the lease duration, or of the time for a stop if that is shorter, for which the hand-overs of a stopping
+worker wait for a scan. A scan takes far less time, unless the status table does not answer. Then the rest of the time
+must suffice for the hand-overs."""
+
+
 def plan_and_follow(state: WorkerState) -> None:
     """Carry out the moves that follow from the scan just processed."""
     choose_heirs(state)
@@ -93,10 +99,23 @@ def _fleet(state: WorkerState) -> FleetView:
 def prepare_departure(state: WorkerState) -> None:
     """Request a scan before this worker hands its leases over at its stop.
 
-    The last scan may be minutes old, so hand-overs without a new scan would make the loads uneven.
+    The last scan may be minutes old, so hand-overs without a new scan would make the loads uneven. If the scan is not
+    answered soon, the leases are handed over all the same; see ``heirs_due``.
     """
     if state.signals.is_uniform and state.signals.may_hold(state.now):
-        state.wants_scan = state.awaits_heirs = True
+        shutdown_seconds = state.config.shutdown_timeout_millis / 1000
+        state.heirs_due_at = state.now + HEIRS_SHARE * min(state.duration_seconds, shutdown_seconds)
+        state.wants_scan = True
+
+
+def heirs_due(state: WorkerState) -> None:
+    """Decide the receivers of this worker's leases from the rows last seen, if the scan at its stop takes too long.
+
+    Each hand-over is conditional, so rows that are out of date cannot harm a lease. A scan that comes later decides the
+    receivers of the remaining leases anew.
+    """
+    if state.heirs_due_at is not None and state.now >= state.heirs_due_at:
+        choose_heirs(state)
 
 
 def choose_heirs(state: WorkerState) -> None:
@@ -104,7 +123,7 @@ def choose_heirs(state: WorkerState) -> None:
 
     If any worker of the fleet has no session, decide nothing.
     """
-    was_awaited, state.awaits_heirs = state.awaits_heirs, False
+    was_awaited, state.heirs_due_at = state.awaits_heirs, None
     if state.is_stopping and state.signals.is_uniform:
         state.heirs = _fleet(state).assignment()
     if was_awaited:

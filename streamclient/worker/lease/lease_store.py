@@ -128,6 +128,23 @@ def as_lease_store(manager: ILeaseManager) -> LeaseStore:
     return _VerbStore(manager)
 
 
+def calls_verbs(store: LeaseStore) -> bool:
+    """Return whether ``store`` calls one method of a user's ``ILeaseManager`` for each write and each epoch.
+
+    Such a store makes the writes of one call one after the other. Each write adds 1 to the counter, whatever counter
+    its result has.
+    """
+    return isinstance(store, _VerbStore)
+
+
+def renews_together(store: LeaseStore) -> bool:
+    """Return whether ``store`` can renew several leases at a time.
+
+    That is so unless the store calls ``renew_lease`` of a user's ``ILeaseManager`` once per lease.
+    """
+    return not isinstance(store, _VerbStore) or store.renews_together
+
+
 class _VerbStore:
     """A ``LeaseStore`` that calls one method of an ``ILeaseManager`` per write. Only renewals are sent together."""
 
@@ -142,6 +159,11 @@ class _VerbStore:
             WriteKind.PREPARE: self._prepare,
             WriteKind.DELETE: lambda write: manager.delete_lease(write.seen),
         }
+
+    @property
+    def renews_together(self) -> bool:
+        """Whether the manager has a ``renew_leases`` of its own. The default calls ``renew_lease`` once per lease."""
+        return getattr(self._manager.renew_leases, "__func__", None) is not ILeaseManager.renew_leases
 
     def list_leases(self) -> Sequence[Lease]:
         return self._manager.list_leases()
