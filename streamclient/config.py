@@ -166,7 +166,7 @@ class FailurePolicy:
     then: OnFailure = field(default=OnFailure.RESTART, converter=_then)
     parking: IParkingStore | None = field(default=None, validator=checks.optional(checks.implementation(IParkingStore)))
     """The store of parked records, required with ``then=PARK``; see ``streamclient.worker.parking``. All workers of a
-    fleet need the same store."""
+    fleet need the same store, and each fleet of a stream needs a store of its own."""
     park_rest_of_key: bool = field(default=True, validator=checks.flag)
     """Whether later records of a parked key are parked too, without being tried, as long as the key has parked records.
     With ``False``, later records are delivered, and a replay may write an old change over a newer one."""

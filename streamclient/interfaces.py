@@ -335,7 +335,8 @@ class IParkingStore(ABC):
         """Store ``records``, and return once they would survive a crash.
 
         A record that is stored already (same stream, shard and ``record_id``) stays as it is. If the call raises, some
-        of the records may have been stored.
+        of the records may have been stored. The stores of this package raise if another fleet has parked records of the
+        stream.
         """
 
     @abstractmethod
@@ -347,20 +348,39 @@ class IParkingStore(ABC):
         """Remove ``records``; absent records are ignored."""
 
     def parked_keys(self, stream_id: str) -> Iterable[ParkedKey]:
-        """Return the keys of a stream that have parked records: one entry for each key and shard.
+        """Return the keys of a stream that have parked records: one entry for each key, shard and fleet.
 
-        The result covers all records that any worker parked before the call. Override this method if the store can find
-        the keys without reading every record.
+        The result covers all records that any worker parked before the call. A worker does not go on if a key belongs
+        to another fleet. Override this method if the store can find the keys without reading every record.
         """
-        keys: dict[tuple[PrimaryKey, str], ParkedKey] = {}
+        keys: dict[tuple[PrimaryKey, str, str], ParkedKey] = {}
         for parked in self.parked(stream_id):
             # The records come in the order of their record ids, so the first record of each key has the key's smallest
             # id.
-            key = parked.record.primary_key
+            key, shard_id, fleet = parked.record.primary_key, parked.shard_id, parked.fleet
             keys.setdefault(
-                (key, parked.shard_id), ParkedKey(key, parked.shard_id, parked.record_id, parked.generation)
+                (key, shard_id, fleet), ParkedKey(key, shard_id, parked.record_id, parked.generation, fleet)
             )
         return keys.values()
+
+    def still_parked(self, records: Sequence[ParkedRecord]) -> Sequence[ParkedRecord]:
+        """Return those of ``records`` that are parked now, in the same order.
+
+        A replay asks before it delivers a record, which another replay or a person may have removed meanwhile. This
+        default asks ``parked_keys``, so it may return a removed record if an earlier record of its key is parked.
+        Override this method if the store can look records up by shard and ``record_id``.
+        """
+        first: dict[tuple[str, PrimaryKey, str], str] = {}
+        for stream_id in {parked.stream_id for parked in records}:
+            for key in self.parked_keys(stream_id):
+                place = stream_id, key.key, key.shard_id
+                first[place] = min(key.first_record_id, first.get(place, key.first_record_id))
+        places = [(parked.stream_id, parked.record.primary_key, parked.shard_id) for parked in records]
+        return [
+            parked
+            for parked, place in zip(records, places, strict=True)
+            if place in first and first[place] <= parked.record_id
+        ]
 
 
 class RetryableAction(Enum):

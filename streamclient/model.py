@@ -76,10 +76,7 @@ class Pause:
 
     def as_plain(self) -> dict[str, Any]:
         """Return the fields as they are stored and printed; ``accepts_end`` is left out if it is ``False``."""
-        plain = asdict(self)
-        if not self.accepts_end:
-            del plain["accepts_end"]
-        return plain
+        return {name: value for name, value in asdict(self).items() if name != "accepts_end" or value}
 
 
 @frozen
@@ -393,10 +390,8 @@ class ParkedRecord:
     """A record that was parked because its processing failed, or because an earlier record of its key was parked."""
 
     record_id: str
-    """The id of the change within its shard: its position in the shard's order and a digest of its content.
-
-    The ids of a shard sort like its records. A record that is parked again after a crash keeps its id, even if the
-    shard is then read in other pages."""
+    """The id of the change within its shard: its position in the shard and a digest of its content. The ids of a shard
+    sort like its records. A record that is parked again keeps its id, even if the shard is read in other pages."""
     stream_id: str
     shard_id: str
     record: StreamRecord
@@ -405,8 +400,8 @@ class ParkedRecord:
     index: int
     """The index of the record in that page, from 0."""
     generation: int
-    """The rank of the shard among the shards with parked records of the key, from 1. A child shard ranks after its
-    parent. The records of a key are replayed by generation, then by ``record_id``."""
+    """The rank of the shard among the shards with parked records of the key; it may be zero or negative. A child shard
+    ranks after its parent. The records of a key are replayed by generation, then by ``record_id``."""
     error: str
     """The type and text of the exception, or the reason for parking the record without trying it."""
     traceback: str
@@ -415,6 +410,8 @@ class ParkedRecord:
     """The number of failed calls of ``process_records`` with the record; 0 if it was not tried."""
     parked_micros: int
     """The time of parking, in microseconds since 1970 by the clock of the worker's machine."""
+    fleet: str = ""
+    """The status table of the fleet that parked the record; empty if the record counts as a record of every fleet."""
 
 
 class BalanceBy(Enum):
@@ -440,6 +437,8 @@ class ParkedKey:
     """The smallest id of the key's parked records in this shard."""
     generation: int
     """The ``ParkedRecord.generation`` of the key's parked records in this shard."""
+    fleet: str = ""
+    """The ``ParkedRecord.fleet`` of these records."""
 
 
 class TrimmedDataPolicy(Enum):

@@ -196,13 +196,14 @@ def fleet_pages(arguments: argparse.Namespace, connection: Connection) -> FleetP
     from streamclient.worker.parking.parking_replay import processor_named  # noqa: PLC0415
 
     client = connection.quiet_client(socket_timeout=CALL_TIMEOUT_SECONDS)
-    store, processor = parking_store(client, arguments), None
+    processor = None
     if arguments.processor is not None:
-        if store is None:
+        if arguments.parking_table is None and arguments.parking_directory is None:
             raise ConfigurationError("--processor replays parked records: name --parking-table or --parking-directory")
         if "" not in sys.path:
             sys.path.insert(0, "")  # find modules in the present directory, as `python -m` does
         processor = processor_named(arguments.processor, import_module)
+    store = parking_store(client, arguments)
     pairs = named_fleets(arguments.fleets, client)
     sites = [Site(client, *pair, lease_seconds=arguments.lease_duration) for pair in pairs]
     directory = arguments.parking_directory

@@ -12,11 +12,11 @@ from attrs import evolve
 from streamclient.base import checks
 from streamclient.base.reasons import counted
 from streamclient.base.times import duration, now_micros, utc_text
+from streamclient.cli.options import existing_store
 from streamclient.cli.terminal.commands import EXIT_DONE, EXIT_REFUSED
 from streamclient.cli.terminal.layout import Column, matching_id
 from streamclient.cli.terminal.output import id_shortener, print_json, print_table, print_text
 from streamclient.errors import ConfigurationError
-from streamclient.interfaces import IParkingStore
 from streamclient.operate.audit import read_audit
 from streamclient.operate.cases import Explanation
 from streamclient.operate.collection import FleetReader, readable
@@ -249,17 +249,15 @@ def compare(site: Site, arguments: argparse.Namespace) -> int:
 
 
 def with_parked(site: Site, arguments: argparse.Namespace, facts: FleetFacts) -> FleetFacts:
-    """Return ``facts`` with the number of parked keys of each shard, if the arguments name a parking store."""
-    if facts.stream.stream_id is None or not (arguments.parking_table or arguments.parking_directory):
+    """Return ``facts`` with the number of parked keys of each shard, if the arguments name a parking store.
+
+    Raises:
+        ConfigurationError: the parking store does not exist.
+    """
+    table, directory = arguments.parking_table, arguments.parking_directory
+    if facts.stream.stream_id is None or (table is None and directory is None):
         return facts
-    if arguments.parking_table:
-        from streamclient.worker.parking.parking_table import TableParkingStore  # noqa: PLC0415
-
-        store: IParkingStore = TableParkingStore(site.client, arguments.parking_table)
-    else:
-        from streamclient.worker.parking.parking_files import FileParkingStore  # noqa: PLC0415
-
-        store = FileParkingStore(arguments.parking_directory)
+    store = existing_store(lambda: site.client, table, directory)
     return evolve(facts, parked=Counter(key.shard_id for key in store.parked_keys(facts.stream.stream_id)))
 
 

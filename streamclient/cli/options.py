@@ -6,7 +6,7 @@ import argparse
 import getpass
 import os
 import socket
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -141,16 +141,50 @@ def parking_options(parser: argparse.ArgumentParser, *, is_required: bool = Fals
 
 
 def parking_store(client: OTSClient, arguments: argparse.Namespace) -> IParkingStore | None:
-    """Return the parking store that the options name, without a call to it; ``None`` if the options name no store."""
-    if arguments.parking_table:
+    """Return the parking store that the options name, without a call to it; ``None`` if the options name no store.
+
+    Raises:
+        ConfigurationError: the directory does not exist. The table may be made later.
+    """
+    if arguments.parking_table is not None:
         from streamclient.worker.parking.parking_table import TableParkingStore  # noqa: PLC0415
 
         return TableParkingStore(client, arguments.parking_table)
-    if arguments.parking_directory:
-        from streamclient.worker.parking.parking_files import FileParkingStore  # noqa: PLC0415
-
-        return FileParkingStore(arguments.parking_directory)
+    if arguments.parking_directory is not None:
+        return _store_in_directory(arguments.parking_directory)
     return None
+
+
+def _store_in_directory(directory: str) -> IParkingStore:
+    if not os.path.isdir(directory):
+        raise ConfigurationError(f"{directory} is not a directory of parked records")
+    from streamclient.worker.parking.parking_files import FileParkingStore  # noqa: PLC0415
+
+    return FileParkingStore(directory)
+
+
+def existing_store(client: Callable[[], OTSClient], table: str, directory: str | None) -> IParkingStore:
+    """Return the parking store in ``directory`` or, without a directory, in ``table``.
+
+    ``client`` returns the client that reaches the table.
+
+    A command that only reads calls this function, because a store makes a table or a directory that does not exist.
+
+    Raises:
+        ConfigurationError: the directory or the table does not exist, or cannot hold parked records.
+    """
+    if directory is not None:
+        return _store_in_directory(directory)
+    # Imported only here: the SDK takes a third of a second to import, and a store in files does not need it.
+    from streamclient.worker.parking.parking_table import TableParkingStore  # noqa: PLC0415
+
+    store = TableParkingStore(client(), table)
+    if not store.exists():
+        raise ConfigurationError(
+            f"the table {table!r} of parked records does not exist: a worker makes it when it parks its first record; "
+            "check the name and the instance"
+        )
+    return store
 
 
 def open_site(arguments: argparse.Namespace, environment: Mapping[str, str] = os.environ) -> Site:

@@ -7,11 +7,12 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, redirect_stdout, suppress
+from functools import partial
 from importlib import import_module
 
 from streamclient.base.reasons import counted, failed_calls
 from streamclient.base.times import utc_text
-from streamclient.cli.options import command_client
+from streamclient.cli.options import command_client, existing_store
 from streamclient.cli.terminal.commands import EXIT_DONE, CommandFailed
 from streamclient.cli.terminal.layout import Column, matching_id, short_ids
 from streamclient.cli.terminal.output import id_shortener, print_json, print_table, print_text, width_of
@@ -22,7 +23,6 @@ from streamclient.records import readable_position
 from streamclient.worker.parking.parked_causes import cause_id, of_cause, of_keys_with_cause, parked_causes
 from streamclient.worker.parking.parked_documents import document_of
 from streamclient.worker.parking.parked_frames import key_text, parse_key
-from streamclient.worker.parking.parking_files import FileParkingStore
 from streamclient.worker.parking.parking_replay import processor_named, replay_document, replay_records
 
 EXIT_LEFT = 1
@@ -62,25 +62,16 @@ def open_store(arguments: argparse.Namespace, environment: Mapping[str, str] = o
     Raises:
         ConfigurationError: the directory or the table does not exist.
     """
-    if arguments.directory is not None:
-        if not os.path.isdir(arguments.directory):
-            raise ConfigurationError(f"{arguments.directory} is not a directory of parked records")
-        return FileParkingStore(arguments.directory)
-    # Imported only here: the SDK takes a third of a second to import, and a store in files does not need it.
-    from streamclient.worker.parking.parking_table import TableParkingStore  # noqa: PLC0415
-
-    store = TableParkingStore(command_client(arguments, environment), arguments.table)
-    if not store.exists():
-        raise ConfigurationError(
-            f"the table {arguments.table!r} of parked records does not exist: a worker makes it when it parks its "
-            "first record; check the name and the instance"
-        )
-    return store
+    return existing_store(partial(command_client, arguments, environment), arguments.table, arguments.directory)
 
 
 def _chosen(store: IParkingStore, arguments: argparse.Namespace) -> list[ParkedRecord]:
     keys = {parse_key(text) for text in arguments.key or ()}
     everything = list(store.parked(arguments.stream))
+    if arguments.fleet is not None:
+        # A replay needs the earlier records of a key, too, and an earlier version has named no fleet in them.
+        fleets = {arguments.fleet, ""} if arguments.action == "replay" else {arguments.fleet}
+        everything = [parked for parked in everything if parked.fleet in fleets]
     shard_id = getattr(arguments, "shard", None)
     if shard_id is not None:
         shard_id = matching_id(shard_id, {parked.shard_id for parked in everything}, "shard")
@@ -191,8 +182,9 @@ def _replay(store: IParkingStore, records: Sequence[ParkedRecord], arguments: ar
 
 
 def _discard(store: IParkingStore, records: Sequence[ParkedRecord], arguments: argparse.Namespace) -> int:
-    if not (arguments.all or arguments.key or arguments.record or arguments.shard or arguments.cause):
-        raise ConfigurationError("say which records to discard: --key, --record, --shard, --cause or --all")
+    chosen = (arguments.key, arguments.record, arguments.shard, arguments.cause, arguments.fleet, arguments.all)
+    if not any(chosen):
+        raise ConfigurationError("say which records to discard: --key, --record, --shard, --cause, --fleet or --all")
     store.remove(records)
     if arguments.json:
         print_json({"discarded": [parked.record_id for parked in records]})
@@ -222,6 +214,7 @@ def _page(parked: ParkedRecord) -> list[str]:
         f"record    {parked.record_id}",
         f"stream    {parked.stream_id}",
         f"shard     {parked.shard_id}",
+        *([f"fleet     {parked.fleet}"] if parked.fleet else ()),
         f"position  {readable_position(parked.position)}, number {parked.index} after it",
         f"change    {parked.record}",
         f"written   {utc_text(parked.record.sequence_info.timestamp_micros)}",

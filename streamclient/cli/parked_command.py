@@ -45,6 +45,7 @@ def _add(actions: Any, name: str, text: str) -> argparse.ArgumentParser:
     selection.add_argument(
         "--key", action="append", metavar="JSON", help='records of this key, as [["id", "k3"]]; repeatable'
     )
+    selection.add_argument("--fleet", metavar="STATUS-TABLE", help="records that the fleet of this status table parked")
     parser.set_defaults(action=name)
     runs(parser, run)
     return parser

@@ -43,7 +43,7 @@ _KINDS = ("fleet", "story", "moves", "parked")
 
 Answer = TypeVar("Answer")
 
-_CONFLICTS = frozenset({"changed", "no-parking", "no-processor", "not-parked"})
+_CONFLICTS = frozenset({"changed", "no-parking", "no-processor", "not-parked", "two-fleets"})
 """The codes of refusals that are due to the present state of the fleet, not to the arguments of the request."""
 
 

@@ -40,6 +40,7 @@ from streamclient.core.requests import (
     resume_requested,
 )
 from streamclient.core.settle import attend, renew_due, settle_all, settle_restless
+from streamclient.core.shard_tree import ShardTree
 from streamclient.core.shards import Start
 from streamclient.core.sightings import LeaseView
 from streamclient.core.sync import (
@@ -166,6 +167,11 @@ class Holdings:
     def trouble(self) -> str:
         """The reason why this worker cannot do its work although the status table answers; empty if it can."""
         return OUSTED if self.is_ousted else self._state.lapses.trouble(self._state.now)
+
+    @property
+    def tree(self) -> ShardTree:
+        """The shards of the last listing and of all lease rows, with their parents."""
+        return ShardTree.of(self._state.view.rows.values(), (self._state.listing or {}).values())
 
     @property
     def circles(self) -> Iterable[tuple[str, ...]]:

@@ -62,6 +62,19 @@ def levels(shard_id: str, following: Callable[[str], Iterable[str]]) -> Iterator
         yield level
 
 
+def _longest_ways(start: str, order: Iterable[str], following: Callable[[str], Iterable[str]]) -> dict[str, int]:
+    """Return the shards that ``following`` reaches from ``start``, each with the length of the longest way to it.
+
+    In ``order``, each shard is before the shards that follow it.
+    """
+    steps = {start: 0}
+    for key in order:
+        for reached in following(key):
+            steps[reached] = max(steps.get(reached, 0), steps.get(key, 0) + 1)
+    del steps[start]
+    return steps
+
+
 def _without_itself(parents: Mapping[str, frozenset[str]]) -> Mapping[str, frozenset[str]]:
     return {key: named - {key} for key, named in parents.items()}
 
@@ -100,6 +113,17 @@ class ShardTree:
     def descendants(self, shard_id: str) -> Iterator[str]:
         """Yield the descendants of a shard, nearest first."""
         return chain.from_iterable(levels(shard_id, lambda key: self.children.get(key, ())))
+
+    def steps_from(self, shard_id: str) -> dict[str, int]:
+        """Return all relatives of a shard, each with the length of the longest way to it, in steps.
+
+        The length is negative for ancestors and positive for descendants.
+        """
+        older = self.ancestors_first({shard_id, *self.ancestors(shard_id)})
+        younger = self.ancestors_first({shard_id, *self.descendants(shard_id)})
+        up = _longest_ways(shard_id, reversed(older), lambda key: self.parents.get(key, ()))
+        down = _longest_ways(shard_id, younger, lambda key: self.children.get(key, ()))
+        return down | {key: -steps for key, steps in up.items()}
 
     def may_begin(self, shard_id: str, done: Collection[str]) -> bool:
         """Return whether every known parent of a shard is among ``done``."""

@@ -30,6 +30,7 @@ from streamclient.operate.site import Site, text_of
 from streamclient.worker.handlers.batches import RecordProcessorFactory
 from streamclient.worker.lease.audit_rows import DONE, AuditRecord
 from streamclient.worker.parking.parked_causes import of_cause, of_keys_with_cause
+from streamclient.worker.parking.parked_fleets import require_one_fleet
 from streamclient.worker.parking.parked_frames import key_text
 from streamclient.worker.parking.parking_replay import replay_document, replay_records
 
@@ -204,6 +205,8 @@ class AskedChanges:
         command = self._parked_command(action, chosen, arguments)
         if action == "replay" and processor is None:
             raise ChangeRefusedError("no-processor", "this console has no processor for a replay", f"Run: {command}")
+        if action == "replay":
+            _require_one_fleet(chosen)
         named = json.dumps([action, reason, sorted(parked.record_id for parked in chosen)])
         digest = hashlib.sha256(named.encode()).hexdigest()[:16]
         keys = {key_text(parked.record.primary_key): None for parked in chosen}
@@ -282,6 +285,13 @@ def _chosen(action: str, everything: list[ParkedRecord], arguments: Arguments) -
     if not chosen:
         raise ChangeRefusedError("not-parked", "no such record is parked any more")
     return chosen
+
+
+def _require_one_fleet(chosen: Sequence[ParkedRecord]) -> None:
+    try:
+        require_one_fleet(chosen)
+    except ConfigurationError as error:
+        raise ChangeRefusedError("two-fleets", str(error)) from error
 
 
 def _changed() -> ChangeRefusedError:

@@ -20,13 +20,15 @@ from streamclient.core.consumer.parked import first_generations
 from streamclient.core.consumer.reading_pace import TablePace
 from streamclient.core.consumer.transitions import Phase
 from streamclient.core.events import ConsumerEnd, StartConsumer
+from streamclient.core.shard_tree import ShardTree
 from streamclient.interfaces import IParkingStore, IRecordProcessor
-from streamclient.model import ParkedRecord, RecordOrder, ShardInfo
+from streamclient.model import ParkedKey, ParkedRecord, RecordOrder, ShardInfo
 from streamclient.tablestore.stream_api import StreamApi
 from streamclient.worker.checkpointer import CheckpointTicket
 from streamclient.worker.handing_over import ReceiverFactory
 from streamclient.worker.instruments import Instruments
 from streamclient.worker.owner_loop import OwnerLoop
+from streamclient.worker.parking.parked_fleets import require_own
 from streamclient.worker.parking.parked_frames import key_text, record_id
 from streamclient.worker.parking.parking_files import FileParkingStore
 from streamclient.worker.read_calls import OwnerReads, PrefetchBudget
@@ -75,6 +77,11 @@ class ConsumerParts:
     code."""
     ended_order: Callable[[ShardInfo, OrderEnded], None] = lambda shard, ended: None
     """A function that is called when a consumer has obeyed an operator's order, or when the order was withdrawn."""
+    tree: Callable[[], ShardTree] = ShardTree
+    """A function that returns the shards of the stream that are known now. Only the owner thread may call it."""
+    fleet: str = ""
+    """The fleet that parks records: the name of its status table. A tunnel leaves it empty, because its records have
+    the tunnel's id as their stream."""
     outages: OutageLog = field(factory=lambda: OutageLog(_log))
     """The log of outages of the service. All consumers share the log, because an outage concerns all shards."""
     full_page_records: int | None = None
@@ -93,6 +100,7 @@ class ConsumerParts:
             table_pace=self.pace,
             full_page_records=self.full_page_records,
             moves_when_idle=self.moves_when_idle,
+            tree=self.tree,
         )
 
 
@@ -143,6 +151,17 @@ def ordered_store(client: Any, order: RecordOrder) -> IParkingStore:
     return FileParkingStore(order.parking_directory)
 
 
+def parked_keys(store: IParkingStore, shard: ShardInfo, around: ConsumerParts) -> list[ParkedKey]:
+    """Return the keys of the stream that have parked records in ``store``.
+
+    Raises:
+        ConfigurationError: another fleet has parked records of the stream in ``store``, or the answer is not usable.
+    """
+    keys = checked_keys(store.parked_keys(shard.stream_id))
+    require_own(around.fleet, keys, store)
+    return keys
+
+
 def park(command: Park, shard: ShardInfo, around: ConsumerParts) -> Sequence[ParkedRecord]:
     """Park the records that ``command`` names, and return them in the form that a parking store takes.
 
@@ -152,15 +171,16 @@ def park(command: Park, shard: ShardInfo, around: ConsumerParts) -> Sequence[Par
     if store is None and order is not None:
         store = around.store_of(order)
         records = [command.page.records[index] for index in command.indices]
-        keys = checked_keys(store.parked_keys(shard.stream_id))
-        command = evolve(command, generations=first_generations(keys, shard.shard_id, records, record_id))
-    parked = parked_records(command, shard, around.wall_micros())
+        keys = parked_keys(store, shard, around)
+        generations = first_generations(keys, shard.shard_id, records, record_id, command.tree)
+        command = evolve(command, generations=generations)
+    parked = parked_records(command, shard, around.wall_micros(), around.fleet)
     if store is not None:
         checks.done("park", store.park(parked))
     return parked
 
 
-def parked_records(command: Park, shard: ShardInfo, now_micros: int) -> Sequence[ParkedRecord]:
+def parked_records(command: Park, shard: ShardInfo, now_micros: int, fleet: str) -> Sequence[ParkedRecord]:
     """Return the records that ``command`` names, in the form that a parking store takes."""
     records, failure = command.page.records, command.failure
     return tuple(
@@ -176,6 +196,7 @@ def parked_records(command: Park, shard: ShardInfo, now_micros: int) -> Sequence
             traceback=failure.traceback,
             attempts=failure.attempts,
             parked_micros=now_micros,
+            fleet=fleet,
         )
         for index, generation in zip(command.indices, command.generations or (), strict=True)
     )

@@ -68,6 +68,7 @@ class Coordinator:
             ended=self.consumer_ended,
             stalled=self.consumer_stalled,
             ended_order=self.order_ended,
+            tree=lambda: holdings.tree,
         )
         config = self._around.config
         limit_millis = config.max_duration_before_last_successful_renew_or_take_lease

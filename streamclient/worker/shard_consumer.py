@@ -28,14 +28,14 @@ from streamclient.interfaces import InitializationInput, RetryableAction
 from streamclient.model import RecordOrder, ShardInfo, ShardStatus, ShutdownReason, TrimmedRange
 from streamclient.records import place_of
 from streamclient.worker.checkpointer import CheckpointTicket, RecordProcessorCheckpointer
-from streamclient.worker.consumer_parts import IN_TURN, AlwaysInTurn, ConsumerParts, ReadingTurn, park
+from streamclient.worker.consumer_parts import IN_TURN, AlwaysInTurn, ConsumerParts, ReadingTurn, park, parked_keys
 from streamclient.worker.fetcher import DataFetcher, OldestLeft, ShardSource
 from streamclient.worker.handing_over import ProcessorSession, ReceiverSession, session_of
 from streamclient.worker.health import CallWatch
 from streamclient.worker.owner_loop import Timer
 from streamclient.worker.read_calls import PATIENT_SECONDS
 from streamclient.worker.statuses import because, consumer_reasons
-from streamclient.worker.usercode import HandedCall, ShutdownMarker, UserCall, checked_keys, log_with
+from streamclient.worker.usercode import HandedCall, ShutdownMarker, UserCall, log_with
 
 _log = logs.logger(__name__)
 LEVELS = {Severity.INFO: logging.INFO, Severity.WARNING: logging.WARNING, Severity.ERROR: logging.ERROR}
@@ -315,7 +315,7 @@ class ShardConsumer:
     def _ask_parked_keys(self, command: consumer_events.AskParkedKeys) -> None:
         def ask() -> None:
             store = self._around.config.failure_policy.parking
-            self._answer = [] if store is None else checked_keys(store.parked_keys(self.shard_info.stream_id))
+            self._answer = [] if store is None else parked_keys(store, self.shard_info, self._around)
 
         self._start_call("parked_keys", ask)
 

@@ -370,6 +370,7 @@ class StreamRun:
             wait=runtime.wait,
             instruments=instruments,
             store_of=partial(ordered_store, self.config.client),
+            fleet=self.config.status_table_name,
         )
         return Coordinator(
             holdings=holdings,

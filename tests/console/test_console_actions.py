@@ -18,6 +18,7 @@ from streamclient.core.worker_info import WorkerInfo
 from streamclient.interfaces import IRecordProcessor, ProcessRecordsInput
 from streamclient.server import LocalTablestore
 from streamclient.worker.parking import FileParkingStore
+from streamclient.worker.parking.parked_documents import document_of
 from tests.operate.operate_scene import TABLE, read_shard, run_cli
 
 BY = f"{WHO} (console)"
@@ -246,6 +247,23 @@ def test_a_replay_of_a_record_begins_with_the_first_of_its_key(parking: tuple[Fl
 
     assert Replayed.got == [("a", 1), ("a", 3)]
     assert sorted(left(console, store)) == [("a", 9), ("b", 2), ("bad", 4)]
+
+
+def test_a_replay_of_records_of_two_fleets_is_refused(
+    parking: tuple[FleetConsole, FileParkingStore], tmp_path: Path
+) -> None:
+    """Two fleets may have parked at the same moment."""
+    console, _ = parking
+    record = parked_record("b", 5, console.fleet.stream_id)
+    file = next(path for path in tmp_path.rglob("*.jsonl") if "other" not in str(path))
+    lines = [
+        json.dumps({"parked": {**document_of(record), "record_id": f"{fleet}-1", "fleet": fleet}}) for fleet in "xy"
+    ]
+    file.write_text("".join(f"{line}\n" for line in [*file.read_text().splitlines(), *lines]))
+    answer = console.parked("replay", key=[["id", "b"]])
+
+    assert (answer.status, answer.content["error"]["code"]) == (409, "two-fleets")
+    assert "those of the status tables 'x' and 'y'" in answer.content["error"]["text"]
 
 
 def test_a_discard_takes_exactly_what_was_planned(parking: tuple[FleetConsole, FileParkingStore]) -> None:

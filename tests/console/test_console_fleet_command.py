@@ -117,6 +117,7 @@ def test_options_that_promise_what_does_not_hold_are_refused(words: list[str], t
         (["--lease-duration", "0"], "--lease-duration must be a number of seconds above 0"),
         (["--processor", "shop:Processor"], "name --parking-table or --parking-directory"),
         (["--processor", "nothing:at_all", "--parking-directory", "d"], "names no factory"),
+        (["--parking-directory", "no_such_directory"], "no_such_directory is not a directory of parked records"),
         (["none"], "no status table"),
         ([], "no status table"),
     ],

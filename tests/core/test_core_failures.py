@@ -11,11 +11,14 @@ from hypothesis import strategies as st
 
 from streamclient.config import FailurePolicy
 from streamclient.core.consumer.page import PagePlan, Remedy, remedy
-from streamclient.core.consumer.parked import ParkedShare
+from streamclient.core.consumer.parked import AFTER_PARKED, ParkedKeys, ParkedShare, first_generations
 from streamclient.core.consumer.pauses import retry_pause_millis
+from streamclient.core.shard_tree import ShardTree
 from streamclient.errors import ConfigurationError
-from streamclient.model import OnFailure
+from streamclient.model import OnFailure, ParkedKey, ParkedRecord
+from streamclient.records import PrimaryKey, StreamRecord
 from streamclient.worker.parking import MemoryParkingStore
+from tests.placed_records import make_record
 
 STORE = MemoryParkingStore()
 
@@ -232,3 +235,124 @@ def test_no_window_ever_holds_more_than_the_share(steps: list[tuple[bool, int]])
 def test_a_policy_that_cannot_work_is_refused(settings_: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         FailurePolicy(**settings_)  # type: ignore[arg-type]
+
+
+# --- parked keys of several shards ------------------------------------------------------------------------------------
+
+KEY: PrimaryKey = (("id", "k"),)
+
+
+def number_of(record: StreamRecord) -> str:
+    return f"{record.sequence_info.timestamp_micros:04d}"
+
+
+def place(shard_id: str, generation: int, first: int = 0) -> ParkedKey:
+    return ParkedKey(KEY, shard_id, f"{first:04d}", generation)
+
+
+def tree_of(**parents: str) -> ShardTree:
+    return ShardTree({key: frozenset(named.split()) for key, named in parents.items()})
+
+
+FAMILY = tree_of(root="", middle="root", side="root", leaf="middle side2", side2="side")
+
+
+@pytest.mark.parametrize(
+    ("shard", "places", "generation", "waits"),
+    [
+        ("middle", [], 1, False),
+        ("middle", [place("root", 1)], 2, True),
+        ("leaf", [place("root", 1)], 4, True),
+        ("root", [place("leaf", 1)], -2, False),
+        ("middle", [place("leaf", 1)], 0, False),
+        ("middle", [place("root", -2), place("leaf", 1)], -1, True),
+        ("middle", [place("middle", 7, 5), place("leaf", 9)], 7, False),
+        ("middle", [place("middle", 7, 1), place("leaf", 9)], 7, True),
+        ("leaf", [place("gone", 1)], 5, True),
+        ("middle", [place("gone", 1), place("leaf", 2)], 1, True),
+    ],
+)
+def test_a_record_waits_for_its_shard_and_ancestors_and_its_generation_is_between_theirs_and_the_descendants(
+    shard: str, places: list[ParkedKey], generation: int, waits: bool
+) -> None:
+    """Without a free number, as earlier versions left none, a record has the number of its ancestor."""
+    record = make_record("k", 3)
+    keys = ParkedKeys(parking(), shard, number_of, lambda: FAMILY)
+    keys.answered(places, 0.0)
+
+    assert keys.generation(KEY) == generation
+    assert first_generations(places, shard, [record], number_of, FAMILY) == [generation]
+    assert bool(keys.after_parked([record], [0])) is waits
+
+
+@st.composite
+def lines(draw: st.DrawFn) -> tuple[ShardTree, int]:
+    """The shards ``s0``, ``s1`` and so on of one key, and shards of other keys that make longer ways between them."""
+    count = draw(st.integers(2, 5))
+    parents = {"s0": frozenset[str]()}
+    for number in range(1, count):
+        named = {f"s{number - 1}"}
+        if draw(st.booleans()):
+            before = draw(st.sampled_from(["", *(f"s{older}" for older in range(number))]))
+            for step in range(draw(st.integers(1, 3))):
+                parents[f"t{number}{step}"] = frozenset({before} - {""})
+                before = f"t{number}{step}"
+            named.add(before)
+        parents[f"s{number}"] = frozenset(named)
+    return ShardTree(parents), count
+
+
+class Readings:
+    """Reads the records of one key in the shards of a line, as consumers do that park."""
+
+    RECORDS = 2
+    """The records in each shard. Their ids do not tell in which order the shards are."""
+
+    def __init__(self, tree: ShardTree, count: int) -> None:
+        self.tree, self.count = tree, count
+        self.store = MemoryParkingStore()
+
+    def parked(self) -> list[tuple[int, int]]:
+        """The shard and number of each parked record, in the order of a replay."""
+        found = sorted(self.store.parked(), key=lambda each: (each.generation, each.record_id))
+        return [(int(each.shard_id[1:]), each.index) for each in found]
+
+    def read(self, shards: range, failing: frozenset[tuple[int, int]]) -> None:
+        for shard, number in ((shard, number) for shard in shards for number in range(self.RECORDS)):
+            record = make_record("k", 10 * (self.count - shard) + number)
+            keys = ParkedKeys(parking(), f"s{shard}", number_of, lambda: self.tree)
+            keys.answered(self.store.parked_keys("stream"), 0.0)
+            waits = bool(keys.after_parked([record], [0]))
+            assert waits is any(earlier <= (shard, number) for earlier in self.parked())
+            if waits or (shard, number) in failing:
+                self.park(record, shard, number, keys.generation(KEY))
+
+    def park(self, record: StreamRecord, shard: int, number: int, generation: int) -> None:
+        where = ("stream", f"s{shard}", record, "", number, generation)
+        self.store.park([ParkedRecord(number_of(record), *where, AFTER_PARKED.error, "", 0, 0)])
+
+    def remove(self, count: int) -> None:
+        """Remove the first ``count`` records of a replay."""
+        gone = self.parked()[:count]
+        self.store.remove([each for each in self.store.parked() if (int(each.shard_id[1:]), each.index) in gone])
+
+
+@settings(max_examples=200, deadline=None)
+@given(lines(), st.data())
+def test_whatever_is_rewound_a_replay_gives_the_records_of_a_key_in_their_order(
+    line: tuple[ShardTree, int], data: st.DataObject
+) -> None:
+    readings, oldest = Readings(*line), 0
+    places = [(shard, number) for shard in range(readings.count) for number in range(readings.RECORDS)]
+    readings.read(range(readings.count), data.draw(st.frozensets(st.sampled_from(places[-2:]), max_size=1)))
+    for _ in range(data.draw(st.integers(1, 5))):
+        if data.draw(st.booleans()):
+            readings.remove(data.draw(st.integers(0, len(readings.parked()))))
+        oldest = data.draw(st.integers(oldest, readings.count - 1))
+        gone = {f"s{shard}" for shard in range(oldest)}
+        readings.tree = ShardTree({key: named for key, named in readings.tree.parents.items() if key not in gone})
+        first = data.draw(st.integers(oldest, readings.count - 1))
+        last = data.draw(st.integers(first, readings.count - 1))
+        readings.read(range(first, last + 1), data.draw(st.frozensets(st.sampled_from(places), max_size=2)))
+
+        assert readings.parked() == sorted(readings.parked())

@@ -118,6 +118,12 @@ def test_ancestors_descendants_circles_and_order_agree_whatever_the_graph(
     assert all((other in before[key]) == (key in below[other]) for key in IDS for other in IDS)
     assert tree.circles.keys() == is_in_circle
     assert all(set(circle) == {key, *before[key] & below[key]} for key, circle in tree.circles.items())
+    for key in IDS:
+        steps = tree.steps_from(key)
+        assert steps.keys() == (before[key] | below[key]) - {key}
+        if not is_in_circle:
+            assert {other for other in steps if steps[other] < 0} == before[key]
+            assert all(steps[other] > steps[parent] for other in below[key] for parent in before[other] & below[key])
     assert sorted(order) == list(IDS)
     for number, key in enumerate(order):
         assert key in tree.circles or before[key] <= set(order[:number])
@@ -137,3 +143,11 @@ def test_a_shard_may_begin_once_all_known_parents_are_done(done: str, may_begin:
 def test_a_long_history_is_put_in_order_without_recursion() -> None:
     shards = [Shard(f"s{number:05}", f"s{number + 1:05}") for number in range(5_000)]
     assert ShardTree.of(shards).ancestors_first(shard.shard_id for shard in shards)[0] == "s04999"
+
+
+def test_steps_between_relatives_are_those_of_the_longest_way() -> None:
+    tree = ShardTree.of([OLDER, PARENT, Shard("a", "parent"), Shard("b", "older"), MERGED])
+
+    assert tree.steps_from("c") == {"a": -1, "b": -1, "parent": -2, "older": -3}
+    assert tree.steps_from("older") == {"parent": 1, "b": 1, "a": 2, "c": 3}
+    assert tree.steps_from("unknown") == {}

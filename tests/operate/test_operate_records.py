@@ -102,6 +102,7 @@ def test_a_shard_goes_on_once_the_record_at_which_it_stopped_is_parked(quick: Sc
     store = FileParkingStore(name) if kind == "directory" else TableParkingStore(quick.client, name)
     (parked,) = store.parked()
     assert (parked.record_id, parked.shard_id, parked.attempts) == (record, quick.shard, 0)
+    assert parked.fleet == STATUS
     assert parked.error == f"parked by order of {operator_name()}: bad data"
     end, command = quick.audit()
     assert (end["who"], end["command"], end["outcome"]) == ("w1", "end of park", "parked one record")

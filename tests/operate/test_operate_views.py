@@ -145,6 +145,27 @@ def test_parked_keys_are_counted_if_their_store_is_named(scene: Scene, tmp_path:
     assert "keys with parked records: 2; `streamclient parked list` names them" in ran.out
 
 
+@pytest.mark.parametrize("words", [["explain", "--observe", "0"], ["leases", "show"]])
+def test_a_parking_store_that_does_not_exist_is_refused_and_not_made(
+    scene: Scene, words: list[str], tmp_path: Path
+) -> None:
+    """A wrong name is not a store without parked records."""
+    scene.write(1)
+    scene.put_lease(scene.shard)
+    tables = scene.client.list_table()
+    directory = tmp_path / "aside"
+    for option, name, text in (
+        ("--parking-directory", str(directory), f"{directory} is not a directory of parked records"),
+        ("--parking-table", "no_such_table", "the table 'no_such_table' of parked records does not exist: a worker"),
+    ):
+        ran = scene.run(*words, scene.shard, option, name)
+        assert (ran.code, ran.out) == (2, "")
+        assert text in ran.err
+
+    assert not directory.exists()
+    assert scene.client.list_table() == tables
+
+
 def test_the_audit_of_one_shard_is_named_by_the_beginning_of_its_id(scene: Scene) -> None:
     _, first, second = family(scene)
     for shard in (first, second):

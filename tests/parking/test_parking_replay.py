@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+from attrs import evolve
 
 from streamclient.cli.main import main
 from streamclient.errors import ConfigurationError, StreamClientException
 from streamclient.interfaces import (
     InitializationInput,
+    IParkingStore,
     IRecordProcessor,
     IRecordProcessorFactory,
     ProcessRecordsInput,
@@ -22,7 +24,9 @@ from streamclient.model import ParkedRecord, ShutdownReason
 from streamclient.records import SequenceInfo
 from streamclient.server import LocalTablestore
 from streamclient.worker.parking import FileParkingStore, MemoryParkingStore, TableParkingStore, replay_parked
+from streamclient.worker.parking.parked_documents import document_of
 from streamclient.worker.parking.parked_frames import frame_of, key_text, parse_key, record_id, record_of
+from streamclient.worker.parking.parking_replay import replay_records
 from tests.placed_records import make_record
 
 
@@ -184,6 +188,126 @@ def test_a_processor_that_marks_itself_ends_its_key() -> None:
     assert "marked itself" in replay_parked(store_with(parked("a", 1)), lambda: Marking([], set())).left[0].error
 
 
+# --- during a replay --------------------------------------------------------------------------------------------------
+
+
+class Meanwhile(Recording):
+    """Does something with the store while the first record is processed."""
+
+    acts: ClassVar[list[Callable[[], object]]] = []
+
+    def process_records(self, process_records_input: ProcessRecordsInput) -> None:
+        if self.acts:
+            self.acts.pop()()
+        super().process_records(process_records_input)
+
+
+@pytest.mark.parametrize("kind", ["memory", "files", "table"])
+def test_a_replay_leaves_out_what_was_discarded_meanwhile(kind: str, local: LocalTablestore, tmp_path: Path) -> None:
+    """Later keys, and later records of the key that is under way."""
+    store: IParkingStore = MemoryParkingStore()
+    if kind != "memory":
+        store = FileParkingStore(tmp_path) if kind == "files" else TableParkingStore(local.client(), "parked")
+    gone = [parked("a", 2), parked("b", 4), parked("c", 5)]
+    store.park([parked("a", 1), parked("a", 3), parked("c", 6), *gone])
+    Meanwhile.acts = [lambda: store.remove(gone)]
+    told: list[Any] = []
+    report = replay_parked(store, lambda: Meanwhile(told, set()))
+
+    assert (report.replayed, report.left) == (3, ())
+    assert [entry for entry in told if entry[0] != "shutdown"] == [
+        ("initialize", "s", 0),
+        ("process", 1),
+        ("process", 3),
+        ("initialize", "s", 0),
+        ("process", 6),
+    ]
+
+
+def test_a_replay_leaves_out_what_another_replay_has_finished() -> None:
+    store = store_with(parked("a", 1), parked("a", 2), parked("b", 3), parked("b", 4))
+    told: list[Any] = []
+    Meanwhile.acts = [lambda: replay_parked(store, lambda: Recording(told, set()))]
+    report = replay_parked(store, lambda: Meanwhile(told, set()))
+
+    assert sorted(entry for entry in told if entry[0] == "process") == [
+        ("process", number) for number in (1, 1, 2, 3, 4)
+    ]
+    assert report.left == ()
+
+
+def test_records_that_are_gone_are_not_told_as_left() -> None:
+    store = store_with(parked("a", 1), parked("a", 2), parked("a", 3), parked("a", 4))
+    Meanwhile.acts = [lambda: store.remove([parked("a", 2)])]
+    report = replay_parked(store, lambda: Meanwhile([], {3}))
+
+    assert (report.replayed, [left.records for left in report.left]) == (1, [2])
+
+
+def test_a_store_that_cannot_tell_what_is_parked_leaves_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = store_with(parked("a", 1))
+
+    def fail(records: object) -> list[ParkedRecord]:
+        raise OSError("no route to the store")
+
+    monkeypatch.setattr(store, "still_parked", fail)
+    told: list[Any] = []
+
+    assert replay_parked(store, lambda: Recording(told, set())).left[0].error == "OSError: no route to the store"
+    assert (told, places(store)) == ([], [1])
+
+
+class Exiting(Recording):
+    """Ends the program for the first key, as ``sys.exit`` does."""
+
+    error: ClassVar[BaseException] = SystemExit(0)
+
+    def process_records(self, process_records_input: ProcessRecordsInput) -> None:
+        if process_records_input.records[0].key["id"] == "a":
+            raise self.error
+        super().process_records(process_records_input)
+
+
+class ExitingNow(Exiting):
+    """Ends the program as soon as it is made."""
+
+    def __init__(self, *given: Any) -> None:
+        raise SystemExit("no settings")
+
+
+@pytest.mark.parametrize("kind", [Exiting, ExitingNow])
+def test_a_processor_that_ends_the_program_has_failed_as_in_a_worker(kind: type[Recording]) -> None:
+    store = store_with(parked("a", 1), parked("b", 2))
+    report = replay_parked(store, lambda: kind([], set()) if len(places(store)) == 2 else Exiting([], set()))
+
+    assert "SystemExit: " in report.left[0].error
+    assert (report.replayed + len(report.left), places(store)[0]) == (2, 1)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(143)])
+def test_a_signal_ends_the_replay(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SIGTERM raises ``SystemExit(143)`` in the main thread, where a worker or a loop may be."""
+    monkeypatch.setattr(Exiting, "error", error)
+    store = store_with(parked("a", 1), parked("b", 2))
+    with pytest.raises(type(error)):
+        replay_parked(store, lambda: Exiting([], set()))
+
+    assert places(store) == [1, 2]
+
+
+def test_records_of_two_fleets_are_not_replayed_together() -> None:
+    store = MemoryParkingStore()
+    store.park([parked("a", 1), parked("b", 2, stream="orders_2")])
+    mixed = [evolve(parked("a", number), fleet=fleet) for number, fleet in ((3, "status_a"), (4, "status_b"))]
+    with pytest.raises(ConfigurationError, match="status tables 'status_a' and 'status_b': replay the records of each"):
+        replay_records(store, lambda: Recording([], set()), [*store.parked(), *mixed])
+
+    assert replay_records(store, lambda: Recording([], set()), [*store.parked(), mixed[0]]).replayed == 2
+    store.park(mixed[:1])
+    assert replay_parked(store, lambda: Recording([], set()), fleet="status_b").replayed == 0
+    assert replay_parked(store, lambda: Recording([], set()), fleet="status_a").replayed == 1
+
+
 # --- frames -----------------------------------------------------------------------------------------------------------
 
 
@@ -317,10 +441,8 @@ def test_a_module_that_ends_the_program_holds_no_factory(
 
 def test_discarding_must_be_told_what(say: Say) -> None:
     code, text = say("discard")
-    assert (code, text) == (
-        2,
-        "streamclient parked discard: say which records to discard: --key, --record, --shard, --cause or --all\n",
-    )
+    options = "--key, --record, --shard, --cause, --fleet or --all"
+    assert (code, text) == (2, f"streamclient parked discard: say which records to discard: {options}\n")
     assert say("discard", "--record", "nothing")[0] == 2
     assert say("discard", "--key", '[["id", "a"]]') == (0, "2 records discarded\n")
 
@@ -342,6 +464,51 @@ def test_what_a_processor_prints_is_not_part_of_the_document(say: Say, monkeypat
 
     assert (code, json.loads(text.replace("printed by a processor\n", ""))["replayed"]) == (1, 0)
     assert text.startswith("{"), "what is printed goes to standard error"
+
+
+class NamedExiting(IRecordProcessorFactory):
+    def create_processor(self) -> IRecordProcessor:
+        return Exiting([], set())
+
+
+class NotMade(NamedExiting):
+    def __init__(self) -> None:
+        raise SystemExit(3)
+
+
+def test_a_processor_that_ends_the_program_does_not_end_the_command(say: Say) -> None:
+    assert say("replay", "--processor", f"{__name__}:NamedExiting") == (
+        1,
+        '[["id", "a"]]: 2 records left: SystemExit: 0\n1 record replayed, 2 left\n',
+    )
+    code, text = say("replay", "--processor", f"{__name__}:NotMade")
+    assert (code, "NotMade' cannot be made: it ends the program with 3" in text) == (2, True)
+
+
+def test_the_fleet_of_a_record_is_shown(say: Say, directory: Path) -> None:
+    record = evolve(parked("d", 5, stream="orders_2"), fleet="orders_status")
+    FileParkingStore(directory).park([record])
+
+    assert "fleet     orders_status\n" in say("show", "--record", record.record_id)[1]
+    assert [each["fleet"] for each in json.loads(say("list", "--json")[1])] == ["", "", "", "orders_status"]
+
+
+def test_records_are_chosen_by_fleet(say: Say, directory: Path) -> None:
+    """A replay begins with the records of a key that an earlier version parked."""
+    lines = [document_of(evolve(parked(key, 7), record_id=key, fleet=key)) for key in ("x", "y")]
+    path = FileParkingStore(directory)._files("orders_1")[0]
+    with path.open("a") as file:
+        file.writelines(json.dumps({"parked": line}) + "\n" for line in lines)
+    named = json.loads(say("list", "--fleet", "x", "--json")[1])
+
+    assert [(each["key"], each["fleet"]) for each in named] == [([["id", "x"]], "x")]
+    code, text = say("replay", "--processor", f"{__name__}:NamedFactory")
+    assert (code, "`streamclient parked replay --fleet STATUS-TABLE`" in text) == (2, True)
+    assert say("replay", "--processor", f"{__name__}:NamedFactory", "--fleet", "x") == (
+        0,
+        "4 records replayed, 0 left\n",
+    )
+    assert say("discard", "--fleet", "y") == (0, "1 record discarded\n")
 
 
 def test_a_file_that_cannot_be_read_is_named(say: Say, tmp_path: Path) -> None:

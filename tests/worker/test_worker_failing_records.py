@@ -15,12 +15,14 @@ import pytest
 
 from streamclient.base.reasons import ReasonKind
 from streamclient.config import FailurePolicy
-from streamclient.core import events
+from streamclient.core import events, leases
+from streamclient.core.write_rules import WriteOutcome
 from streamclient.errors import DependencyException, ErrorKind, FencedException, ShutdownException
 from streamclient.interfaces import ProcessRecordsInput
-from streamclient.model import OnFailure, ParkedKey, ParkedRecord, ShardState, ShutdownReason
+from streamclient.model import OnFailure, ParkedKey, ParkedRecord, RecordOrder, ShardState, ShutdownReason
 from streamclient.testing.simulation.workers import SimulatedWorker
 from streamclient.worker.parking import MemoryParkingStore
+from streamclient.worker.parking.parked_frames import record_id
 from tests.placed_records import make_record
 from tests.simulation.scene import RecordingProcessor
 from tests.worker.stage import Stage
@@ -66,11 +68,13 @@ class Refusing:
     def __init__(self, world: Stage, *keys: str) -> None:
         self.world = world
         self.keys = set(keys)
+        self.records: set[Any] = set()
         self.accepted: dict[str, list[Any]] = defaultdict(list)
         world.journal.on_process = self
 
     def __call__(self, processor: RecordingProcessor, given: ProcessRecordsInput) -> None:
         found = self.keys & {str(record.key["id"]) for record in given.records}
+        found |= {str(record.key["id"]) for record in self.records & {*given.records}}
         if found:
             raise ValueError(f"cannot digest {min(found)}")
         self.accepted[processor.shard_id] += given.records
@@ -319,6 +323,81 @@ def test_keys_move_to_the_children_of_a_shard() -> None:
         ("parent", 1, 2),
     ]
     assert not any("bad" in batch for batch in batches(world, "left"))
+
+
+@pytest.mark.parametrize("is_ordered", [False, True])
+def test_after_a_rewind_a_key_is_replayed_in_its_order(is_ordered: bool) -> None:
+    """A record of a parent is before the parked records of its child, and does not wait for them."""
+    world, store = parking_world("parent")
+    world.stream.append("parent", *named("bad", "x", "bad"))
+    refusing = Refusing(world)
+    worker = world.worker()
+    world.until(lambda: world.journal.accepted["parent"] == ["bad", "x", "bad"], 60)
+    refusing.keys = {"bad"}
+    world.stream.split("parent", "left", "right")
+    world.stream.append("left", *named("bad", start=10))
+    world.until(lambda: store.ids == ["bad"], 120)
+    world.stop(worker)
+    for shard_id, start in (("parent", "TRIM_HORIZON"), ("left", "TRIM_HORIZON")):
+        (answer,) = world.leases.write_many([leases.rewind(world.lease(shard_id), start)])
+        assert answer.outcome is WriteOutcome.ACCEPTED
+    refusing.keys = set()
+    second = make_record("bad", 2)
+    if is_ordered:
+        given = RecordOrder("r1", "ann", "", 1, 2**62, (record_id(second),), "parked")
+        world.leases.write_many([leases.set_orders(world.lease("parent"), (given,))])
+    else:
+        refusing.records = {second}
+    refusing.accepted.clear()
+    world.worker("w2")
+    world.until(lambda: len(store.ids) == 2 and world.is_finished("parent"), 120)
+    parked = sorted(store.parked(), key=lambda each: (each.generation, each.record_id))
+
+    assert [(each.shard_id, each.record.sequence_info.timestamp_micros) for each in parked] == [
+        ("parent", 2),
+        ("left", 10),
+    ]
+    assert refusing.accepted["parent"][0] == make_record("bad", 0)
+    assert refusing.accepted["left"] == []
+
+
+# --- fleets of one stream ---------------------------------------------------------------------------------------------
+
+
+def test_a_fleet_does_not_take_the_parked_keys_of_another_fleet_for_its_own(world: Stage, store: FlakyStore) -> None:
+    """The shard waits with the reason, and no change is lost."""
+    world.write("a", 3)
+    record = make_record("k1", 1)
+    others = ParkedRecord(record_id(record), world.stream.stream_id, "a", record, "", 1, 1, "no", "", 1, 7, "status_a")
+    store.park([others])
+    worker = world.reader()
+    world.until(lambda: "the parking store failed" in worker.statuses()["a"].reason, 60)
+    reason = worker.statuses()["a"].reason
+    assert "asking for parked keys: ConfigurationError: " in reason
+    assert "'status_a': give the fleet of the status table 's' a store of its own" in reason
+    assert world.journal.accepted["a"] == []
+    store.remove([others])
+    reached(world, 3)
+
+    assert store.ids == []
+
+
+def test_a_fleet_that_finds_another_one_when_it_parks_waits_and_says_so(world: Stage, store: FlakyStore) -> None:
+    world.write("a", 3)
+    record = make_record("k1", 1)
+    others = ParkedRecord(record_id(record), world.stream.stream_id, "a", record, "", 1, 1, "no", "", 1, 7, "status_a")
+    Refusing(world, "k1")
+    ask = store.parked_keys
+    store.parked_keys = lambda stream_id: [*ask(stream_id), *(store.park([others]) or ())]  # type: ignore[method-assign]
+    worker = world.reader()
+    world.until(lambda: "the parking store failed" in worker.statuses()["a"].reason, 60)
+
+    assert "parking one record: ConfigurationError: " in worker.statuses()["a"].reason
+    assert [each.fleet for each in store.parked()] == ["status_a"]
+    store.parked_keys = ask  # type: ignore[method-assign]
+    store.remove([others])
+    reached(world, 2)
+    world.until(lambda: [each.fleet for each in store.parked()] == ["s"], 60)
 
 
 # --- order of safety --------------------------------------------------------------------------------------------------

@@ -12,12 +12,13 @@ from collections.abc import Sequence
 from enum import Enum
 from typing import Any, Protocol
 
-from attrs import define, frozen
+from attrs import define, field, frozen
 
 from streamclient.base.position import Position
 from streamclient.base.reasons import Raised
 from streamclient.core.consumer.parked import Failure
 from streamclient.core.events import CheckpointOutcome, ConsumerEnd, Severity
+from streamclient.core.shard_tree import ShardTree
 from streamclient.model import PendingCheckpoint, Progress, RecordOrder, ShutdownReason
 from streamclient.records import SequenceInfo, StreamRecord
 
@@ -233,6 +234,8 @@ class Park:
     order: RecordOrder | None = None
     """The operator's order because of which the records are parked; ``None`` without an order. The order also names
     the parking store, for workers without a store of their own."""
+    tree: ShardTree = field(factory=ShardTree)
+    """The known shards of the stream, from which the generations follow."""
 
 
 @frozen

@@ -19,6 +19,7 @@ from streamclient.core.consumer.reading_pace import TablePace, WorkerPace
 from streamclient.core.consumer.record_orders import RecordOrders
 from streamclient.core.consumer.transitions import Outcome, Phase, next_phase, stronger
 from streamclient.core.events import Severity, StartConsumer
+from streamclient.core.shard_tree import ShardTree
 from streamclient.model import CheckpointPosition, PendingCheckpoint, ShutdownReason, TrimmedRange
 from streamclient.records import SequenceInfo, StreamRecord
 
@@ -39,6 +40,7 @@ class ConsumerState:
         table_pace: the pace that the consumers of the table in this worker share; by default no other consumer shares
             it.
         full_page_records: the largest number of records that a read returns; ``None`` if the service decides.
+        tree: returns the shards of the stream that are known now.
         moves_when_idle: as for ``ConsumerBackoff``.
     """
 
@@ -63,6 +65,7 @@ class ConsumerState:
         table_pace: TablePace | None = None,
         full_page_records: int | None = None,
         moves_when_idle: bool = False,
+        tree: Callable[[], ShardTree] = ShardTree,
     ) -> None:
         policy = config.failure_policy
         self.shard_id = start.shard_info.shard_id
@@ -92,10 +95,9 @@ class ConsumerState:
         """Whether a call into user code is in progress."""
         self.is_asking = False
         """Whether the call in progress asks the user's retry strategy."""
-        self._config = config
-        self._key_text = key_text
+        self._config, self._key_text, self._tree = config, key_text, tree
         self._orders = RecordOrders(start.orders, record_id)
-        self._parked = None if policy.parking is None else ParkedKeys(policy, self.shard_id, record_id)
+        self._parked = None if policy.parking is None else ParkedKeys(policy, self.shard_id, record_id, tree)
         self._progress = start.progress or NO_PROGRESS
         self._dealt_with = self._progress
         self._pending = start.pending

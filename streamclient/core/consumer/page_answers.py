@@ -440,8 +440,8 @@ class PageReader(ConsumerState):
             return
         indices, records, keys = delivery.to_park, delivery.page.records, self._parked
         generations = None if keys is None else [keys.generation(records[index].primary_key) for index in indices]
-        page, position, failure = delivery.page, delivery.position, delivery.failure
-        self._call(consumer_events.Park(page, indices, generations, position, failure, delivery.order))
+        page, position, failure, order = delivery.page, delivery.position, delivery.failure, delivery.order
+        self._call(consumer_events.Park(page, indices, generations, position, failure, order, self._tree()))
 
     def _store_answered(self, event: consumer_events.CallReturned) -> None:
         delivery = self._page_in_work

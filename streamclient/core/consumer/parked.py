@@ -5,16 +5,26 @@ record of a parked key comes and the last answer is older than a second, because
 replayed meanwhile. Keys move to child shards when a shard splits, so the store answers by key and not by shard. A child
 starts only after every record of its parents was processed or parked, so the child sees all keys that its parents
 parked.
+
+After a rewind, a shard is read again while keys are parked in its descendants. The records of a key are in a line of
+shards, each a descendant of the one before it. Laws:
+
+* a record waits only for records that were parked before it: in its own shard or in an ancestor;
+* along that line, generations grow by at least the number of steps from shard to shard, on the longest way. So a shard
+  that parks a record between two shards with parked records finds a free number. Numbers may be zero or negative;
+* a shard that the tree does not know counts as older than all shards that it knows, because the oldest shards leave
+  the stream first.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from attrs import frozen
 
 from streamclient.config import FailurePolicy
+from streamclient.core.shard_tree import ShardTree
 from streamclient.model import ParkedKey, ParkedRecord
 from streamclient.records import PrimaryKey, StreamRecord
 
@@ -77,14 +87,24 @@ class ParkedKeys:
     Args:
         shard_id: the consumer's own shard.
         record_id: returns the id of a record; the ids of a shard sort in the order of its records.
+        tree: returns the shards of the stream that are known now.
     """
 
-    def __init__(self, policy: FailurePolicy, shard_id: str, record_id: Callable[[StreamRecord], str]) -> None:
+    def __init__(
+        self,
+        policy: FailurePolicy,
+        shard_id: str,
+        record_id: Callable[[StreamRecord], str],
+        tree: Callable[[], ShardTree] = ShardTree,
+    ) -> None:
         self._policy = policy
         self.share = ParkedShare(policy)
         self._keeps_order = policy.park_rest_of_key
         self._shard_id = shard_id
         self._record_id = record_id
+        self._tree = tree
+        self._steps: Mapping[str, int] = {}
+        """The steps from this shard to each relative that the tree knows, as ``ShardTree.steps_from`` returns them."""
         self._places: dict[PrimaryKey, dict[str, ParkedKey]] = {}
         self._asked_at: float | None = None
 
@@ -108,6 +128,8 @@ class ParkedKeys:
         self._places = {}
         for place in keys:
             self._places.setdefault(place.key, {})[place.shard_id] = place
+        if any(places.keys() - {self._shard_id} for places in self._places.values()):
+            self._steps = self._tree().steps_from(self._shard_id)
         self._asked_at = now
 
     def after_parked(self, records: Sequence[StreamRecord], indices: Iterable[int]) -> tuple[int, ...]:
@@ -132,29 +154,53 @@ class ParkedKeys:
     def generation(self, key: PrimaryKey) -> int:
         """Return the ``ParkedRecord.generation`` of a record of ``key`` that this shard parks now."""
         places = self._places.get(key, {})
-        here = places.get(self._shard_id)
-        return here.generation if here else 1 + max((place.generation for place in places.values()), default=0)
+        if self._shard_id in places:
+            return places[self._shard_id].generation
+        older = [place for place in places.values() if self._is_older(place)]
+        younger = [place for place in places.values() if not self._is_older(place)]
+        if not older:
+            return min((place.generation - self._steps_to(place) for place in younger), default=1)
+        least = max(place.generation - self._steps_to(place) for place in older)
+        if not younger:
+            return least
+        # Earlier versions left no free numbers between two shards. Then the ids of the records decide.
+        highest = min(place.generation for place in younger) - 1
+        return max(min(least, highest), *(place.generation for place in older))
+
+    def _steps_to(self, place: ParkedKey) -> int:
+        unknown = min(self._steps.values(), default=0) - 1
+        return self._steps.get(place.shard_id, unknown)
+
+    def _is_older(self, place: ParkedKey) -> bool:
+        return self._steps_to(place) < 0
 
     def _is_after_parked(self, record: StreamRecord) -> bool:
         """Return whether an earlier record of the record's key is parked.
 
-        If a record is *before* the parked records of its shard, it can only be a repetition after a crash or a restart.
-        The processor accepted the record the first time. So the result is ``False``, and the record is delivered again
-        like any other record.
+        If a record is *before* the parked records of its key, it can only be a repetition after a crash, a restart or a
+        rewind. The processor accepted the record the first time. So the result is ``False``, and the record is
+        delivered again like any other record.
         """
         places = self._places.get(record.primary_key)
         if not places:
             return False
-        here = places.get(self._shard_id)
-        if here is None or len(places) > 1:
+        if any(self._is_older(place) for shard_id, place in places.items() if shard_id != self._shard_id):
             return True
-        return self._record_id(record) >= here.first_record_id
+        here = places.get(self._shard_id)
+        return here is not None and self._record_id(record) >= here.first_record_id
 
 
 def first_generations(
-    keys: Iterable[ParkedKey], shard_id: str, records: Sequence[StreamRecord], record_id: Callable[[StreamRecord], str]
+    keys: Iterable[ParkedKey],
+    shard_id: str,
+    records: Sequence[StreamRecord],
+    record_id: Callable[[StreamRecord], str],
+    tree: ShardTree,
 ) -> list[int]:
-    """Return the ``generation`` with which each of ``records`` is parked in a store that has parked ``keys``."""
-    known = ParkedKeys(FailurePolicy(), shard_id, record_id)
+    """Return the ``generation`` with which each of ``records`` is parked in a store that has parked ``keys``.
+
+    ``tree`` has the known shards of the stream.
+    """
+    known = ParkedKeys(FailurePolicy(), shard_id, record_id, lambda: tree)
     known.answered(keys, 0.0)
     return [known.generation(record.primary_key) for record in records]

@@ -135,6 +135,30 @@ def check_removing_takes_what_is_named(make_store: MakeStore) -> None:
     store.remove(records)
 
 
+def check_removed_records_are_found_out(make_store: MakeStore) -> None:
+    """Check that ``still_parked`` returns the records that are parked, in the given order, and leaves out others.
+
+    A store may return a removed record if an earlier record of its key is parked, as the default of ``IParkingStore``
+    does.
+    """
+    first, other = parked_record("a", 1), parked_record("b", 2, shard="shard-2")
+    second = _with_key_of(first, parked_record("a", 4))
+    foreign = parked_record("a", 1, stream="orders_2")
+    store = make_store()
+    assert list(store.still_parked([])) == []
+    store.park([first, second, other])
+    assert list(make_store().still_parked([other, foreign, second, first])) == [other, second, first]
+    store.remove([first])
+    assert list(make_store().still_parked([first, second, other])) == [second, other]
+    store.remove([second, other])
+    assert list(make_store().still_parked([first, second, other])) == []
+
+
+def _with_key_of(first: ParkedRecord, later: ParkedRecord) -> ParkedRecord:
+    record = evolve(later.record, primary_key=first.record.primary_key)
+    return evolve(later, record=record, record_id=record_id(record))
+
+
 def check_many_and_large_records(make_store: MakeStore) -> None:
     """Check that a store keeps more records than fit in one request, and a record larger than one table cell."""
     many = [parked_record("k", number) for number in range(250)]
@@ -153,5 +177,6 @@ CHECKS = (
     check_parking_again_changes_nothing,
     check_keys_are_named_by_shard,
     check_removing_takes_what_is_named,
+    check_removed_records_are_found_out,
     check_many_and_large_records,
 )

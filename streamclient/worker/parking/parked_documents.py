@@ -14,7 +14,8 @@ from streamclient.worker.parking.parked_frames import frame_of, key_text, record
 def document_of(parked: ParkedRecord) -> dict[str, Any]:
     """Return a parked record as a document, with all its fields.
 
-    ``frame`` holds the record itself; ``key``, ``change`` and ``time_micros`` repeat parts of the record for people.
+    ``frame`` holds the record itself; ``key``, ``change`` and ``time_micros`` repeat parts of the record for people. An
+    earlier version writes no member ``fleet``, and ignores it.
     """
     return {
         "record_id": parked.record_id,
@@ -30,6 +31,7 @@ def document_of(parked: ParkedRecord) -> dict[str, Any]:
         "traceback": parked.traceback,
         "attempts": parked.attempts,
         "parked_micros": parked.parked_micros,
+        "fleet": parked.fleet,
         "frame": base64.b64encode(frame_of(parked.record)).decode(),
     }
 
@@ -43,9 +45,10 @@ def parked_of(document: Any) -> ParkedRecord:
     try:
         return ParkedRecord(
             record=record_of(base64.b64decode(document["frame"], validate=True)),
+            fleet=_typed(document.get("fleet", ""), str),
             **{name: _typed(document[name], kind) for name, kind in _FIELDS.items()},
         )
-    except (KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise CodecError(f"not a parked record: {type(error).__name__}: {error}") from error
 
 

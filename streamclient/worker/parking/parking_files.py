@@ -26,6 +26,7 @@ from streamclient.errors import ConfigurationError, StreamClientException
 from streamclient.interfaces import IParkingStore
 from streamclient.model import ParkedRecord
 from streamclient.worker.parking.parked_documents import document_of, parked_of
+from streamclient.worker.parking.parked_fleets import fleet_of, require_own
 from streamclient.worker.parking.parked_frames import PARKED_FORMAT
 
 SUFFIX = ".jsonl"
@@ -36,8 +37,9 @@ class FileParkingStore(IParkingStore):
     """A parking store in files ``<directory>/<stream id>/<shard id>.jsonl``. Safe for threads and for processes.
 
     The store suits workers on one machine, or on a shared file system with working locks. Other fleets need a store
-    that all workers reach, such as ``TableParkingStore``. Each call reads the whole file of the shard, so the store
-    suits thousands of records, not millions.
+    that all workers reach, such as ``TableParkingStore``. Fleets of different streams may share a directory. Each fleet
+    of one stream needs a directory of its own; another fleet is refused. Each call reads the whole file of the shard,
+    and ``park`` reads all files of the stream, so the store suits thousands of records, not millions.
 
     Args:
         directory: the path of the directory, which is made if it does not exist.
@@ -54,12 +56,24 @@ class FileParkingStore(IParkingStore):
             raise ConfigurationError(f"{self._directory} cannot be a directory of parked records: {error}") from error
 
     def park(self, records: Sequence[ParkedRecord]) -> None:
-        """Append the records that the store does not have yet, and return once they are on the disk."""
+        """Append the records that the store does not have yet, and return once they are on the disk.
+
+        Raises:
+            ConfigurationError: another fleet has parked records of the stream. If it did so at the same time, the
+                records may have been stored.
+        """
+        self._require_own(records)
         for path, group in self._by_file(records):
             with _locked(path) as file:
                 known = _read(path, file)
+                require_own(fleet_of(group, group[0].stream_id), known.values(), self)
                 lines = [{"parked": document_of(parked)} for parked in group if parked.record_id not in known]
                 _append(path, file, lines)
+        self._require_own(records)
+
+    def _require_own(self, records: Sequence[ParkedRecord]) -> None:
+        for stream_id in sorted({parked.stream_id for parked in records if parked.fleet}):
+            require_own(fleet_of(records, stream_id), self.parked(stream_id), self)
 
     def parked(self, stream_id: str | None = None) -> Iterable[ParkedRecord]:
         """Yield the parked records, file by file.
@@ -85,6 +99,19 @@ class FileParkingStore(IParkingStore):
                     _synchronise(path, file)
                 else:
                     _append(path, file, [{"removed": record_id} for record_id in gone])
+
+    def still_parked(self, records: Sequence[ParkedRecord]) -> Sequence[ParkedRecord]:
+        """Return those of ``records`` that are parked now, in the same order. Only the files of their shards are read.
+
+        Raises:
+            StreamClientException: a file holds a line that this store did not write; the message names file and line.
+        """
+        present: set[tuple[str, str, str]] = set()
+        for path, group in self._by_file(records):
+            if path.exists():
+                with _locked(path, only_reads=True) as file:
+                    present.update((*_shard(group[0]), record_id) for record_id in _read(path, file))
+        return [parked for parked in records if (*_shard(parked), parked.record_id) in present]
 
     def _by_file(self, records: Sequence[ParkedRecord]) -> Iterator[tuple[Path, list[ParkedRecord]]]:
         unique = {(parked.stream_id, parked.shard_id, parked.record_id): parked for parked in records}

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from streamclient.interfaces import IParkingStore
 from streamclient.model import ParkedRecord
+from streamclient.worker.parking.parked_fleets import fleet_of, require_own
 
 
 class MemoryParkingStore(IParkingStore):
@@ -17,8 +18,15 @@ class MemoryParkingStore(IParkingStore):
         self._lock = threading.Lock()
 
     def park(self, records: Sequence[ParkedRecord]) -> None:
-        """Store the records that the store does not have yet. They do not survive the process."""
+        """Store the records that the store does not have yet. They do not survive the process.
+
+        Raises:
+            ConfigurationError: another fleet has parked records of the stream; nothing was stored.
+        """
         with self._lock:
+            for stream_id in {parked.stream_id for parked in records}:
+                of_stream = [parked for parked in self._records.values() if parked.stream_id == stream_id]
+                require_own(fleet_of(records, stream_id), of_stream, self)
             for parked in records:
                 self._records.setdefault(_identity(parked), parked)
 
@@ -33,6 +41,11 @@ class MemoryParkingStore(IParkingStore):
         with self._lock:
             for parked in records:
                 self._records.pop(_identity(parked), None)
+
+    def still_parked(self, records: Sequence[ParkedRecord]) -> Sequence[ParkedRecord]:
+        """Return those of ``records`` that are parked now, in the same order."""
+        with self._lock:
+            return [parked for parked in records if _identity(parked) in self._records]
 
     def __repr__(self) -> str:
         return f"<MemoryParkingStore, {len(self._records)} parked>"

@@ -31,7 +31,9 @@ from streamclient.model import CheckpointPosition, ParkedRecord, PendingCheckpoi
 from streamclient.records import PrimaryKey
 from streamclient.worker.handlers.batches import RecordProcessorFactory
 from streamclient.worker.handlers.handler_processor import blocking_maker
+from streamclient.worker.parking.parked_fleets import require_one_fleet
 from streamclient.worker.parking.parked_frames import key_text
+from streamclient.worker.running import EXIT_CODE_OF_SIGTERM
 
 _log = logs.logger(__name__)
 
@@ -89,6 +91,7 @@ def replay_parked(
     *,
     stream_id: str | None = None,
     keys: Collection[PrimaryKey] | None = None,
+    fleet: str | None = None,
 ) -> ReplayReport:
     """Deliver parked records again: the records of one key in their order, one record per batch.
 
@@ -97,6 +100,13 @@ def replay_parked(
     the call that delivered the record has returned without an error. The first failure of a key ends the replay of that
     key; other keys go on. Workers may run meanwhile. They park further records of a key while the key has parked
     records, so repeat the replay until no record is left.
+
+    A ``SystemExit`` of the processor is a failure of its key, as in a worker. Only a ``SystemExit`` with the code 143
+    in the main thread ends the replay, because SIGTERM raises it there.
+
+    Replay a store only once at a time. Before each record, the replay asks the store whether the record is still
+    parked, and leaves out what another replay has finished or a person has discarded. But two replays that reach a
+    record at the same moment both deliver it.
 
     The processor gets ``InitializationInput.is_replay`` and an epoch of 0. It gets ``shutdown(PROCESS_DONE)`` at the
     end, or ``PROCESS_RESTART`` after a failure. A sink that does not accept replays raises an error, and the records
@@ -107,29 +117,55 @@ def replay_parked(
         processor_factory: makes the processors; the same kinds of objects are accepted as by ``Worker``.
         stream_id: the stream whose records are replayed; all streams by default.
         keys: the primary keys whose records are replayed; all keys by default.
+        fleet: the status table of the fleet whose records are replayed, with those that name no fleet; all records by
+            default.
 
     Raises:
-        ConfigurationError: ``processor_factory`` makes no processors. Errors of the store are raised as they are.
+        ConfigurationError: ``processor_factory`` makes no processors, or two fleets have parked records of one stream.
+            Errors of ``store.parked`` are raised as they are. After any other error of the store, its key is left.
     """
     checks.implementation(IParkingStore).require("store", store)
     checks.optional(checks.text).require("stream_id", stream_id)
     _keys.require("keys", keys)
-    records = (parked for parked in store.parked(stream_id) if keys is None or parked.record.primary_key in keys)
+    checks.optional(checks.text).require("fleet", fleet)
+    records = (
+        parked
+        for parked in store.parked(stream_id)
+        if (keys is None or parked.record.primary_key in keys) and (fleet is None or parked.fleet in ("", fleet))
+    )
     return replay_records(store, processor_factory, records)
 
 
+def ends_replay(raised: BaseException) -> bool:
+    """Return whether an error of a processor ends the whole replay, such as ``KeyboardInterrupt``."""
+    if isinstance(raised, SystemExit):
+        return raised.code == EXIT_CODE_OF_SIGTERM and threading.current_thread() is threading.main_thread()
+    return not isinstance(raised, Exception)
+
+
 def replay_records(
-    store: IParkingStore, processor_factory: RecordProcessorFactory, records: Iterable[ParkedRecord]
+    store: IParkingStore,
+    processor_factory: RecordProcessorFactory,
+    records: Iterable[ParkedRecord],
+    ends: Callable[[BaseException], bool] = ends_replay,
 ) -> ReplayReport:
-    """Replay ``records``. The records of each key must begin with its first parked record, and have no gaps."""
+    """Replay ``records``. The records of each key must begin with its first parked record, and have no gaps.
+
+    ``ends`` returns whether an error of a processor ends the replay. Any other error is a failure of its key.
+
+    Raises:
+        ConfigurationError: two fleets have parked records of one stream, or ``processor_factory`` makes no processors.
+    """
     make = blocking_maker("processor_factory", processor_factory)
+    chosen = list(records)
+    require_one_fleet(chosen)
     replayed, left = 0, []
-    for group in _by_key(records):
-        done, error = _replay_key(store, make, group)
+    for group in _by_key(chosen):
+        done, rest, error = _replay_key(store, make, group, ends)
         replayed += done
         if error:
             first = group[0]
-            left.append(KeyLeft(first.stream_id, first.record.primary_key, len(group) - done, error))
+            left.append(KeyLeft(first.stream_id, first.record.primary_key, rest, error))
             _log.info("replay: %s", left[-1])
     return ReplayReport(replayed, tuple(left))
 
@@ -143,20 +179,24 @@ def _by_key(records: Iterable[ParkedRecord]) -> Iterator[list[ParkedRecord]]:
 
 
 def _replay_key(
-    store: IParkingStore, make: Callable[[], IRecordProcessor], records: Sequence[ParkedRecord]
-) -> tuple[int, str]:
-    """Replay the records of one key; return the number of processed records, and the error that ended the replay.
+    store: IParkingStore,
+    make: Callable[[], IRecordProcessor],
+    records: Sequence[ParkedRecord],
+    ends: Callable[[BaseException], bool],
+) -> tuple[int, int, str]:
+    """Replay the records of one key; return the number of processed records, of records left, and the first error.
 
-    Without an error, the second element is ``""``.
+    Without an error, the last element is ``""``.
     """
-    done = 0
+    done, left, error = 0, len(records), ""
     for _, run in groupby(records, lambda parked: parked.shard_id):
-        replayer = _Replayer(store, list(run))
+        replayer = _Replayer(store, list(run), ends)
         error = replayer.replay(make)
         done += replayer.done
+        left -= replayer.done + replayer.gone
         if error:
-            return done, error
-    return done, ""
+            break
+    return done, left, error
 
 
 class _Marker(IShutdownMarker):
@@ -188,9 +228,13 @@ class _Prepared(IPreparedCheckpoint):
 class _Replayer(IRecordProcessorCheckpointer):
     """Replays the records of one key and shard to one processor, and is its checkpointer. Positions are record ids."""
 
-    def __init__(self, store: IParkingStore, records: Sequence[ParkedRecord]) -> None:
+    def __init__(
+        self, store: IParkingStore, records: list[ParkedRecord], ends: Callable[[BaseException], bool]
+    ) -> None:
         self._store = store
+        self._ends = ends
         self._records = records
+        """The records to deliver; without those that were found to be no longer parked."""
         self._start = records[0].position
         self._delivered = 0
         self._accepted = 0
@@ -199,16 +243,22 @@ class _Replayer(IRecordProcessorCheckpointer):
         self._lock = threading.Lock()
         self.done = 0
         """The number of records, from the first on, that were accepted, checkpointed and removed from the store."""
+        self.gone = 0
+        """The number of records that were left out, because they were no longer parked."""
 
     def replay(self, make: Callable[[], IRecordProcessor]) -> str:
-        """Deliver all records to a processor that ``make`` makes; return the first error, or ``""``."""
+        """Deliver the records that are still parked to a processor of ``make``; return the first error, or ``""``."""
         error = ""
         try:
+            if not self._keeps_next():
+                return ""
             processor = make()
             error = self._run(processor)
             reason = ShutdownReason.PROCESS_RESTART if error else ShutdownReason.PROCESS_DONE
             processor.shutdown(ShutdownInput(reason, self))
-        except Exception as raised:
+        except BaseException as raised:
+            if self._ends(raised):
+                raise
             return error or described(raised)
         if not error and self.done < len(self._records):
             return (
@@ -222,21 +272,36 @@ class _Replayer(IRecordProcessorCheckpointer):
         shard = ShardInfo(first.shard_id, first.stream_id, frozenset(), f"replay-{uuid.uuid4()}")
         try:
             processor.initialize(InitializationInput(shard, first.position, self, marker, is_replay=True))
-            for number, parked in enumerate(self._records, 1):
-                self._delivered = number
+            has_next = True
+            while has_next:
+                parked = self._records[self._delivered]
+                self._delivered += 1
                 processor.process_records(ProcessRecordsInput((parked.record,), self, marker))
                 with self._lock:
-                    self._accepted = number
+                    self._accepted = self._delivered
                     self._forget()
                 if marker.is_marked:
                     return "the processor marked itself as done or for a restart"
-        except Exception as error:
+                has_next = self._keeps_next()
+        except BaseException as error:
+            if self._ends(error):
+                raise
             with self._lock:
                 # A checkpoint, whether made earlier or in shutdown, must not include the failed record.
                 self._delivered = self._accepted
                 self._checkpointed = min(self._checkpointed, self._accepted)
             return described(error)
         return ""
+
+    def _keeps_next(self) -> bool:
+        """Leave out records that are no longer parked before the next one to deliver; return whether there is one."""
+        while self._delivered < len(self._records):
+            if self._store.still_parked(self._records[self._delivered : self._delivered + 1]):
+                return True
+            with self._lock:
+                del self._records[self._delivered]
+            self.gone += 1
+        return False
 
     @property
     def largest_permitted_checkpoint_value(self) -> str:
@@ -318,6 +383,8 @@ def processor_named(text: str, load: Callable[[str], object]) -> RecordProcessor
     is_class_of_factories = isinstance(named, type) and hasattr(named, "create_processor")
     try:
         factory: RecordProcessorFactory = named() if is_class_of_factories else named
+    except SystemExit as error:
+        raise StreamClientException(f"{text!r} cannot be made: it ends the program with {error.code!r}") from error
     except TypeError as error:
         raise StreamClientException(
             f"{text!r} takes arguments, and gets none here; name a function that makes it: {error}"

@@ -8,6 +8,7 @@ from functools import partial
 from operator import itemgetter
 from typing import Any
 
+from attrs import evolve
 from tablestore import (
     INF_MAX,
     INF_MIN,
@@ -32,10 +33,11 @@ from streamclient.interfaces import IParkingStore
 from streamclient.model import ParkedKey, ParkedRecord
 from streamclient.tablestore.own_table import OwnTable, TablePurpose
 from streamclient.tablestore.ranges import scan
-from streamclient.tablestore.row_batches import batches, send_items, translated
+from streamclient.tablestore.row_batches import ROWS_PER_READ, batches, read_rows, send_items, translated
 from streamclient.tablestore.signed_calls import with_own_connection
 from streamclient.wire.sdk_logging import silence
 from streamclient.wire.service_errors import CONDITION_CHECK_FAIL, OBJECT_NOT_EXIST
+from streamclient.worker.parking.parked_fleets import fleet_of, require_own
 from streamclient.worker.parking.parked_frames import PARKED_FORMAT, frame_of, key_text, parse_key, record_of
 
 PARKING_TABLE = TablePurpose(
@@ -49,6 +51,10 @@ CELL_BYTES = 1024 * 1024
 """The largest number of bytes in a cell. A record with its previous values may exceed the service's limit of 2 MB, so
 its bytes are cut into cells of half that size: ``Frame0000``, ``Frame0001`` and so on."""
 
+FLEET_COLUMN = "Fleet"
+"""The column with ``ParkedRecord.fleet``. It is absent if the record counts as a record of every fleet. An earlier
+version ignores the column."""
+
 REQUEST_BYTES = 2 * 1024 * 1024
 """The largest number of bytes of records in one request. The service accepts 4 MB, and each row also holds the text of
 an error."""
@@ -58,8 +64,8 @@ an error."""
 class TableParkingStore(IParkingStore):
     """A parking store with one row per record in a separate table, which is created when needed. Thread-safe.
 
-    Any number of streams and fleets may share the table. A failed call raises an error, and the worker repeats the
-    call.
+    Fleets of different streams may share the table. Each fleet of one stream needs a table of its own; another fleet is
+    refused. A failed call raises an error, and the worker repeats the call.
 
     Args:
         client: a ``tablestore.OTSClient``; the store uses a copy that makes every call once.
@@ -82,15 +88,43 @@ class TableParkingStore(IParkingStore):
         self._is_there = False
 
     def park(self, records: Sequence[ParkedRecord]) -> None:
-        """Write a row for each of ``records`` that has no row yet."""
+        """Write a row for each of ``records`` that has no row yet.
+
+        Raises:
+            ConfigurationError: another fleet has parked records of the stream. If it did so at the same time, the
+                records may have been stored.
+            StreamClientException: a record that had a row was removed during this call; repeat the call.
+        """
         self._have_table()
+        self._require_own(records)
         absent = Condition(RowExistenceExpectation.EXPECT_NOT_EXIST)
         unique = {tuple(_row_key(parked)): parked for parked in records}.values()
         items = [
             (PutRowItem(Row(_row_key(parked), _columns(parked)), absent), len(frame_of(parked.record)))
             for parked in unique
         ]
-        self._write(items, ignored=CONDITION_CHECK_FAIL)
+        refused = self._write(items, ignored=CONDITION_CHECK_FAIL)
+        self._require_rows([parked for parked, is_refused in zip(unique, refused, strict=True) if is_refused])
+        self._require_own(records)
+
+    def _require_own(self, records: Sequence[ParkedRecord]) -> None:
+        for stream_id in sorted({parked.stream_id for parked in records if parked.fleet}):
+            require_own(fleet_of(records, stream_id), self.parked_keys(stream_id), self)
+
+    def _require_rows(self, records: Sequence[ParkedRecord]) -> None:
+        """Check that each of ``records``, whose rows existed before, still has a row, and that it is of its fleet.
+
+        Existence and fleet come from one read. If they came from two, another fleet could remove its row in between,
+        and this fleet would take that row for its own.
+        """
+        named = [parked for parked in records if parked.fleet]
+        for parked, fleet in zip(named, self._fleets(named), strict=True):
+            if fleet is None:
+                raise StreamClientException(
+                    f"record {parked.record_id} of shard {parked.shard_id} was removed from {self!r} while it was "
+                    "parked again; park it again"
+                )
+            require_own(parked.fleet, [evolve(parked, fleet=fleet)], self)
 
     def parked(self, stream_id: str | None = None) -> Iterable[ParkedRecord]:
         """Yield the parked records of the rows, sorted by the key of the row.
@@ -107,13 +141,14 @@ class TableParkingStore(IParkingStore):
         Raises:
             StreamClientException: the version of a row is unknown; the message names the row.
         """
-        keys: dict[tuple[str, str], ParkedKey] = {}
-        for row in self._scan(stream_id, ["RecordKey", "Generation", FORMAT_COLUMN]):
+        keys: dict[tuple[str, str, str], ParkedKey] = {}
+        for row in self._scan(stream_id, ["RecordKey", "Generation", FLEET_COLUMN, FORMAT_COLUMN]):
             _, shard_id, record_id = _key_values(row)
             cells = _known_cells(row)
-            if (cells["RecordKey"], shard_id) not in keys:
-                key = ParkedKey(parse_key(cells["RecordKey"]), shard_id, record_id, cells["Generation"])
-                keys[cells["RecordKey"], shard_id] = key
+            text, fleet = cells["RecordKey"], cells.get(FLEET_COLUMN, "")
+            if (text, shard_id, fleet) not in keys:
+                key = ParkedKey(parse_key(text), shard_id, record_id, cells["Generation"], fleet)
+                keys[text, shard_id, fleet] = key
         return keys.values()
 
     def remove(self, records: Sequence[ParkedRecord]) -> None:
@@ -123,14 +158,37 @@ class TableParkingStore(IParkingStore):
         keys = {tuple(_row_key(parked)) for parked in records}
         self._write([(DeleteRowItem(Row(list(key)), any_state), 0) for key in keys], ignored=None)
 
+    def still_parked(self, records: Sequence[ParkedRecord]) -> Sequence[ParkedRecord]:
+        """Return those of ``records`` that have a row now, in the same order. One request reads up to 100 rows."""
+        self._have_table()
+        return [parked for parked, fleet in zip(records, self._fleets(records), strict=True) if fleet is not None]
+
     # --- calls ---------------------------------------------------------------------------------------------------
 
-    def _write(self, items: Sequence[tuple[Any, int]], *, ignored: str | None) -> None:
-        """Write items of different rows, each with its size; ignore errors with the code ``ignored``."""
+    def _fleets(self, records: Sequence[ParkedRecord]) -> list[str | None]:
+        """Return the fleet in the row of each of ``records``, in order; ``None`` for a record without a row."""
+        keys = {tuple(_row_key(parked)): parked for parked in records}
+        found: dict[Any, str | None] = {}
+        for batch in batches(keys, lambda key: key, lambda key: 0, most_rows=ROWS_PER_READ):
+            rows = read_rows(self._client, self._table_name, list(map(list, batch)), ["RecordKey", FLEET_COLUMN])
+            for key, row in zip(batch, rows, strict=True):
+                if isinstance(row, StreamClientError):
+                    raise self._noted(row)
+                found[key] = None if row is None else _cells(row).get(FLEET_COLUMN, "")
+        return [found[tuple(_row_key(parked))] for parked in records]
+
+    def _write(self, items: Sequence[tuple[Any, int]], *, ignored: str | None) -> list[bool]:
+        """Write items of different rows, each with its size; ignore errors with the code ``ignored``.
+
+        Return for each item whether its error was ignored.
+        """
+        refused: list[bool] = []
         for batch in batches(items, id, itemgetter(1), most_bytes=REQUEST_BYTES):
             for error in send_items(self._client, self._table_name, [item for item, _ in batch]):
                 if error is not None and not (isinstance(error, DependencyException) and error.code == ignored):
                     raise self._noted(error)
+                refused.append(error is not None)
+        return refused
 
     def _scan(self, stream_id: str | None, columns: list[str] | None) -> Iterator[Any]:
         self._have_table()
@@ -197,6 +255,7 @@ def _columns(parked: ParkedRecord) -> list[tuple[str, Any]]:
         ("Traceback", parked.traceback),
         ("Attempts", parked.attempts),
         ("ParkedMicros", parked.parked_micros),
+        *([(FLEET_COLUMN, parked.fleet)] if parked.fleet else ()),
         *((f"Frame{number:04d}", bytearray(piece)) for number, piece in enumerate(pieces)),
     ]
 
@@ -206,8 +265,12 @@ def _key_values(row: Any) -> tuple[str, str, str]:
     return stream_id, shard_id, record_id
 
 
+def _cells(row: Any) -> dict[str, Any]:
+    return {name: value for name, value, *_ in row.attribute_columns}
+
+
 def _known_cells(row: Any) -> dict[str, Any]:
-    cells = {name: value for name, value, *_ in row.attribute_columns}
+    cells = _cells(row)
     if problem := PARKED_FORMAT.problem(cells.get(FORMAT_COLUMN)):
         _, shard_id, record_id = _key_values(row)
         raise StreamClientException(f"row {record_id} of shard {shard_id}: {problem}")
@@ -231,6 +294,7 @@ def _parked(row: Any) -> ParkedRecord:
             traceback=cells["Traceback"],
             attempts=cells["Attempts"],
             parked_micros=cells["ParkedMicros"],
+            fleet=cells.get(FLEET_COLUMN, ""),
         )
     except (CodecError, KeyError, TypeError) as error:
         raise StreamClientException(

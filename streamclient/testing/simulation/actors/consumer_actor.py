@@ -89,7 +89,13 @@ class Consumer:
         self.orders = self._known_orders = start.orders
         """The orders about records that an operator had given before the consumer started."""
         self.machine = ConsumerMachine(
-            start, world.config, process.dice, record_id=_record_id, key_text=str, table_pace=process.pace
+            start,
+            world.config,
+            process.dice,
+            record_id=_record_id,
+            key_text=str,
+            table_pace=process.pace,
+            tree=lambda: process.holdings.tree,
         )
         self.has_ended = False
         self.processor: SimulatedProcessor | None = None
@@ -251,7 +257,8 @@ class Consumer:
         if command.generations is None:
             ordered = [command.page.records[index] for index in command.indices]
             keys = self.world.parking.parked_keys(STREAM_ID)
-            command = evolve(command, generations=first_generations(keys, self.lease_key, ordered, _record_id))
+            generations = first_generations(keys, self.lease_key, ordered, _record_id, command.tree)
+            command = evolve(command, generations=generations)
         records = [_parked_record(self, command, number) for number in range(len(command.indices))]
         if self._is_store_down():
             self.returns(STORE_IS_DOWN)
