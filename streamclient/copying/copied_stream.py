@@ -24,6 +24,7 @@ from tablestore import INF_MAX, INF_MIN, Condition, RowExistenceExpectation
 from tablestore import Row as SdkRow
 
 from streamclient.base.position import Position
+from streamclient.copying.replication_end import wanted_count
 from streamclient.copying.source_table import COPY, CopyPlan, SourceTable, size_of
 from streamclient.destinations.folding.row_changes import TableRule
 from streamclient.errors import DependencyException
@@ -70,6 +71,10 @@ class CopiedStream:
     version of this package has copied the whole table."""
     is_new: bool = False
     """Whether ``of`` has stored the plan, so that the copy begins with this run."""
+    end_micros: int | None = None
+    """The time up to which changes are shown; ``None`` shows all changes."""
+    _ends: set[str] = field(init=False, factory=set)
+    """The iterators that are known to be at a shard's first record after the end time."""
     _rule: TableRule = field(init=False)
 
     @_rule.default
@@ -77,7 +82,14 @@ class CopiedStream:
         return self.source.rule()
 
     @classmethod
-    def of(cls, source: SourceTable, status_table: str, stream_id: str, piece_mebibytes: int) -> CopiedStream:
+    def of(
+        cls,
+        source: SourceTable,
+        status_table: str,
+        stream_id: str,
+        piece_mebibytes: int,
+        end_micros: int | None = None,
+    ) -> CopiedStream:
         """Return the copied stream of ``source``. Its plan of the copy is read from the status table.
 
         The plan of the copy (``CopyPlan``) holds the start of the copy and the keys that divide the table into pieces.
@@ -109,10 +121,11 @@ class CopiedStream:
             row = source.repeated("GetRow", read) or columns
         if "Plan" in row:
             plan = CopyPlan.from_text(row["Plan"])
-            return cls(source, plan, plan.pieces, is_new)
+            return cls(source, plan, plan.pieces, is_new, end_micros)
         # An earlier version of this package stored no plan. It copied the table as one piece, up to the key in "Next".
         plan = CopyPlan(row["StartMicros"], stream_id=stream_id)
-        return cls(source, plan, {} if row["Done"] else {f"{COPY}/0": (row["Next"], "")})
+        pieces = {} if row["Done"] else {f"{COPY}/0": (row["Next"], "")}
+        return cls(source, plan, pieces, end_micros=end_micros)
 
     def list_stream(self, table_name: str | None = None) -> Sequence[StreamSummary]:
         """Return the stream of the table ``table_name``, or by default all streams of the instance."""
@@ -147,10 +160,10 @@ class CopiedStream:
         return self.source.api.get_shard_iterator(stream_id, shard_id, timestamp_micros)
 
     def get_stream_record(self, shard_iterator: str, limit: int | None = None) -> RecordPage:
-        """Return the page at ``shard_iterator``. It has rows of a piece as records, or changes from a shard."""
+        """Return the page at ``shard_iterator``. It has rows of a piece as records, or changes up to the end time."""
         name, _, start = shard_iterator.partition(":")
         if name not in self.pieces:
-            return self.source.api.get_stream_record(shard_iterator, limit)
+            return self._changes(shard_iterator, limit)
         pages = self.source.scan(self._rule).pages(key_from(start), key_from(self.pieces[name][1]), limit=limit)
         following, rows = next(pages)
         is_end = following is None
@@ -160,6 +173,22 @@ class CopiedStream:
             may_more_record=not is_end,
             body_bytes=size_of(cell.value for row in rows for cell in row.cells),
         )
+
+    def _changes(self, shard_iterator: str, limit: int | None) -> RecordPage:
+        """Return the page at ``shard_iterator`` up to the end time.
+
+        At a record after the end time, return an empty page with the same iterator, as at the end of an open shard. So
+        a reader stores no position after this record, and takes the shard for caught up. A page with records on both
+        sides of the end time is read again with fewer records, so that the next position is at the end time.
+        """
+        if shard_iterator not in self._ends:
+            page = self.source.api.get_stream_record(shard_iterator, limit)
+            if self.end_micros is None or (count := wanted_count(page.records, self.end_micros)) == len(page.records):
+                return page
+            if count:
+                return self.source.api.get_stream_record(shard_iterator, count)
+            self._ends.add(shard_iterator)
+        return RecordPage((), Position(shard_iterator), may_more_record=False)
 
 
 def _require_first_stream(source: SourceTable, status_table: str, stream_id: str) -> None:
@@ -177,7 +206,8 @@ def _require_first_stream(source: SourceTable, status_table: str, stream_id: str
     # The service leaves out rows that have none of these columns. Leases have none of them.
     for row in scan(source.client, status_table, first, last, columns=_PLAN_COLUMNS, call=read):
         key = {name: value for name, value, *_ in row.primary_key}
-        if (key[STATUS_TYPE], key[STATUS_VALUE]) == (PLAN_STATUS_TYPE, source.name):
+        is_own = key[STREAM_ID] == stream_id  # another process has stored it meanwhile
+        if (key[STATUS_TYPE], key[STATUS_VALUE]) == (PLAN_STATUS_TYPE, source.name) and not is_own:
             remedy = "begin again, with another status table and an empty destination"
             copy = f"the replication in status table {status_table!r}"
             raise source.replaced_stream(copy, key[STREAM_ID], stream_id, remedy)

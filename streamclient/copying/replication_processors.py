@@ -21,6 +21,7 @@ from collections.abc import Callable, Sequence
 from attrs import define, field
 
 from streamclient.base.times import utc_text
+from streamclient.copying.replication_end import ChannelEnds, is_storable
 from streamclient.copying.source_table import SourceTable
 from streamclient.copying.table_writer import DestinationWriter, RefusedRowError, RowChange, changes_of
 from streamclient.destinations.folding.row_changes import TableRule
@@ -33,7 +34,7 @@ from streamclient.interfaces import (
     ShutdownInput,
 )
 from streamclient.model import ShutdownReason
-from streamclient.records import RecordType, StreamRecord, place_of
+from streamclient.records import RecordType, StreamRecord
 
 
 @define(eq=False)
@@ -44,6 +45,9 @@ class ReplicationProcessors(IRecordProcessorFactory):
     source: SourceTable
     """The table from which a row is read if one of its versions was deleted."""
     end_micros: int | None = None
+    """The end time of the replication. The source delivers no record that was written after it."""
+    ends: ChannelEnds = field(init=False, factory=ChannelEnds)
+    """The channels of a tunnel that are copied up to the end time. The processors and the source share this object."""
     refused: RefusedRowError | None = None
     """The error of the first row that the destination has refused for good. The worker would repeat this row for ever,
     so the replication checks this field, and ends. ``None`` without such a row, or if refused rows go to a file."""
@@ -57,7 +61,7 @@ class ReplicationProcessors(IRecordProcessorFactory):
     def require_wanted(self, records: Sequence[StreamRecord]) -> None:
         """Refuse to replay parked records if one of them was written after the end time.
 
-        ``copy`` skips such records without an error, so they would count as replayed although they were not written.
+        No source delivers such a record, and none must come into the destination by a replay.
 
         Raises:
             StreamClientException: a record was written after the end time.
@@ -72,19 +76,14 @@ class ReplicationProcessors(IRecordProcessorFactory):
                 )
 
     def copy(self, records: Sequence[StreamRecord], is_lost: Callable[[], bool]) -> None:
-        """Write the records of one shard in order, without changes after the end time.
+        """Write the records of one shard in order.
 
-        Records of the table's copied rows have the time 0, and are always written. If a record deletes a single version
-        of a column, its row is written as the source table has it now, so the row may have changes after the end time.
-        The method raises the errors that ``DestinationWriter.write`` and ``SourceTable.read_again`` raise.
+        If a record deletes a single version of a column, its row is written as the source table has it now, so the row
+        may have changes after the end time. The method raises the errors that ``DestinationWriter.write`` and
+        ``SourceTable.read_again`` raise.
         """
-        end, wanted = self.end_micros, records
-        if end is not None:
-            times = [place_of(records, index).timestamp_micros for index in range(len(records))]
-            if any(micros > end for micros in times):
-                wanted = [record for record, micros in zip(records, times, strict=True) if micros <= end]
         try:
-            self.writer.write(self._repeatable(changes_of(wanted)), is_lost)
+            self.writer.write(self._repeatable(changes_of(records)), is_lost)
         except RefusedRowError as error:
             self.refused = self.refused or error
             raise
@@ -109,21 +108,27 @@ class ReplicationProcessor(IRecordProcessor):
     def __init__(self, shared: ReplicationProcessors) -> None:
         self._shared = shared
         self._is_replay = False
+        self._shard_id = ""
 
     def initialize(self, initialization_input: InitializationInput) -> None:
-        """Remember whether the worker replays parked records."""
+        """Remember the shard or channel, and whether the worker replays parked records."""
         self._is_replay = initialization_input.is_replay
+        self._shard_id = initialization_input.shard_info.shard_id
 
     def process_records(self, process_records_input: ProcessRecordsInput) -> None:
         """Write the records of the batch, and then store the batch's end as a checkpoint.
 
-        The worker also delivers empty batches, so that the checkpoint of an idle shard advances.
+        The worker also delivers empty batches, so that the checkpoint of an idle shard advances. If the batch ends
+        inside a page of a tunnel, nothing is stored, because the service knows no such position.
         """
         checkpointer = process_records_input.checkpointer
         if self._is_replay:
             self._shared.require_wanted(process_records_input.records)
         self._shared.copy(process_records_input.records, lambda: checkpointer.is_closed)
-        checkpointer.checkpoint()
+        position = checkpointer.largest_permitted_checkpoint_value
+        if is_storable(position):
+            checkpointer.checkpoint()
+        self._shared.ends.written(self._shard_id, position)
 
     def shutdown(self, shutdown_input: ShutdownInput) -> None:
         """Store the end of the shard as a checkpoint if the worker has reached it. All batches are already written."""

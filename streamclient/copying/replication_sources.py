@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from attrs import define, evolve, field
 from tablestore import OTSClient
@@ -17,6 +17,7 @@ from streamclient.base.times import now_micros
 from streamclient.config import ClientConfig, StreamConfig
 from streamclient.copying.copied_stream import CopiedStream
 from streamclient.copying.copy_trouble import health_of
+from streamclient.copying.replication_end import EndingTunnelClient
 from streamclient.copying.replication_processors import ReplicationProcessors
 from streamclient.copying.replication_progress import CHANGES, FULL_DATA, Snapshot
 from streamclient.copying.replication_settings import Settings
@@ -26,6 +27,7 @@ from streamclient.destinations.folding.row_changes import CLOCKS_MARGIN_MICROS
 from streamclient.errors import DependencyException, StreamClientError
 from streamclient.model import CheckpointPosition, InitialPosition, Lease, Shard, ShardStatus
 from streamclient.tunnel import (
+    ChannelInfo,
     ChannelStatus,
     ChannelType,
     TunnelClient,
@@ -96,12 +98,14 @@ class Source(ABC):
     @property
     def exception(self) -> BaseException | None:
         """The error with which the worker has ended; ``None`` if it runs or has ended without an error."""
-        return None if self.worker is None else self.worker.exception
+        worker = self.worker  # another thread may change it
+        return None if worker is None else worker.exception
 
     @property
     def health(self) -> WorkerHealth:
         """The health of the worker that reads the source; healthy before the worker starts."""
-        return WorkerHealth(is_healthy=True) if self.worker is None else self.worker.work_health
+        worker = self.worker  # another thread may change it
+        return WorkerHealth(is_healthy=True) if worker is None else worker.work_health
 
     def stop(self) -> None:
         """Let the worker finish its running batches, store their checkpoints, and end.
@@ -121,9 +125,11 @@ class TunnelSource(Source):
     tunnels: TunnelClient = field(init=False)
     info: TunnelInfo | None = field(init=False, default=None)
     worker: TunnelWorker | None = field(init=False, default=None)
+    _tag: str = field(init=False, factory=lambda: f"replicate-{process_space() or 'anywhere'}-{unique_name()}")
+    """The beginning of the ids of this run's sessions."""
 
     def __attrs_post_init__(self) -> None:
-        self.tunnels = TunnelClient(self.client)
+        self.tunnels = EndingTunnelClient(self.client, self.settings.end_time_micros, self.processors.ends)
 
     def prepare(self) -> str:
         """Find the tunnel with the name in the settings, or create it."""
@@ -143,7 +149,7 @@ class TunnelSource(Source):
         config = TunnelWorkerConfig(
             heartbeat_interval_seconds=HEARTBEAT_SECONDS,
             heartbeat_timeout_seconds=HEARTBEAT_TIMEOUT_SECONDS,
-            client_tag=f"replicate-{process_space() or 'anywhere'}-{unique_name()}",
+            client_tag=self._tag,
             client_config=_CLIENT_CONFIG,
         )
         self.worker = TunnelWorker(self.info.tunnel_id, self.tunnels, self.processors, config)
@@ -186,19 +192,71 @@ class TunnelSource(Source):
                 self.tunnels.shutdown(tunnel_id, client_id)
 
     def state(self) -> Snapshot:
-        """Return the progress that the Tunnel Service describes. This needs a call of the service."""
-        described = self._described()
+        """Return the progress that the Tunnel Service describes. This needs calls of the service.
+
+        The service does not know of each channel that it is copied up to the end time (see ``replication_end``). So
+        this method also counts the channels that this process has copied. If other processes hold the rest, it lets
+        them have this process's channels, or begins to read again, until each process has met the end time in all
+        channels itself.
+        """
+        described, end = self._described(), self.settings.end_time_micros
         is_full = described.info.stage is not TunnelStage.PROCESS_STREAM
         kind = ChannelType.BASE_DATA if is_full else ChannelType.STREAM
         channels = [channel for channel in described.channels if channel.channel_type is kind]
+        is_past = not is_full and self._is_past(described)
+        if end is not None and not is_full and not is_past:
+            self._take_turns([channel for channel in channels if channel.status not in _WITHOUT_READER])
         return Snapshot(
             stage=FULL_DATA if is_full else CHANGES,
             channels_done=sum(channel.status is ChannelStatus.TERMINATED for channel in channels),
             channels_total=len(channels),
             created_micros=described.info.create_time_micros,
-            consumed_micros=described.consume_point_micros,
-            is_past=not is_full and _is_past(described, self.settings.end_time_micros),
+            consumed_micros=max(described.consume_point_micros, end or 0 if is_past else 0),
+            is_past=is_past,
         )
+
+    def _is_past(self, described: TunnelDescription) -> bool:
+        """Return whether the tunnel was read past the end time, as the service and this process know.
+
+        A channel that waits for another one counts if one of its ancestors is unfinished: all its changes are later
+        than the position in the ancestor.
+        """
+        end, copied = self.settings.end_time_micros, self.processors.ends.copied
+        stream = [channel for channel in described.channels if channel.channel_type is ChannelType.STREAM]
+        waiting = {channel.channel_id for channel in stream if channel.status is ChannelStatus.WAIT}
+        if waiting and end is not None and _is_past(described, end, copied | waiting):
+            table = self.processors.source
+            tree = ShardTree.of(table.describe_stream(table.stream().stream_id).shards)
+            begun = {channel.channel_id for channel in stream if channel.status not in _WITHOUT_READER}
+            copied |= {each for each in waiting if not begun.isdisjoint(tree.ancestors(each))}
+        return _is_past(described, end, copied)
+
+    def _take_turns(self, channels: Sequence[ChannelInfo]) -> None:
+        """Stop reading if other processes must read this process's channels; read again if no process reads the rest.
+
+        A process that has copied all its channels cannot show this to the others. The others copy these channels again,
+        which changes no row. The process whose id is the first among the holders of ``channels`` keeps its channels. So
+        it gets all of them, and completes its run. Then the next one does.
+        """
+        left = [channel for channel in channels if not self._has_copied(channel)]
+        if self.worker is None:
+            if not any(channel.client_id for channel in left):
+                self.start()
+            return
+        holders = {channel.client_id for channel in channels if channel.client_id}
+        own = {holder for holder in holders if holder.startswith(self._tag)}
+        is_done = left and all(channel.client_id and channel.client_id not in own for channel in left)
+        if own and is_done and min(holders) not in own and self.worker.shutdown():
+            self.worker = None
+
+    def _has_copied(self, channel: ChannelInfo) -> bool:
+        end = self.settings.end_time_micros
+        is_past = end is not None and channel.consume_point_micros > end
+        return is_past or channel.channel_id in self.processors.ends.copied
+
+
+_WITHOUT_READER = (ChannelStatus.WAIT, ChannelStatus.TERMINATED)
+"""The states of a channel that no client may read."""
 
 
 def _is_dead(client_id: str) -> bool:
@@ -212,12 +270,13 @@ def _is_dead(client_id: str) -> bool:
     return match is not None and match[1] == process_space() and process_state(int(match[2])) is None
 
 
-def _is_past(described: TunnelDescription, end_micros: int | None) -> bool:
+def _is_past(described: TunnelDescription, end_micros: int | None, copied: Collection[str] = ()) -> bool:
     """Return whether all channels of changes were read past the end time ``end_micros``.
 
-    Finished channels do not count, because other channels follow them. If all listed channels are finished, the next
-    channels are not listed yet, and the finished channels count. But if the tunnel itself has an end time, no further
-    channels follow, and everything was read.
+    The channels in ``copied`` were, although their checkpoints do not show it. Finished channels do not count, because
+    other channels follow them. If all listed channels are finished, the next channels are not listed yet, and the
+    finished channels count. But if the tunnel itself has an end time, no further channels follow, and everything was
+    read.
     """
     if described.info.tunnel_type is TunnelType.BASE_DATA:
         return True
@@ -227,7 +286,9 @@ def _is_past(described: TunnelDescription, end_micros: int | None) -> bool:
     left = [channel for channel in stream if channel.status is not ChannelStatus.TERMINATED]
     if stream and not left and described.info.config is not None and described.info.config.end_micros is not None:
         return True
-    return bool(stream) and all(channel.consume_point_micros > end_micros for channel in left or stream)
+    return bool(stream) and all(
+        channel.consume_point_micros > end_micros or channel.channel_id in copied for channel in left or stream
+    )
 
 
 def read_up_to(leases: Mapping[str, Lease], listing: Mapping[str, Shard], consumed: Mapping[str, int]) -> int | None:
@@ -284,7 +345,8 @@ class StreamSource(Source):
             raise DependencyException(
                 f"status table {settings.status_table_name!r} does not answer; start again when it does{because}"
             )
-        self._stream = CopiedStream.of(self._table, settings.status_table_name, stream_id, settings.piece_mebibytes)
+        names, end = (settings.status_table_name, stream_id), settings.end_time_micros
+        self._stream = CopiedStream.of(self._table, *names, settings.piece_mebibytes, end)
         self.was_made = self._stream.is_new
         self._leases = leases
         stage = self._stage(leases, self._stream)
@@ -349,7 +411,8 @@ class StreamSource(Source):
     def _consumed(self, lease: Lease, status: ShardStatus | None) -> int:
         """Return the time, in microseconds, up to which a shard was read.
 
-        If the shard is caught up, this is the present. Otherwise it is the time of the newest record that was read.
+        If the shard is caught up, or copied up to the end time, this is the present. Otherwise it is the time of the
+        newest record that was read.
         """
         newest = lease.progress.record_micros if lease.progress is not None else 0
         if lease.is_finished:
@@ -359,17 +422,19 @@ class StreamSource(Source):
         return max(newest, now) if is_caught_up else newest
 
     def _is_elsewhere_caught_up(self, lease: Lease, newest: int) -> bool:
-        """Return whether a shard that another process reads is known to have no records after its checkpoint.
+        """Return whether a shard that another process reads is known to have no wanted records after its checkpoint.
 
-        The method reads from the shard, because otherwise this process would never learn that an idle shard is past the
-        end time. If the settings have no end time, or ``newest`` is after the end time, the read is not needed, and the
-        result is ``False``. ``newest`` is the time of the newest record that was read, in microseconds.
+        Records after the end time are not wanted. The method reads from the shard, because otherwise this process would
+        never learn that an idle shard is past the end time. If the settings have no end time, or ``newest`` is after
+        the end time, the read is not needed, and the result is ``False``. ``newest`` is the time of the newest record
+        that was read, in microseconds.
         """
         end = self.settings.end_time_micros
         if end is None or newest > end + CLOCKS_MARGIN_MICROS or lease.checkpoint == CheckpointPosition.TRIM_HORIZON:
             return False
+        assert self._stream is not None  # `prepare` has set it
         try:
-            page = self._table.api.get_stream_record(lease.checkpoint, 1)
+            page = self._stream.get_stream_record(lease.checkpoint, 1)
         except StreamClientError:  # the owner of the shard meets the same error and handles it
             return False
         # At the end of the shard, the position moves, and the result is False. A page that was cut looks like an end,

@@ -10,7 +10,7 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
 from types import MappingProxyType
 
@@ -24,7 +24,7 @@ from streamclient.base.times import now_micros
 from streamclient.destinations.folding.row_changes import CLOCKS_MARGIN_MICROS
 from streamclient.errors import ShutdownException, StreamClientError, StreamClientException
 from streamclient.records import ColumnOperation, PrimaryKey, RecordColumn, RecordType, StreamRecord
-from streamclient.tablestore.row_batches import Attempt, EncodedRow, attempts, batches
+from streamclient.tablestore.row_batches import BYTES_PER_BATCH, Attempt, EncodedRow, attempts, batches
 from streamclient.tablestore.signed_calls import SignedCalls
 from streamclient.wire.plainbuffer import may_delete_one_version
 from streamclient.wire.record_decoding import writes_of
@@ -38,6 +38,19 @@ SHORTEST_PAUSE_MILLIS = 100
 LONGEST_PAUSE_MILLIS = 10_000
 """The longest pause, in milliseconds, before the writer repeats a failed write. The writer never gives up, because
 otherwise rows would be lost."""
+
+MOST_CELLS = 1_024
+"""The largest number of cells in one write of a row. A row may have more cells, after several writes."""
+
+MOST_ROW_BYTES = 4 * 1024 * 1024
+"""The largest number of bytes of an encoded change that is written at once. The service accepts at least these changes,
+because it counts less than the encoded bytes. A row may be larger, after several writes."""
+
+_CELL_BYTES = 10
+"""The encoded bytes of a cell, without its value, are at least this many."""
+
+_CELL_ROOM = 64
+"""The encoded bytes of a cell, without its name and a text or binary value, are at most this many."""
 
 _KINDS: Mapping[RecordType, OperationType] = MappingProxyType(
     {
@@ -54,7 +67,7 @@ class RowChange:
     A record object is made only when a caller reads ``record``, ``key`` or ``columns``.
     """
 
-    __slots__ = ("_index", "_records", "identity", "kind", "row")
+    __slots__ = ("_index", "_records", "identity", "is_refused", "kind", "row", "whole")
 
     def __init__(
         self, kind: RecordType, identity: bytes, row: bytes, records: Sequence[StreamRecord], index: int
@@ -66,6 +79,10 @@ class RowChange:
         self.row: bytes = row
         """The change of the row as it is encoded in the request, with its cells in the order of the stream. The request
         has no condition for the row, because the writer keeps the changes of a row in order."""
+        self.whole: RowChange | None = None
+        """The change of which this change is a part; ``None`` if it is not a part."""
+        self.is_refused: bool = False
+        """Whether the destination has refused this change, or a part of it, for good."""
         self._records = records
         self._index = index
 
@@ -108,6 +125,42 @@ def changes_of(records: Sequence[StreamRecord]) -> list[RowChange]:
     ]
 
 
+def parts_of(change: RowChange) -> Iterator[RowChange]:
+    """Yield ``change`` in parts that the service accepts: usually only ``change`` itself.
+
+    A PUT becomes a PUT of its first cells and UPDATEs with the others. If all parts are written in order, the row is
+    the same as after the whole change. A part has at least one cell, also if this cell is too large.
+    """
+    size = len(change.row)
+    has_few_cells = size <= MOST_CELLS * _CELL_BYTES or len(change.columns) <= MOST_CELLS
+    if has_few_cells and size <= MOST_ROW_BYTES:
+        yield change
+        return
+    kind = change.kind
+    for part in _cut(change.columns):
+        (made,) = changes_of([evolve(change.record, record_type=kind, columns=tuple(part))])
+        made.whole = change
+        yield made
+        kind = RecordType.UPDATE
+
+
+def _cut(columns: Sequence[RecordColumn]) -> Iterator[Sequence[RecordColumn]]:
+    part: list[RecordColumn] = []
+    size = 0
+    for column in columns:
+        bytes_of_column = _CELL_ROOM + _length(column.name) + _length(column.value)
+        if part and (len(part) >= MOST_CELLS or size + bytes_of_column > BYTES_PER_BATCH):
+            yield part
+            part, size = [], 0
+        part.append(column)
+        size += bytes_of_column
+    yield part
+
+
+def _length(value: object) -> int:
+    return len(value.encode()) if isinstance(value, str) else len(value) if isinstance(value, bytes | bytearray) else 0
+
+
 def without_expired(change: RowChange, before_millis: int) -> list[RowChange] | None:
     """Return ``change`` without the cells whose versions are older than ``before_millis``; ``None`` if it has none.
 
@@ -134,7 +187,10 @@ class RefusedRowError(StreamClientException):
 
 @define
 class WriteCounts:
-    """The numbers of rows and requests that a writer has sent. The writer changes them while it holds its lock."""
+    """The numbers of rows and requests that a writer has sent. The writer changes them while it holds its lock.
+
+    A row that is written in parts counts once for each part.
+    """
 
     rows: int = 0
     requests: int = 0
@@ -157,6 +213,10 @@ class DestinationWriter:
 
     The service also refuses a cell that is older than the table's time to live. The source has lost such a cell, too.
     So the writer writes a refused change again without these cells, before any later change of the same row.
+
+    If a row is too wide or too large for one write, the writer writes its change in parts, one after the other. Until
+    the last part is written, readers see an incomplete row. If the service refuses a part, the whole change counts as
+    refused, and its later parts are not written.
     """
 
     calls: SignedCalls
@@ -186,8 +246,10 @@ class DestinationWriter:
             DependencyException: ``stop`` was set while rows could not be written. Some changes may be written.
             ShutdownException: the lease is lost. Some changes may be written.
         """
-        for batch in batches(changes, _IDENTITY, _size_of, most_rows=self.batch_rows):
-            self._send(batch, is_lost, {})
+        parts = (part for change in changes for part in parts_of(change))
+        for batch in batches(parts, _IDENTITY, _size_of, most_rows=self.batch_rows):
+            left = [part for part in batch if part.whole is None or not part.whole.is_refused]
+            self._send(left, is_lost, {})
 
     def trouble(self, limit_seconds: float) -> str:
         """Return in words why writes have failed for longer than ``limit_seconds``; an empty text if they have not.
@@ -230,6 +292,8 @@ class DestinationWriter:
         return without_expired(change, (self.micros() + CLOCKS_MARGIN_MICROS) // 1_000 - self.time_to_live_millis)
 
     def _refuse(self, change: RowChange, error: StreamClientError) -> None:
+        change = change.whole or change
+        change.is_refused = True
         if self.poison is None:
             text = f"{change.kind.value.lower()} of row {dict(change.key)}"
             raise RefusedRowError(f"table {self.table_name!r} refuses {text}: {error}")

@@ -11,13 +11,15 @@ from tablestore import OTSClient
 from tablestore import Row as SdkRow
 
 from streamclient.copying.differences import compare_tables
+from streamclient.copying.replication_end import wanted_count
 from streamclient.copying.replication_processors import ReplicationProcessors
 from streamclient.copying.source_table import SourceTable
-from streamclient.copying.table_writer import DestinationWriter, RowChange, changes_of
+from streamclient.copying.table_writer import DestinationWriter, RowChange, changes_of, parts_of
 from streamclient.copying.target_table import WIDEST_DEVIATION_SECONDS
 from streamclient.records import ColumnOperation, RecordColumn, RecordType, SequenceInfo, StreamRecord
 from streamclient.server import LocalTablestore
 from streamclient.tablestore import TablestoreStreamApi
+from streamclient.tablestore.ranges import TableScan, record_of
 from streamclient.tablestore.signed_calls import SignedCalls
 from streamclient.wire.plainbuffer import Cell, CellOperation, Row, decode_row
 from tests.stage import IGNORE, make_table
@@ -49,26 +51,13 @@ def test_records_keep_their_kinds_keys_and_versions() -> None:
         assert (change.kind, change.key, change.columns, decode_row(change.row)) == (kind, key, columns, row)
 
 
-class Writer:
-    """Keeps the keys of what it is given."""
-
-    def __init__(self) -> None:
-        self.keys: list[Any] = []
-
-    def write(self, changes: list[RowChange], is_lost: Any) -> None:
-        self.keys += [value for change in changes for _, value in change.key]
-
-
-def test_full_data_is_always_wanted_and_changes_up_to_the_end_time() -> None:
+def test_full_data_is_always_wanted_and_changes_before_the_first_one_after_the_end_time() -> None:
     records = [
-        StreamRecord(RecordType.PUT, (("id", micros),), (), SequenceInfo(0, micros, 0)) for micros in (0, 10, 11)
+        StreamRecord(RecordType.PUT, (("id", micros),), (), SequenceInfo(0, micros, 0)) for micros in (0, 10, 11, 9)
     ]
 
-    for end_micros, wanted in ((10, [0, 10]), (None, [0, 10, 11])):
-        writer = Writer()
-        processors = ReplicationProcessors(cast(DestinationWriter, writer), NO_SOURCE, end_micros)
-        processors.copy(records, lambda: False)
-        assert writer.keys == wanted
+    assert [wanted_count(records, end) for end in (8, 9, 10, 11)] == [1, 1, 2, 4]
+    assert wanted_count((), 10) == 0
 
 
 def test_only_the_deletion_of_a_single_version_is_told_as_such() -> None:
@@ -97,8 +86,13 @@ class Copied:
         writer = DestinationWriter(SignedCalls(self.client), "to", 200)
         self._processors = ReplicationProcessors(writer, SourceTable(self.client, "from"))
 
-    def change(self, changed: Mapping[str, Sequence[tuple[str, Any, int]]], key: int = 1) -> None:
+    def change(self, changed: Mapping[str, Sequence[tuple[Any, ...]]], key: int = 1) -> None:
         self.client.update_row("from", SdkRow([("id", key)], dict(changed)), IGNORE)
+
+    def widen(self, key: int) -> None:
+        """Give a row more columns than one write may have."""
+        for numbers in (range(800), range(800, 1_600)):
+            self.change({"PUT": [(f"c{number:04}", number) for number in numbers]}, key)
 
     def records(self) -> list[StreamRecord]:
         """All records until now."""
@@ -203,3 +197,71 @@ def test_processors_that_start_again_at_any_record_end_with_the_rows_of_the_sour
     copied.write(copied.records()[checkpoint:])
 
     assert copied.differences() == []
+
+
+# --- rows that no single write makes ----------------------------------------------------------------------------------
+
+
+def test_a_change_is_cut_only_if_the_service_does_not_accept_it_at_once() -> None:
+    cells = tuple(RecordColumn(f"c{number:04}", ColumnOperation.PUT, number, 5) for number in range(2_049))
+    halves = tuple(RecordColumn(name, ColumnOperation.PUT, "x" * 2_000_000, 5) for name in ("a", "b", "c"))
+    expected = {
+        (RecordType.PUT, cells[:1_024]): [(RecordType.PUT, 1_024)],
+        (RecordType.PUT, halves[:2]): [(RecordType.PUT, 2)],
+        (RecordType.PUT, cells): [(RecordType.PUT, 1_024), (RecordType.UPDATE, 1_024), (RecordType.UPDATE, 1)],
+        (RecordType.UPDATE, cells[:1_025]): [(RecordType.UPDATE, 1_024), (RecordType.UPDATE, 1)],
+        (RecordType.PUT, halves): [(RecordType.PUT, 1), (RecordType.UPDATE, 1), (RecordType.UPDATE, 1)],
+        (RecordType.DELETE, ()): [(RecordType.DELETE, 0)],
+    }
+    for (kind, columns), parts in expected.items():
+        (change,) = changes_of([StreamRecord(kind, (("id", 1),), columns)])
+        made = list(parts_of(change))
+        assert [(part.kind, len(part.columns)) for part in made] == parts
+        assert tuple(column for part in made for column in part.columns) == columns
+        assert {part.identity for part in made} == {change.identity}
+
+
+def test_a_row_that_is_too_wide_or_too_large_for_one_write_is_written_in_parts(local: LocalTablestore) -> None:
+    copied = Copied(local, 10, 10)
+    copied.widen(1)
+    for name in "abc":
+        copied.change({"PUT": [(name, "x" * 2_000_000, 5)]}, 2)
+    for version in range(10):
+        local.advance_clock(1.0)
+        copied.change({"PUT": [(f"c{number:03}", version) for number in range(120)]}, 3)
+    scan = TableScan(calls=SignedCalls(copied.client), table="from", key=["id"], max_versions=10)
+    records = [record_of(row) for row in scan.rows()]
+    other = RecordColumn("other", ColumnOperation.PUT, 1, 5)
+    for _ in range(2):
+        copied.write([StreamRecord(RecordType.PUT, (("id", key),), (other,)) for key in (1, 2, 3)])
+        copied.write(records)
+        assert copied.differences() == []
+
+
+def test_a_row_that_loses_a_version_and_is_too_wide_is_written_in_parts(local: LocalTablestore) -> None:
+    copied = Copied(local, 2, 2)
+    copied.widen(1)
+    copied.change({"PUT": [("gone", 1, 5)]})
+    copied.change({"DELETE": [("gone", None, 5)]})
+
+    copied.write(copied.records())
+    assert copied.differences() == []
+
+
+@pytest.mark.parametrize("place", [0, 1_500])
+def test_a_row_of_which_a_part_is_refused_is_kept_as_a_whole(local: LocalTablestore, place: int) -> None:
+    kept: list[RowChange] = []
+    copied = Copied(local, 1, 1)
+    cells = [RecordColumn(f"c{number:04}", ColumnOperation.PUT, number, 5) for number in range(2_100)]
+    cells[place] = RecordColumn("large", ColumnOperation.PUT, "x" * (2 * 1024 * 1024 + 1), 5)
+    records = [StreamRecord(RecordType.PUT, (("id", key),), columns) for key, columns in ((1, tuple(cells)), (2, ()))]
+    writer = DestinationWriter(SignedCalls(copied.client), "to", 200, lambda change, error: kept.append(change))
+    writer.write(changes_of(records))
+
+    assert [(change.kind, change.key, len(change.columns)) for change in kept] == [
+        (RecordType.PUT, (("id", 1),), 2_100)
+    ]
+    assert writer.counts.refused_rows == 1
+    _, row, _ = copied.client.get_row("to", [("id", 1)])
+    assert (0 if row is None else len(row.attribute_columns)) == (0 if place == 0 else 1_024)
+    assert copied.client.get_row("to", [("id", 2)])[1] is not None

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from tablestore import OTSClient, Row, TableOptions
 
+from streamclient.copying import copied_stream
 from streamclient.copying.copied_stream import MOST_PIECES, PLAN_STATUS_TYPE, CopiedStream
 from streamclient.copying.differences import compare_tables, scan
 from streamclient.copying.replication import Replication, ReplicationOutcome
@@ -197,6 +198,22 @@ def test_of_processes_that_plan_at_once_all_follow_one_plan(
     streams = [CopiedStream.of(SourceTable(local.client(), SOURCE), STATUS, stream_of(local), 1) for _ in range(2)]
 
     assert [stream.plan for stream in streams] == [first, first]
+
+
+def test_a_plan_that_another_process_stores_before_former_plans_are_sought_is_no_former_plan(
+    local: LocalTablestore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_source(local.client(), 1)
+    LeaseManager(local.client(), STATUS, stream_of(local)).create_lease_table_if_not_exists()
+    plan, require = CopyPlan(1, ("[1]",)), copied_stream._require_first_stream
+
+    def late(source: SourceTable, status: str, stream: str) -> None:
+        put_plan(local, ("Plan", plan.to_text()))
+        require(source, status, stream)
+
+    monkeypatch.setattr(copied_stream, "_require_first_stream", late)
+
+    assert CopiedStream.of(SourceTable(local.client(), SOURCE), STATUS, stream_of(local), 1).plan == plan
 
 
 @pytest.mark.parametrize("count", [0, 1, MOST_PIECES - 1, MOST_PIECES, 2 * MOST_PIECES, 1_000])

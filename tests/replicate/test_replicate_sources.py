@@ -8,9 +8,14 @@ from collections.abc import Iterator
 from functools import partial
 
 import pytest
+from attrs import evolve
 from tablestore import Condition, Row, RowExistenceExpectation
 
 from streamclient.base.position import Position
+from streamclient.copying import replication_sources
+from streamclient.copying.differences import compare_tables, scan
+from streamclient.copying.replication import Replication, ReplicationOutcome
+from streamclient.copying.replication_end import ChannelEnds, EndingTunnelClient, is_storable
 from streamclient.copying.replication_processors import ReplicationProcessors
 from streamclient.copying.replication_progress import CHANGES, FULL_DATA
 from streamclient.copying.replication_settings import Settings, parse_settings
@@ -22,12 +27,12 @@ from streamclient.model import CheckpointPosition
 from streamclient.server import Fail, FaultRule, LocalTablestore
 from streamclient.tablestore import RecordPage, TablestoreStreamApi
 from streamclient.tablestore.signed_calls import SignedCalls
-from streamclient.tunnel import TunnelClient, TunnelServerUnavailableError, TunnelType
+from streamclient.tunnel import ChannelType, TunnelClient, TunnelServerUnavailableError, TunnelType
 from streamclient.worker.lease import LeaseManager
 from streamclient.worker.lease.lease_rows import CHECKPOINT, COUNTER, OWNER, PARENTS, STEALER, format_parents, key_of
 from streamclient.worker.lease.own_columns import PROGRESS_BYTES, PROGRESS_MICROS, PROGRESS_RECORDS
 from tests.patience import until
-from tests.replicate.drill import SOURCE, configuration, make_source
+from tests.replicate.drill import DESTINATION, SOURCE, configuration, make_source
 from tests.stage import make_table
 
 END = "2020-01-01 00:00:00"
@@ -38,6 +43,12 @@ def local() -> Iterator[LocalTablestore]:
     with LocalTablestore() as running:
         make_source(running.client(), 4)
         yield running
+
+
+@pytest.fixture
+def late_present(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The present of runs is an hour later, so that the margin of clocks after an end time has passed."""
+    monkeypatch.setattr(replication_sources, "now_micros", lambda: time.time_ns() // 1_000 + 3_600_000_000)
 
 
 def settings_of(local: LocalTablestore, **reader: str) -> Settings:
@@ -68,9 +79,14 @@ def source_of(local: LocalTablestore) -> StreamSource:
     return StreamSource(local.client(), settings, processors_of(local))
 
 
-def copied_source(local: LocalTablestore) -> tuple[StreamSource, str]:
-    """A source whose table is copied, as its leases say, and the id of its stream."""
+def copied_source(local: LocalTablestore, *, is_all_wanted: bool = False) -> tuple[StreamSource, str]:
+    """A source whose table is copied, as its leases say, and the id of its stream.
+
+    The end time is before all changes, or after all changes until now.
+    """
     source = source_of(local)
+    if is_all_wanted:
+        source.settings = evolve(source.settings, end_time_micros=written_up_to(local))
     source.prepare()
     assert source.state().stage == FULL_DATA
     stream = TablestoreStreamApi(local.client()).list_stream(SOURCE)[0].stream_id
@@ -107,10 +123,11 @@ def test_how_far_a_stream_was_read_does_not_go_back(local: LocalTablestore) -> N
     assert (before, source.state().consumed_micros) == (77, 77)
 
 
+@pytest.mark.usefixtures("late_present")
 def test_an_idle_shard_that_another_process_reads_counts_by_what_is_left_in_it(local: LocalTablestore) -> None:
-    source, stream = copied_source(local)
-    api, (shard,) = TablestoreStreamApi(local.client()), local.shards(SOURCE)
     local.client().put_row(SOURCE, Row([("id", 1)], [("c", 1)]))
+    source, stream = copied_source(local, is_all_wanted=True)
+    api, (shard,) = TablestoreStreamApi(local.client()), local.shards(SOURCE)
     iterator = api.get_shard_iterator(stream, shard.shard_id)
     put_lease(local, stream, shard.shard_id, iterator, 5)
     assert not source.state().is_past
@@ -124,6 +141,7 @@ def test_an_idle_shard_that_another_process_reads_counts_by_what_is_left_in_it(l
         assert source.state().is_past, "within the margin of clocks it is asked, too"
 
 
+@pytest.mark.usefixtures("late_present")
 @pytest.mark.parametrize("hint", [None, True])
 @pytest.mark.parametrize("is_own", [True, False], ids=["own worker", "another process"])
 def test_a_shard_that_the_service_skips_is_not_read_past_the_end_time(
@@ -131,7 +149,7 @@ def test_a_shard_that_the_service_skips_is_not_read_past_the_end_time(
 ) -> None:
     """The service may return empty pages, each with another iterator, before the records that wait."""
     make_table(local.client(), "copy", [("id", "INTEGER")])
-    source, stream = copied_source(local)
+    source, stream = copied_source(local, is_all_wanted=True)
     (shard,), read, skipped = local.shards(SOURCE), TablestoreStreamApi.get_stream_record, []
     is_open = threading.Event()
 
@@ -225,3 +243,141 @@ def test_a_tunnel_that_another_process_makes_at_the_same_time_is_used(
 
     assert used.prepare().startswith("going on with tunnel 'copy'")
     assert used.info == made.info
+
+
+# --- an end time that is moved on ------------------------------------------------------------------------------------
+
+READERS = {"stream": {"source": "stream", "statusTableName": "status"}, "tunnel": {}}
+
+
+def run_until(local: LocalTablestore, source: str, end_micros: int) -> ReplicationOutcome:
+    settings = evolve(settings_of(local, **READERS[source]), end_time_micros=end_micros)
+    return Replication(settings, print, print, poll_seconds=0.05).run()
+
+
+def write_rows(local: LocalTablestore, keys: range) -> int:
+    """Put rows; return the time of the last one. The times of later records are later."""
+    for key in keys:
+        local.client().put_row(SOURCE, Row([("id", key)], [("value", key)]))
+    local.advance_clock(1.0)
+    return written_up_to(local)
+
+
+def written_up_to(local: LocalTablestore) -> int:
+    """The time of the newest record of the source's stream."""
+    api, newest = TablestoreStreamApi(local.client()), 0
+    stream = api.list_stream(SOURCE)[0].stream_id
+    for shard in local.shards(SOURCE):
+        page = api.get_stream_record(api.get_shard_iterator(stream, shard.shard_id))
+        newest = max([newest, *(record.sequence_info.timestamp_micros for record in page.records)])
+    return newest
+
+
+def copied_keys(local: LocalTablestore) -> list[object]:
+    return [key for (key,), _ in scan(local.client(), DESTINATION, 1)]
+
+
+def differences(local: LocalTablestore) -> list[str]:
+    return [str(each) for each in compare_tables(local.client(), SOURCE, local.client(), DESTINATION)]
+
+
+@pytest.mark.usefixtures("late_present")
+@pytest.mark.parametrize("is_split", [False, True])
+@pytest.mark.parametrize("source", READERS)
+def test_changes_after_the_end_time_are_copied_by_a_later_run(
+    local: LocalTablestore, source: str, is_split: bool
+) -> None:
+    assert run_until(local, source, 1).is_complete
+    end = write_rows(local, range(10, 15))
+    write_rows(local, range(15, 20))
+    if is_split:
+        local.split(SOURCE)
+    last = write_rows(local, range(20, 25))
+    for _ in range(2):
+        assert run_until(local, source, end).is_complete
+        assert copied_keys(local) == [*range(4), *range(10, 15)]
+
+    assert run_until(local, source, last).is_complete
+    assert differences(local) == []
+
+
+@pytest.mark.usefixtures("late_present")
+def test_a_shard_that_another_process_has_copied_up_to_the_end_time_is_complete(local: LocalTablestore) -> None:
+    source, stream = copied_source(local)
+    api, (shard,) = TablestoreStreamApi(local.client()), local.shards(SOURCE)
+    page = api.get_stream_record(api.get_shard_iterator(stream, shard.shard_id), 2)
+    put_lease(local, stream, shard.shard_id, page.next_position.text, 5)
+
+    assert source.state().is_past, "the next record is after the end time"
+
+
+def test_a_page_of_a_tunnel_ends_at_the_end_time_and_is_no_position(local: LocalTablestore) -> None:
+    tunnels, ends = TunnelClient(local.client()), ChannelEnds()
+    tunnel = tunnels.create_tunnel(SOURCE, "any", TunnelType.STREAM)
+    before = write_rows(local, range(3))
+    write_rows(local, range(3))
+    (channel,) = tunnels.describe_tunnel(SOURCE, "any").channels
+    token = tunnels.get_checkpoint(tunnel, "client", channel.channel_id).token
+    page = EndingTunnelClient(local.client(), before, ends).read_records(tunnel, "client", channel.channel_id, token)
+
+    assert [record.key["id"] for record in page.records] == [0, 1, 2]
+    assert (is_storable(token), is_storable(page.next_token), page.may_more_record) == (True, False, False)
+    for end, at in ((before, page.next_token), (1, token)):
+        following = EndingTunnelClient(local.client(), end, ends).read_records(tunnel, "client", channel.channel_id, at)
+        assert (len(following.records), following.next_token, following.is_finished) == (0, at, False)
+    assert ends.copied == frozenset()
+    ends.written(channel.channel_id, page.next_token)
+    assert ends.copied == {channel.channel_id}
+
+
+def holders(source: TunnelSource) -> set[str]:
+    channels = source._described().channels
+    return {each.client_id for each in channels if each.channel_type is ChannelType.STREAM and each.client_id}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_ended", [False, True], ids=["both complete", "one ends before it is complete"])
+def test_processes_of_a_tunnel_copy_all_channels_up_to_the_end_time_one_after_the_other(
+    local: LocalTablestore, monkeypatch: pytest.MonkeyPatch, is_ended: bool
+) -> None:
+    """Each holds a channel whose checkpoint does not show that it was copied up to the end time."""
+    monkeypatch.setattr(replication_sources, "HEARTBEAT_SECONDS", 1)
+    local.split(SOURCE)
+    assert run_until(local, "tunnel", 1).is_complete
+    end = write_rows(local, range(-10, 20))
+    write_rows(local, range(-20, 40))
+    settings, running = evolve(settings_of(local), end_time_micros=end), list[TunnelSource]()
+    for _ in range(2):
+        writer = DestinationWriter(SignedCalls(local.client()), DESTINATION, 200)
+        processors = ReplicationProcessors(writer, SourceTable(local.client(), SOURCE), end)
+        running.append(TunnelSource(local.client(), settings, processors))
+    gave_way = []
+
+    def have_ended() -> bool:
+        for source in list(running):
+            if source.state().is_past:
+                source.stop()
+                running.remove(source)
+            elif source.worker is None:
+                gave_way.append(source)
+                if is_ended and len(running) == 2:
+                    other = running.pop(1 - running.index(source))
+                    other.stop()
+        return not running
+
+    local.add_fault(FaultRule("tunnel/readrecords", Fail("OTSTunnelServerUnavailable")))
+    try:
+        for source in running:
+            source.start()
+        until(lambda: len(holders(running[0])) == 2, "both hold a channel")
+        local.clear_faults()
+        until(lambda: all(source.processors.ends.copied for source in running), "both meet the end time")
+        assert not any(source._is_past(source._described()) for source in running)
+        until(have_ended, "the end of both")
+    finally:
+        for source in running:
+            source.stop()
+    assert gave_way
+    assert copied_keys(local) == [*range(-10, 20)]
+    assert run_until(local, "tunnel", written_up_to(local)).is_complete
+    assert differences(local) == []
