@@ -176,33 +176,25 @@ def host_and_port(endpoint: str) -> tuple[str, int]:
     Raises:
         ConfigurationError: the host or the port is missing or invalid, so that no server can have this endpoint.
     """
-    try:
-        parts = urlsplit(endpoint)
-        host, port = parts.hostname or "", parts.port
-        host.encode("idna")  # sockets use this codec for a host, too; it refuses empty and long labels
-        why = "no server listens at port 0" if port == 0 else "" if host else "it has no host"
-    except ValueError as error:  # also the UnicodeError of ``encode``
-        why = str(error)
+    why = why_unreachable(endpoint)
     if why:
         raise ConfigurationError(
             "endpoint must be http(s)://HOST[:PORT], with labels of 1 to 63 characters in the host and a port from 1 "
             f"to 65535, not {shown(endpoint)}: {why}"
         )
-    return host, port or (443 if endpoint.lower().startswith("https:") else 80)
+    parts = urlsplit(endpoint)
+    return parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
 
 
-def _is_endpoint(value: object) -> bool:
-    if not isinstance(value, str):
-        return False
+def why_unreachable(endpoint: str) -> str:
+    """Return why no server can have the URL ``endpoint``; empty if a server can have it."""
     try:
-        host_and_port(value)
-    except ConfigurationError:
-        return False
-    parts = urlsplit(value)
-    return parts.scheme in ("http", "https") and not parts.path.strip("/")
-
-
-endpoint = Check("http(s)://host[:port]", _is_endpoint)
+        parts = urlsplit(endpoint)
+        host, port = parts.hostname or "", parts.port
+        host.encode("idna")  # sockets use this codec for a host, too; it refuses empty and long labels
+    except ValueError as error:  # also the UnicodeError of ``encode``
+        return str(error)
+    return "no server listens at port 0" if port == 0 else "" if host else "it has no host"
 
 
 # --- objects ---------------------------------------------------------------------------------------------------------

@@ -199,9 +199,12 @@ def load_text(path: Path) -> str:
 def parse_document(text: str, path: Path, *, is_toml: bool) -> Any:
     """Return the content of a text, in TOML if ``is_toml``, otherwise in JSON; ``path`` names its file in a refusal.
 
+    A byte order mark at the beginning, which some editors write, is ignored.
+
     Raises:
         ConfigurationError: the text is not in that format.
     """
+    text = text.removeprefix("\ufeff")
     try:
         return tomllib.loads(text) if is_toml else parse_json(text)
     except ValueError as error:

@@ -6,10 +6,13 @@ import argparse
 import http.client
 import json
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
+from http import HTTPStatus
 from typing import Any
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import urlencode
 
+from streamclient.base.checks import host_and_port
 from streamclient.base.kept_formats import parse_json
 from streamclient.cli.options import connection_of, connection_parent
 from streamclient.cli.terminal.commands import EXIT_DONE, CommandFailed, runs
@@ -145,24 +148,32 @@ class _Session:
         if method == "POST":
             status, content = self._send(method, name, json.dumps(given).encode())
         else:
-            status, content = self._send(method, f"{name}?{urlencode(given)}", None)
-        try:
-            answer: dict[str, Any] = parse_json(content)
-        except ValueError as error:
-            raise CommandFailed(f"{self._endpoint} is not a local Tablestore: status {status}") from error
-        if status != 200:
-            raise CommandFailed(str(answer.get("error", answer)))
-        return answer
+            status, content = self._send(method, f"{name}?{urlencode(given, errors='surrogateescape')}", None)
+        return self._answer(status, content)
+
+    def _answer(self, status: int, content: bytes) -> dict[str, Any]:
+        """Return the JSON object of a successful answer.
+
+        Raises:
+            CommandFailed: the server has refused the call, or is another kind of server.
+        """
+        with suppress(ValueError):
+            answer = parse_json(content)
+            error = answer.get("error") if isinstance(answer, dict) else None
+            if status == HTTPStatus.UNAUTHORIZED and isinstance(error, str):
+                raise CommandFailed(f"the server at {self._endpoint} refuses the secret: check --access-key-secret")
+            if status != HTTPStatus.OK and isinstance(error, str):
+                raise CommandFailed(error)
+            if status == HTTPStatus.OK and isinstance(answer, dict):
+                return answer
+        raise CommandFailed(f"{self._endpoint} is not a local Tablestore: status {status}")
 
     def _send(self, method: str, target: str, body: bytes | None) -> tuple[int, bytes]:
-        try:
-            parts = urlsplit(self._endpoint)
-            host, port = parts.hostname if parts.scheme == "http" else None, parts.port
-        except ValueError:  # for example a port that is not a number
-            host = None
-        if not host:
+        host, port = host_and_port(self._endpoint)
+        if not self._endpoint.startswith("http:"):
             raise CommandFailed(f"--endpoint must be http://HOST:PORT, not {self._endpoint!r}")
-        headers = {"Authorization": f"Bearer {self._secret}"}
+        # As bytes, because http.client could not send every text: it encodes texts as Latin-1.
+        headers = {"Authorization": f"Bearer {self._secret}".encode("utf-8", "surrogateescape")}
         connection = http.client.HTTPConnection(host, port, timeout=TIMEOUT_SECONDS)
         try:
             connection.request(method, f"/_admin/{target}", body=body, headers=headers)

@@ -14,6 +14,7 @@ from streamclient.cli.terminal.copy_progress import (
     EXIT_DIFFERENT,
     ShownDifferences,
     add_copy_options,
+    call_given_up,
     run_until_signal,
     say_valid,
 )
@@ -25,7 +26,7 @@ from streamclient.cli.terminal.output import (
     print_text,
     shown_meanwhile,
 )
-from streamclient.errors import ConfigurationError, StreamClientError
+from streamclient.errors import StreamClientError
 
 if TYPE_CHECKING:
     from streamclient.copying.mirroring import Mirror
@@ -64,12 +65,14 @@ def _mirror(mirror: Mirror, options: argparse.Namespace) -> int:
     error = ended.exception()
     if options.json:
         print_json_line({"copied_rows": mirror.copied_rows, "error": None if error is None else str(error)})
-    if isinstance(error, StreamClientError) and not isinstance(error, ConfigurationError):
+    unanswered = call_given_up(error, exit_code)
+    if isinstance(error, StreamClientError) and not unanswered:
         raise CommandFailed(f"ended: {error}", EXIT_REFUSED)
-    if error is not None:
+    if error is not None and not unanswered:
         raise error
     if not options.json:
-        print_text(f"stopped; copied by this process: {counted(mirror.copied_rows, 'row')}. Run again to go on")
+        rows = counted(mirror.copied_rows, "row")
+        print_text(f"stopped; copied by this process: {rows}{unanswered}. Run again to go on")
     return EXIT_DONE if exit_code is None else exit_code
 
 
@@ -91,8 +94,6 @@ def _verify(mirror: Mirror, options: argparse.Namespace) -> int:
     try:
         with shown_meanwhile("comparing"):
             comparison = mirror.verify()
-    except ConfigurationError:
-        raise
     except StreamClientError as error:
         if options.json:
             print_json_line({**dict.fromkeys(("rows", "differences", "left_out", "pending")), "error": str(error)})

@@ -90,12 +90,16 @@ def secret_in_file(path: str) -> str:
     """Return the secret in a file, without the line end. Unlike a command line, a file can be hidden from other users.
 
     Raises:
-        ConfigurationError: the file cannot be read.
+        ConfigurationError: the file cannot be read, or has several lines.
     """
     try:
-        return Path(path).read_text(encoding="utf-8").strip()
+        secret = Path(path).read_text(encoding="utf-8-sig").strip()
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigurationError(f"cannot read the access key secret from {path}: {error}") from error
+    lines = secret.count("\n") + 1
+    if lines > 1:
+        raise ConfigurationError(f"{path} must have the access key secret alone, in one line, not {lines} lines")
+    return secret
 
 
 def connection_of(arguments: argparse.Namespace, environment: Mapping[str, str] = os.environ) -> Connection:

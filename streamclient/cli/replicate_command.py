@@ -17,11 +17,12 @@ from streamclient.cli.terminal.copy_progress import (
     EXIT_DIFFERENT,
     ShownDifferences,
     add_copy_options,
+    call_given_up,
     run_until_signal,
     say_valid,
 )
 from streamclient.cli.terminal.output import ProgressLine, log_to_terminal, print_json_line, print_text
-from streamclient.errors import ConfigurationError, StreamClientError
+from streamclient.errors import StreamClientError
 
 VERIFY_PROGRESS_SECONDS = 1.0
 """The time, in seconds, between two updates of the progress line. A person still sees the line move."""
@@ -54,8 +55,16 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _replicate(settings: Any, options: argparse.Namespace) -> int:
-    from streamclient.copying.replication import POLL_SECONDS, Replication, ReplicationOutcome  # noqa: PLC0415
+    from streamclient.copying.replication import (  # noqa: PLC0415
+        POLL_SECONDS,
+        PoisonFile,
+        Replication,
+        ReplicationOutcome,
+    )
+    from streamclient.copying.replication_settings import PoisonRow  # noqa: PLC0415
 
+    if settings.poison_row is PoisonRow.SKIP and settings.poison_file is not None:
+        PoisonFile(settings.poison_file).make()  # here, because a wrong setting has another exit code than a failed run
     exit_code: int | None = None
     line = ProgressLine(sys.stderr if options.json else sys.stdout)  # with --json, stdout has only the document
     end = settings.end_time_micros
@@ -65,8 +74,6 @@ def _replicate(settings: Any, options: argparse.Namespace) -> int:
         replication = Replication(settings, line.say, line.show, poll_seconds=options.poll_seconds or POLL_SECONDS)
         ended, exit_code = run_until_signal("replicate", replication.run, replication.stop.set, line.require_reader)
         outcome = ended.result()
-    except ConfigurationError:
-        raise
     except StreamClientError as failure:
         outcome = ReplicationOutcome(
             is_complete=False, rows=0, refused_rows=0, error=failure
@@ -77,11 +84,13 @@ def _replicate(settings: Any, options: argparse.Namespace) -> int:
         error = None if outcome.error is None else str(outcome.error)
         counts = {"rows": outcome.rows, "refused_rows": outcome.refused_rows}
         print_json_line({"complete": outcome.is_complete, **counts, "error": error})
-    if outcome.error is not None:
+    unanswered = call_given_up(outcome.error, exit_code)
+    if outcome.error is not None and not unanswered:
         raise CommandFailed(f"ended: {outcome.error}", EXIT_REFUSED)
     if not options.json:
         state = "complete" if outcome.is_complete else "stopped; run again to go on"
-        print_text(f"replication {state}: {counted(outcome.rows, 'row')} written, {outcome.refused_rows} refused")
+        rows = counted(outcome.rows, "row")
+        print_text(f"replication {state}: {rows} written, {outcome.refused_rows} refused{unanswered}")
     if exit_code is not None and not outcome.is_complete:
         return exit_code
     return EXIT_REFUSED if outcome.refused_rows else EXIT_DONE
@@ -116,8 +125,6 @@ def _verify(settings: Any, options: argparse.Namespace) -> int:
         for difference in compare_tables(*tables, comparison.went_on):
             comparison.differences += 1
             shown.show(difference)
-    except ConfigurationError:
-        raise
     except StreamClientError as ended:
         error = ended
     finally:

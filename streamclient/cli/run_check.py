@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import stat
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from streamclient.base.extras import load
 from streamclient.base.reasons import counted, described, times
 from streamclient.base.times import utc_text
 from streamclient.cli.run_sections import Key
@@ -34,6 +39,7 @@ def check(settings: RunSettings) -> int:
     """
     parts = settings.parts(_import)
     settings.worker_of(parts)
+    settings.mistakes.extend(_mistakes_here(settings))
     facts = _answers(settings, parts)
     settings.require_none_wrong()
     print_text(*_processes(settings), *facts, *_failure(settings, parts.client.failure_policy), *_serving(settings))
@@ -125,6 +131,39 @@ def _parking_table(client: Any, settings: RunSettings) -> str:
 
 def _exists(client: Any, name: str, purpose: TablePurpose) -> bool:
     return OwnTable(client, name, purpose).exists()
+
+
+# --- this machine ----------------------------------------------------------------------------------------------------
+
+
+def _mistakes_here(settings: RunSettings) -> Iterator[str]:
+    """Yield why this machine, as it is now, would refuse the run."""
+    if settings.value("serve", "port") is not None:
+        try:
+            load("prometheus_client", "prometheus")
+        except ConfigurationError as error:
+            yield str(error)
+    if settings.store == ("parking", "directory"):
+        directory = Path(settings.value("parking", "directory"))
+        why = _why_no_directory(directory)
+        if why is not None:
+            label = settings.label("parking", "directory")
+            yield f"{label}: {directory} cannot be a directory of parked records: {why}"
+
+
+def _why_no_directory(directory: Path) -> OSError | None:
+    """Return why no records could be parked in ``directory``; ``None`` if it can be written, or can be made."""
+    there = directory
+    try:
+        number = 0 if stat.S_ISDIR(os.stat(directory).st_mode) else errno.EEXIST
+    except FileNotFoundError:
+        there = next(path for path in directory.absolute().parents if path.exists())
+        number = errno.EEXIST if directory.is_symlink() else 0
+    except OSError as error:
+        return error
+    if not number and not os.access(there, os.W_OK | os.X_OK):
+        number = errno.EACCES
+    return OSError(number, os.strerror(number), str(directory)) if number else None
 
 
 # --- the settings ----------------------------------------------------------------------------------------------------

@@ -82,6 +82,9 @@ def gather(
 
     Among settings that exclude each other, only the one from the highest layer is kept. ``text`` is the content of the
     configuration file; ``None`` without a file. ``complain`` is called with each mistake.
+
+    Raises:
+        ConfigurationError: ``text`` is not TOML. Its settings are not known, so that others could seem to be missing.
     """
     found = {} if text is None else dict(_of_file(arguments.config, text, environment, complain))
     found.update(_of_environment(environment, complain))
@@ -116,11 +119,7 @@ def _keep_one(found: Found, keys: list[Key], complain: Complain) -> None:
 
 
 def _of_file(path: str, text: str, environment: Mapping[str, str], complain: Complain) -> Iterator[tuple[Key, Given]]:
-    try:
-        document = parse_document(text, Path(path), is_toml=True)
-    except ConfigurationError as error:
-        complain(str(error))
-        return
+    document = parse_document(text, Path(path), is_toml=True)
 
     def complain_of_file(text: str) -> None:
         complain(f"{path}: {text}")
@@ -207,7 +206,8 @@ def _of_set(given: list[str], complain: Complain) -> Iterator[tuple[Key, Given]]
         path, equals, text = each.partition("=")
         section, _, name = path.strip().rpartition(".")
         if not equals or not section:
-            complain(f"--set must be SECTION.KEY=VALUE, not {path!r}")  # without the value, which may be a secret
+            shown = path or "=..."  # without the value, which may be a secret
+            complain(f"--set must be SECTION.KEY=VALUE, not {shown!r}")
         elif (section, name) in SETTINGS:
             setting = SETTINGS[section, name]
             label = f"--set {section}.{name}"

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from attrs import define, field, frozen
 
+from streamclient.base import checks
 from streamclient.base.processes import unique_name
 from streamclient.base.settings import load_text
 from streamclient.cli.options import CALL_TIMEOUT_SECONDS, secret_in_file
@@ -87,7 +88,7 @@ class RunSettings:
         Objects that the settings name are not imported, and the service is not called.
 
         Raises:
-            ConfigurationError: the configuration file cannot be read.
+            ConfigurationError: the configuration file cannot be read, or is not TOML.
         """
         text: str | None = arguments.config_text
         if text is None and arguments.config is not None:
@@ -103,6 +104,8 @@ class RunSettings:
             values.update({(section.name, name): read[name] for name in contents if name in read})
         settings = cls(found, values, mistakes, arguments.config or "", text)
         settings.worker = settings.value("run", "worker") or settings.worker
+        if not arguments.is_one_of_processes:  # such a process has its own port, but the number of all processes
+            settings.mistakes.extend(_missing_ports(settings))
         return settings
 
     # --- single settings ---------------------------------------------------------------------------------------------
@@ -343,6 +346,17 @@ class RunSettings:
         except StreamClientException as error:
             raise StreamClientException(f"{'' if label == 'PACKAGE:FACTORY' else label + ': '}{error}") from error
         return OBJECTS[key].require(label, made)
+
+
+def _missing_ports(settings: RunSettings) -> Iterator[str]:
+    """Yield a mistake if the last of several processes would serve its metrics at a port that does not exist."""
+    port, processes = settings.value("serve", "port"), settings.value("run", "processes")
+    if not port or processes is None:  # with port 0, each process picks a free port
+        return
+    last = port + processes - 1
+    if not checks.port.fits(last):
+        label = settings.label("serve", "port")
+        yield f"{label}: {processes} processes serve at the ports {port} to {last}, but the highest port is 65535"
 
 
 def _how_to_name(name: str) -> str:

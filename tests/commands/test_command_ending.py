@@ -15,9 +15,15 @@ from typing import IO, Any
 
 import pytest
 
+from streamclient.base.interrupts import ENDING_SIGNALS
+from streamclient.cli.main import main
 from streamclient.cli.terminal.copy_progress import run_until_signal
+from streamclient.copying import Mirror, Replication
+from streamclient.errors import DependencyException, ErrorKind
 from streamclient.server import LocalTablestore
 from streamclient.tunnel import TunnelClient, TunnelType
+from tests.interrupts import handled_by_python
+from tests.mirror import mirroring
 from tests.operate.operate_scene import STATUS, TABLE, Scene
 from tests.patience import PATIENCE_SECONDS, until
 from tests.replicate.drill import configuration, make_source
@@ -252,3 +258,76 @@ def test_a_copy_ends_in_order_by_a_signal_unless_that_is_ignored(number: signal.
 
     assert ended_by(signal.default_int_handler if number is signal.SIGINT else signal.SIG_DFL) == code
     assert ended_by(signal.SIG_IGN) is None
+
+
+CALLS_GIVEN_UP = {
+    "mirror": (Mirror, lambda mirror: mirror._stop, "stopped; copied by this process: 0 rows ({}). Run again to go on"),
+    "replicate": (
+        Replication,
+        lambda replication: replication.stop,
+        "replication stopped; run again to go on: 0 rows written, 0 refused ({})",
+    ),
+}
+"""The class that copies, its event for the end, and what the command then prints."""
+
+
+@pytest.mark.parametrize("number", ENDING_SIGNALS, ids=lambda number: number.name)
+@pytest.mark.parametrize("kind", [ErrorKind.AMBIGUOUS, ErrorKind.PERMANENT], ids=lambda kind: kind.name)
+@pytest.mark.parametrize("command", CALLS_GIVEN_UP)
+def test_a_copy_that_a_signal_ends_in_an_outage_is_interrupted(  # noqa: PLR0917 -- one column of the table each
+    local: LocalTablestore,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    number: signal.Signals,
+    kind: ErrorKind,
+    command: str,
+) -> None:
+    """A repeated call raises its last failure once it is told to end. Another failure stays a failure."""
+    copy, stop_of, told = CALLS_GIVEN_UP[command]
+    main_thread = threading.get_ident()
+
+    def fail_when_stopped(self: Any) -> None:
+        signal.pthread_kill(main_thread, number)
+        assert stop_of(self).wait(PATIENCE_SECONDS)
+        raise DependencyException("no connection", kind=kind)
+
+    monkeypatch.setattr(copy, "_run", fail_when_stopped)
+    path = tmp_path / "copy.toml"
+    if command == "mirror":
+        place = f'endpoint = "{local.endpoint}"\ntable = "orders"\nstatus_table = "s"'
+        path.write_text(f'[source]\n{place}\n[destination]\nkind = "delta"\nurl = "{tmp_path / "lake"}"\n')
+    else:
+        path = tmp_path / "copy.json"
+        path.write_text(json.dumps(configuration(local, local)))
+    with handled_by_python():
+        code = main([command, str(path)])
+    out, err = capsys.readouterr()
+
+    if kind is ErrorKind.PERMANENT:
+        assert (code, err) == (1, f"streamclient {command}: ended: no connection\n")
+    else:
+        assert (code, err) == (128 + number, "")
+        assert out.endswith(told.format("the service did not answer: no connection") + "\n")
+
+
+def test_a_replication_of_a_table_without_a_stream_has_failed(
+    local: LocalTablestore, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The exit code is 1 and not 2, because the service has been called. A wrong poison file is found before."""
+    mirroring.make_table(local.client(), "plain", stream=False)
+    content: Any = configuration(local, local, source="stream", statusTableName="s", tableName="plain")
+    del content["ots-reader"]["tunnelName"]
+    path = tmp_path / "copy.json"
+    path.write_text(json.dumps(content))
+    assert main(["replicate", str(path), "--json"]) == 1
+    out, err = capsys.readouterr()
+    assert "table 'plain' has no stream" in json.loads(out)["error"]
+    assert "streamclient replicate: ended: table 'plain' has no stream" in err
+
+    content["ots-writer"].update(onPoisonRow="skip", poisonFile=str(tmp_path / "no" / "file"))
+    path.write_text(json.dumps(content))
+    local.reset_requests()
+    assert main(["replicate", str(path), "--json"]) == 2
+    assert capsys.readouterr().out == ""
+    assert local.requests() == ()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import json
+from pathlib import Path
 
 import pytest
 
@@ -10,9 +12,15 @@ from streamclient.cli.main import main, make_parser
 from streamclient.cli.options import connection_of, connection_parent, option_value
 from streamclient.cli.server_command import DEFAULT_PORT
 from streamclient.errors import ConfigurationError
-from streamclient.server import DEFAULT_ACCESS_KEY_ID, DEFAULT_ACCESS_KEY_SECRET, DEFAULT_INSTANCE
+from streamclient.server import (
+    DEFAULT_ACCESS_KEY_ID,
+    DEFAULT_ACCESS_KEY_SECRET,
+    DEFAULT_INSTANCE,
+    LocalTablestore,
+)
 from streamclient.tablestore import Connection, connect
 from tests.commands.commands_page import leaf_parsers
+from tests.mirror.mirroring import make_table
 
 
 def parsed(*words: str) -> argparse.Namespace:
@@ -57,24 +65,97 @@ def test_a_region_signs_with_v4_and_a_token_is_passed_on() -> None:
 
 
 def test_what_the_sdk_refuses_is_named() -> None:
-    with pytest.raises(ConfigurationError, match="endpoint 'nonsense' or its keys cannot be used"):
-        Connection(endpoint="nonsense").client()
+    with pytest.raises(ConfigurationError, match=r"endpoint 'http://127\.0\.0\.1:8180' or its keys cannot be used"):
+        Connection().client(retry_policy="nonsense", region=5)
 
 
 @pytest.mark.parametrize(
     "endpoint",
-    ["http://h:abc", "http://h:99999", "http://a..b", f"http://{'a' * 64}.b", "http://", "http://localhost:81x0"],
+    [
+        "http://h:abc",
+        "http://h:99999",
+        "http://a..b",
+        f"http://{'a' * 64}.b",
+        "http://",
+        "http://localhost:81x0",
+        "http://localhost:8180/foo",
+        "http://localhost:8180?x=1",
+        "ftp://localhost",
+        "nonsense",
+    ],
 )
 def test_an_endpoint_that_cannot_be_is_named_before_anything_is_sent(
     endpoint: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(ConfigurationError, match=r"^endpoint must be http\(s\)://HOST\[:PORT\], "):
-        Connection(endpoint=endpoint).client()
+    with pytest.raises(ConfigurationError, match=r"^endpoint must be http\(s\)://host\[:port\], "):
+        Connection(endpoint=endpoint)
 
     assert main(["tables", "list", "--endpoint", endpoint]) == 2
     told = capsys.readouterr().err
     assert f"not '{endpoint}': " in told
     assert "Traceback" not in told
+
+
+@pytest.mark.parametrize("end", ["/", "//", "/\n"])
+def test_a_slash_at_the_end_of_an_endpoint_is_removed(
+    local: LocalTablestore, monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    """The SDK would put it before the path of each call, and the service would know no such operation."""
+    monkeypatch.setenv("TABLESTORE_ENDPOINT", local.endpoint + end)
+
+    assert Connection.of_environment().endpoint == local.endpoint
+    assert list(connect().list_table()) == []
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (["tables", "list"], 0),
+        (["tunnels", "list", "orders"], 0),
+        (["control", "shards", "orders"], 0),
+        (["leases", "list", "--data-table", "orders", "--status-table", "leases"], 2),  # there is no such status table
+        (["run", "json:loads", "--data-table", "orders", "--group", "g", "--check"], 0),
+        (["mirror", "mirror.toml", "--verify"], 1),  # there is no mirror yet
+        (["replicate", "copy.json", "--verify"], 1),  # there is no destination yet
+    ],
+    ids=lambda value: value[0] if isinstance(value, list) else "",
+)
+def test_commands_take_an_endpoint_with_a_slash_and_refuse_a_path(  # noqa: PLR0917 -- one column of the table each
+    local: LocalTablestore,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    words: list[str],
+    code: int,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    make_table(local.client())
+    for path, expected in (("/", code), ("/foo", 2)):
+        endpoint = local.endpoint + path
+        monkeypatch.setenv("TABLESTORE_ENDPOINT", endpoint)
+        Path("mirror.toml").write_text(
+            '[source]\ntable = "orders"\nstatus_table = "s"\n[destination]\nkind = "delta"\nurl = "lake"\n'
+        )
+        side = {"endpoint": endpoint, "instanceName": local.instance, "tableName": "orders"}
+        keys = {"accessId": local.access_key_id, "accessKey": local.access_key_secret}
+        elsewhere = {"ots-reader": {**side, **keys, "tunnelName": "t"}, "ots-writer": {**side, **keys}}
+        elsewhere["ots-writer"]["tableName"] = "others"
+        Path("copy.json").write_text(json.dumps(elsewhere))
+        ended = main(words)
+        err = capsys.readouterr().err
+
+        assert ended == expected, err
+        assert ("endpoint must be http(s)://host[:port], not " in err.replace("ENDPOINT", "endpoint")) == (path != "/")
+        assert "Unsupported operation" not in err
+
+
+@pytest.mark.parametrize("name", ["instance", "access_key_id", "access_key_secret", "sts_token", "region"])
+def test_what_becomes_a_header_has_no_control_characters(name: str) -> None:
+    """Such as the end of a line, after which a value would begin another header."""
+    with pytest.raises(ConfigurationError, match=f"^{name} must be .*: its character 6 is a control character") as told:
+        Connection(**{name: "s3cret\nx-ots-date: 0"})
+
+    assert ("s3cret" in str(told.value)) == (name not in ("access_key_secret", "sts_token"))
 
 
 def test_secrets_are_not_printed() -> None:

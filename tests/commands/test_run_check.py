@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -149,3 +150,51 @@ def test_an_import_that_raises_is_one_mistake(check: Callable[..., Ran]) -> None
     assert "'broken:process' names no factory" in ran.err
     assert "importing broken failed: RuntimeError: no licence" in ran.err
     assert "Traceback" not in ran.err
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--metrics-port", "0"], "prometheus_client cannot be imported"),
+        (["--parking-directory", "shop.py"], "--parking-directory: shop.py cannot be a directory of parked records: "),
+        (
+            ["--parking-directory", "shop.py/x"],
+            "--parking-directory: shop.py/x cannot be a directory of parked records",
+        ),
+        (["--parking-directory", "nowhere"], "--parking-directory: nowhere cannot be a directory of parked records: "),
+        (["--parking-directory", "x" * 300], f"--parking-directory: {'x' * 300} cannot be a directory of parked recor"),
+    ],
+    ids=lambda value: value[-1][:12] if isinstance(value, list) else "",
+)
+def test_what_a_run_refuses_is_refused_in_advance_in_the_same_words(
+    local: LocalTablestore,
+    check: Callable[..., Ran],
+    monkeypatch: pytest.MonkeyPatch,
+    words: list[str],
+    told: str,
+) -> None:
+    Scene(local)
+    Path("nowhere").symlink_to("gone")
+    if words[0] == "--metrics-port":
+        monkeypatch.setitem(sys.modules, "prometheus_client", None)  # as without the extra
+    checked = check(*words)
+    config = Path("run.toml")
+    config.write_text(config.read_text().replace("processes = 2\n", ""))
+    ran = run_cli("run", "--config", "run.toml", *words)
+
+    assert (checked.code, checked.out) == (2, "")
+    assert ran.code == 2
+    assert checked.err == ran.err
+    assert checked.err.startswith(f"streamclient run: {told}")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_directory_that_may_not_be_written_is_refused_in_advance(
+    local: LocalTablestore, check: Callable[..., Ran]
+) -> None:
+    Scene(local)
+    Path("locked").mkdir(mode=0o500)
+    for directory in ("locked", "locked/x/y"):
+        ran = check("--parking-directory", directory)
+        assert ran.code == 2
+        assert f"--parking-directory: {directory} cannot be a directory of parked records: [Errno 13]" in ran.err

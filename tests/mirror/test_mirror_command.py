@@ -175,15 +175,28 @@ def test_what_no_mirror_can_be_made_of_is_not_called_valid(
         assert named in err
 
 
-def test_a_table_that_is_not_there_is_named(
-    local: LocalTablestore, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("words", [[], ["--verify"]])
+@pytest.mark.parametrize(
+    ("table", "told"), [("odrers", "there is no table 'odrers' in instance"), ("plain", "table 'plain' has no stream")]
+)
+def test_a_table_that_cannot_be_mirrored_is_named(  # noqa: PLR0917 -- one column of the table each
+    local: LocalTablestore,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    words: list[str],
+    table: str,
+    told: str,
 ) -> None:
+    """The exit code is 1 and not 2, because the service has been called."""
     monkeypatch.setenv("MIRROR_SECRET", local.access_key_secret)
-    path = configuration(local, tmp_path, source={"table": "odrers"})
+    make_table(local.client(), "plain", stream=False)
+    path = configuration(local, tmp_path, source={"table": table})
     handlers = {number: signal.getsignal(number) for number in ENDING_SIGNALS}
+    expected = "there is nothing to compare" if words and table == "plain" else told
 
-    assert main(["mirror", str(path)]) == 2
-    assert "there is no table 'odrers' in instance" in capsys.readouterr().err
+    assert main(["mirror", str(path), *words]) == 1
+    assert f"streamclient mirror: ended: {expected}" in capsys.readouterr().err
     assert {number: signal.getsignal(number) for number in ENDING_SIGNALS} == handlers
 
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import http.client
 import json
+import threading
 from contextlib import closing
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -216,15 +219,23 @@ def test_the_command_line_prints_json_on_demand(
     ("arguments", "reason"),
     [
         (["shards", "missing"], "OTSObjectNotExist"),
-        (["--access-key-secret", "wrong", "shards", "t"], "Bearer"),
+        (["--access-key-secret", "wrong", "shards", "t"], "refuses the secret: check --access-key-secret"),
+        (
+            ["--access-key-secret", "schl\u00fcssel\u20ac", "shards", "t"],
+            "refuses the secret: check --access-key-secret",
+        ),
+        (["--access-key-secret", "\udcff", "shards", "t"], "refuses the secret: check --access-key-secret"),
+        (["--access-key-secret", "s3\ncret", "shards", "t"], "access_key_secret must be a non-empty string"),
+        (["shards", "\udcff"], "OTS"),
         (["--endpoint", "http://127.0.0.1:1", "shards", "t"], "no answer from http://127.0.0.1:1"),
         (["--endpoint", "http://127.0.0.1:1", "shards", "t"], "Tablestore with `streamclient server --port 1`"),
-        (["--endpoint", "nonsense", "shards", "t"], "--endpoint must be http://HOST:PORT"),
-        (["--endpoint", "http://localhost:81x0", "shards", "t"], "--endpoint must be http://HOST:PORT"),
-        (["--endpoint", "http://[::1", "shards", "t"], "--endpoint must be http://HOST:PORT"),
+        (["--endpoint", "nonsense", "shards", "t"], "endpoint must be http(s)://host[:port]"),
+        (["--endpoint", "http://localhost:81x0", "shards", "t"], "endpoint must be http(s)://host[:port]"),
+        (["--endpoint", "http://[::1", "shards", "t"], "endpoint must be http(s)://host[:port]"),
+        (["--endpoint", "https://localhost", "shards", "t"], "--endpoint must be http://HOST:PORT"),
         (["fault", "add", "{"], "the rule must be a JSON object"),
         (["fault", "add", "[]"], "the rule must be a JSON object"),
-        (["fault", "--endpoint", "nonsense", "list"], "--endpoint must be http://HOST:PORT"),
+        (["fault", "--endpoint", "nonsense", "list"], "endpoint must be http(s)://host[:port]"),
     ],
 )
 def test_a_command_that_fails_says_why_on_one_line(
@@ -238,6 +249,52 @@ def test_a_command_that_fails_says_why_on_one_line(
     words = [word for word in arguments if word in ("shards", "fault", "add", "list")]
     assert captured.err.startswith(f"streamclient control {' '.join(words)}: ")
     assert captured.err.count("\n") == 1
+    assert "s3" not in captured.err, "a secret is not shown"
+
+
+def test_the_command_line_sends_a_secret_of_any_characters(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also from a file as some editors write it, with a byte order mark and another end of the line."""
+    secret = "schl\u00fcssel\u20ac"
+    (tmp_path / "secret").write_bytes(f"\ufeff{secret}\r\n".encode())
+    (tmp_path / "two").write_text(f"{secret}\nanother line\n")
+    with LocalTablestore(access_key_secret=secret) as local:
+        assert output(local, capsys, "--access-key-secret", secret, "requests") == "no requests\n"
+        words = ["--access-key-secret-file", str(tmp_path / "secret"), "requests"]
+        assert output(local, capsys, *words) == "no requests\n"
+        assert run(local, "--access-key-secret-file", str(tmp_path / "two"), "requests") == 2
+
+    told = capsys.readouterr().err
+    assert told.endswith("two must have the access key secret alone, in one line, not 2 lines\n")
+    assert "schl" not in told
+
+
+@pytest.mark.parametrize(
+    ("status", "content"),
+    [
+        (404, b'{"error": {"code": "path", "text": "there is no such page"}}'),
+        (401, b'{"error": {"code": "key"}}'),
+        (404, b'["error"]'),
+        (200, b"[]"),
+        (200, b"<html>"),
+    ],
+)
+def test_another_server_is_told_from_a_local_tablestore(
+    capsys: pytest.CaptureFixture[str], status: int, content: bytes
+) -> None:
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        handler.send_response(status)
+        handler.end_headers()
+        handler.wfile.write(content)
+
+    kind = type("Other", (BaseHTTPRequestHandler,), {"do_GET": answer, "log_message": lambda *_: None})
+    with HTTPServer(("127.0.0.1", 0), kind) as server:
+        threading.Thread(target=server.handle_request, daemon=True).start()
+        endpoint = f"http://127.0.0.1:{server.server_port}"
+        assert main.main(["control", "--endpoint", endpoint, "shards", "t"]) == 2
+
+    assert capsys.readouterr().err.endswith(f": {endpoint} is not a local Tablestore: status {status}\n")
 
 
 @pytest.mark.parametrize("at", [2**63, 2**64, -(2**63) - 1])

@@ -374,7 +374,11 @@ WRONG: dict[str, tuple[Any, list[str]]] = {
     ),
     "no table": ("[run]\nfactory = 'things:process'\n", ["name the table whose stream is consumed: --data-table"]),
     "no factory": ("[stream]\ndata_table_name = 'a'\n", ["name the factory of the processors: PACKAGE:FACTORY"]),
-    "no TOML": ("[run\n", ["run.toml is not TOML: "]),
+    "no TOML": ("[run\n", ["streamclient run: run.toml is not TOML: "]),
+    "ports beyond the last": (
+        {"run": {"processes": 3}, "serve": {"port": 65_534}},
+        ["run.toml: serve.port: 3 processes serve at the ports 65534 to 65536, but the highest port is 65535"],
+    ),
     "no UTF-8": (b"[run]\nworker = '\xff'\n", ["cannot read the configuration run.toml: 'utf-8' codec"]),
     "a variable that is not there": (
         {"run": {"worker": "${NOBODY_SET}"}},
@@ -422,6 +426,18 @@ def test_a_wrong_file_is_refused_with_file_section_key_and_the_nearest_name(case
         assert part in ran.err, ran.err
 
 
+def test_a_file_that_is_not_toml_is_the_only_mistake() -> None:
+    """It may give what would otherwise be named as missing."""
+    write(PLAIN)
+    Path("run.toml").write_text(Path("run.toml").read_text() + "[failure]\nretries = 3x\n")
+    for words in (["run", "--check"], ["run"], ["settings"]):
+        ran = run_cli(*words, "--config", "run.toml", "--retries", "-1")
+
+        assert ran.code == 2
+        assert ran.err.startswith(f"streamclient {words[0]}: run.toml is not TOML: ")
+        assert ran.err.count("\n") == 1
+
+
 def test_a_file_that_is_not_there_is_named() -> None:
     ran = run_cli("run", "--config", "nowhere.toml")
 
@@ -463,10 +479,40 @@ def test_an_empty_variable_gives_nothing_but_where_every_command_refuses_it() ->
         settings_of(PLAIN, environment={"TABLESTORE_ENDPOINT": ""}).parts()
 
 
-@pytest.mark.parametrize("words", [["--set", "connection.access_key_secret"], ["--set", "s3cret=s3cret"]])
-def test_a_setting_that_is_given_in_no_form_shows_no_value(words: list[str]) -> None:
-    ran = run_cli("run", *words)
+@pytest.mark.parametrize("given", ["connection.access_key_secret", "s3cret=s3cret", "=s3cret"])
+def test_a_setting_that_is_given_in_no_form_shows_no_value(given: str) -> None:
+    ran = run_cli("run", "--set", given)
 
     assert ran.code == 2
-    assert "--set must be SECTION.KEY=VALUE, not " in ran.err
+    shown = given.partition("=")[0] or "=..."
+    assert f"--set must be SECTION.KEY=VALUE, not {shown!r}" in ran.err
     assert "=s3cret" not in ran.err
+
+
+def test_the_mark_that_some_editors_write_before_a_text_is_no_part_of_it() -> None:
+    write(PLAIN)
+    Path("run.toml").write_bytes(b"\xef\xbb\xbf" + Path("run.toml").read_bytes())
+    ran = run_cli("settings", "--config", "run.toml", "--given", "--json")
+
+    assert ran.code == 0, ran.err
+    assert [f"{row['section']}.{row['name']}" for row in ran.document["settings"]] == [
+        "run.factory",
+        "run.worker",
+        "stream.data_table_name",
+        "stream.status_table_name",
+    ]
+
+
+@pytest.mark.parametrize("port", [0, 65_533])
+def test_processes_may_serve_up_to_the_last_port(port: int) -> None:
+    settings = settings_of(merged(PLAIN, {"run": {"processes": 3}, "serve": {"port": port}}))
+
+    assert settings.mistakes == []
+
+
+def test_one_of_several_processes_has_a_port_of_its_own() -> None:
+    """It is given the number of all processes, too."""
+    write(merged(PLAIN, {"run": {"processes": 3}, "serve": {"port": 65_533}}))
+    words = ["run", "--config", "run.toml", "--is-one-of-processes", "--metrics-port", "65535"]
+
+    assert RunSettings.read(make_parser().parse_args(words), {}).mistakes == []

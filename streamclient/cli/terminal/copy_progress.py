@@ -13,6 +13,7 @@ from typing import TypeVar
 from streamclient.base.interrupts import ENDING_SIGNALS
 from streamclient.cli.terminal.commands import EXIT_DONE, EXIT_REFUSED
 from streamclient.cli.terminal.output import complain, print_json_line, print_text
+from streamclient.errors import DependencyException
 
 Answer = TypeVar("Answer")
 
@@ -72,6 +73,16 @@ def run_until_signal(
         for number, handler in before.items():
             signal.signal(number, handler)
     return running, 128 + stopped_by[0] if stopped_by else None  # the exit code that shells give for the signal
+
+
+def call_given_up(error: BaseException | None, exit_code: int | None) -> str:
+    """Return words about a call that was given up because a signal came; empty if ``error`` is of another kind.
+
+    In an outage a call is repeated until the signal. The last failure of the call is then no failure of the copy, which
+    goes on at the next run. ``exit_code`` is the exit code of the signal, or ``None`` without a signal.
+    """
+    is_given_up = exit_code is not None and isinstance(error, DependencyException) and error.retriable
+    return f" (the service did not answer: {error})" if is_given_up else ""
 
 
 class ShownDifferences:
