@@ -173,6 +173,14 @@ class IRecordProcessorCheckpointer(ABC):
         and the permitted threads are the same as for ``checkpoint``. ``state`` has at most 64 KiB.
         """
 
+    def store_only_requests(self) -> None:  # noqa: B027  # other checkpointers store nothing by themselves
+        """Store only positions that the processor requests. Call this in ``initialize``.
+
+        By default, the worker itself stores a position after records that it has parked or skipped. It does so once the
+        shard is caught up and the processor has stored all of its batches. A processor whose sink knows the last stored
+        position, and compares it, must call this method. ``prepare_checkpoint`` implies it.
+        """
+
     @property
     @abstractmethod
     def largest_permitted_checkpoint_value(self) -> str:

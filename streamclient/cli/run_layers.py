@@ -49,7 +49,9 @@ ON_FAILURE = {"restart": "RESTART", "stop": "STOP_SHARD", "park": "PARK"}
 """The values of ``--on-failure``, each with the value of the setting ``failure.then``."""
 
 _LEASE = ("lease_duration_millis", "renewer_interval_millis", "taker_interval_millis")
-"""The settings that ``--lease-duration`` derives from one number of seconds."""
+"""The settings that ``--lease-duration`` gives by one number of seconds."""
+_DERIVED = frozenset({("client", name) for name in _LEASE[1:]})
+"""The settings that ``--lease-duration`` only derives from the duration. ``--set`` wins over such a value."""
 
 
 class Layer(IntEnum):
@@ -188,8 +190,11 @@ def attribute_of(option: str) -> str:
 
 
 def _of_options(arguments: argparse.Namespace, complain: Complain) -> Iterator[tuple[Key, Given]]:
-    yield from _of_set(arguments.set, complain)
-    yield from _of_lease_duration(arguments.lease_duration, complain)
+    explicit = dict(_of_set(arguments.set, complain))
+    yield from explicit.items()
+    for key, given in _of_lease_duration(arguments.lease_duration, complain):
+        if key not in explicit or key not in _DERIVED:
+            yield key, given
     for key, option in OPTIONS.items():
         value = getattr(arguments, attribute_of(option), None)
         if value is not None:

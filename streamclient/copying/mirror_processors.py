@@ -35,6 +35,7 @@ class MirrorProcessor(IRecordProcessor):
                 "MirrorProcessor takes no replay of parked records: a mirror merges a shard's changes by their "
                 "positions, and a parked record is before changes that are merged; copy the table into the mirror again"
             )
+        initialization_input.checkpointer.store_only_requests()  # each batch starts where the last one ended
         self._shard = self._writer.begin(initialization_input)
 
     def process_records(self, process_records_input: ProcessRecordsInput) -> None:

@@ -19,6 +19,10 @@ from streamclient.core.shards import Gates
 from streamclient.core.worker_info import WorkerInfo
 from streamclient.model import Lease, Shard
 
+SILENT_SHARE = 0.5
+"""The share of the lease duration after which a worker without a heartbeat is silent. A living worker gives a heartbeat
+every third of the lease duration."""
+
 
 @frozen(kw_only=True)
 class RowFacts:
@@ -161,16 +165,28 @@ class FleetFacts:
     def head(self, shard_id: str) -> HeadFacts | None:
         """Return the facts about the shard's next unread record; ``None`` if nothing was read at its checkpoint.
 
-        Records that the owner has parked or skipped do not count as unread, although the checkpoint is before them.
+        Records that the owner has parked or skipped do not count as unread, although the checkpoint is before them. So
+        they do not count as lost, either, when the stream no longer keeps them.
         """
         found = self.heads.get(shard_id)
-        return evolve(found, next_record_micros=None) if found is not None and self.is_set_aside(shard_id) else found
+        if found is None or not self.is_set_aside(shard_id):
+            return found
+        return evolve(found, next_record_micros=None, is_trimmed=False)
 
     def is_set_aside(self, shard_id: str) -> bool:
-        """Return whether the shard's owner says that it has parked or skipped every record after the checkpoint."""
+        """Return whether the shard's owner says that it has parked or skipped every record after the checkpoint.
+
+        Only an owner that lives is believed: later records may come after the last heartbeat of another owner.
+        """
         lease = self.lease(shard_id)
         session = None if lease is None else self.workers.get(lease.owner)
-        return session is not None and shard_id in session.info.set_aside
+        if session is None or session.state == "killed" or self.is_silent(session.beat_micros):
+            return False
+        return shard_id in session.info.set_aside
+
+    def is_silent(self, beat_micros: int) -> bool:
+        """Return whether a worker is silent whose last heartbeat came at ``beat_micros``."""
+        return self.age_seconds(beat_micros) > self.lease_duration_seconds * SILENT_SHARE
 
     def owner_reasons(self, shard_id: str) -> tuple[Reason, ...]:
         """Return the reasons that the shard's owner publishes for its wait; empty if it publishes none."""

@@ -25,8 +25,8 @@ from attrs import frozen
 from streamclient.base.kept_formats import parse_json
 from streamclient.base.times import MICROS_PER_HOUR, MICROS_PER_SECOND
 from streamclient.model import Lease, Pause
-from streamclient.operate.facts import FleetFacts, RowFacts, WorkerFacts
-from streamclient.operate.liveness import SILENT_SHARE, is_pause_on, last_beat_micros
+from streamclient.operate.facts import SILENT_SHARE, FleetFacts, RowFacts, WorkerFacts
+from streamclient.operate.liveness import is_pause_on, last_beat_micros
 from streamclient.worker.lease.audit_rows import AuditRecord
 
 MOST_MOVES = 500

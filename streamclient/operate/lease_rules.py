@@ -11,8 +11,8 @@ from streamclient.core.worker_info import ShardTrouble
 from streamclient.model import Lease
 from streamclient.operate import situations
 from streamclient.operate.cases import Case, Explanation, names_of
-from streamclient.operate.facts import Process, RowFacts, WorkerFacts
-from streamclient.operate.liveness import SILENT_SHARE, Liveness, is_pause_on, life
+from streamclient.operate.facts import SILENT_SHARE, Process, RowFacts, WorkerFacts
+from streamclient.operate.liveness import Liveness, is_pause_on, life
 from streamclient.operate.row_rules import in_circle
 from streamclient.operate.situations import Situation
 

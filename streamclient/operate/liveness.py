@@ -9,10 +9,6 @@ from streamclient.core.costs import Cost, together_an_hour
 from streamclient.model import Lease, Pause
 from streamclient.operate.facts import FleetFacts
 
-SILENT_SHARE = 0.5
-"""The share of the lease duration after which a worker without a heartbeat is silent. A living worker gives a heartbeat
-every third of the lease duration."""
-
 
 class Liveness(Enum):
     """The states of a worker, as far as the status table shows them."""
@@ -37,10 +33,9 @@ def life(facts: FleetFacts, worker: str) -> Liveness:
     beat = last_beat_micros(facts, worker)
     if not beat:
         return Liveness.UNSEEN
-    age = facts.age_seconds(beat)
-    if age > facts.lease_duration_seconds:
+    if facts.age_seconds(beat) > facts.lease_duration_seconds:
         return Liveness.DEAD
-    return Liveness.SILENT if age > facts.lease_duration_seconds * SILENT_SHARE else Liveness.LIVING
+    return Liveness.SILENT if facts.is_silent(beat) else Liveness.LIVING
 
 
 def last_beat_micros(facts: FleetFacts, worker: str) -> int:
@@ -70,8 +65,8 @@ def is_lease_silent(facts: FleetFacts, lease: Lease) -> bool:
     other value than ``LIVING`` for the owner.
     """
     row = facts.rows.get(lease.lease_key)
-    age = 0.0 if row is None else facts.age_seconds(row.beat_micros)
-    return age > facts.lease_duration_seconds * SILENT_SHARE or life(facts, lease.owner) is not Liveness.LIVING
+    is_silent = row is not None and facts.is_silent(row.beat_micros)
+    return is_silent or life(facts, lease.owner) is not Liveness.LIVING
 
 
 def is_pause_on(pause: Pause | None, now_micros: int) -> bool:

@@ -178,7 +178,8 @@ def headline(view: Overview) -> str:
     if view.records_per_second is not None:
         parts.append(f"{rate(view.records_per_second)} records/s")
     if view.longest_lag_seconds is not None:
-        is_bound = any(line.is_lag_bound for line in view.shards)
+        longest = [line for line in view.shards if line.lag_seconds == view.longest_lag_seconds]
+        is_bound = all(line.is_lag_bound for line in longest)  # bounds that are shorter do not matter
         parts.append(f"longest lag {'at most ' if is_bound else ''}{duration(view.longest_lag_seconds)}")
     return f"{view.facts.stream.table_name}: {', '.join(parts)}"
 

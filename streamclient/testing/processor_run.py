@@ -308,6 +308,8 @@ class _OneShard:
                 raise self._calls.interrupt
             return
         with self._turns:
+            if self._queue.waiting:  # a turn in a thread of the processor has added a call meanwhile
+                return
             if not self._loop.has_messages:
                 due = self._loop.next_timer
                 if due is None:

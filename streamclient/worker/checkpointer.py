@@ -19,6 +19,7 @@ from streamclient.errors import (
     DependencyException,
     ErrorKind,
     ShutdownException,
+    StreamClientError,
 )
 from streamclient.interfaces import IPreparedCheckpoint, IRecordProcessorCheckpointer
 from streamclient.model import PendingCheckpoint, Progress
@@ -71,6 +72,23 @@ SendCheckpoint = Callable[[CheckpointTicket, float], bool]
 the given seconds."""
 
 
+class HandedPosition(str):
+    """The text of a position, with the number of the last batch that the processor had when it was given this text.
+
+    While a page is delivered in parts, several batches get the same text. The number shows which of them a processor
+    means that stores the position later.
+    """
+
+    batch: int
+
+    @classmethod
+    def of(cls, text: str, batch: int) -> HandedPosition:
+        """Return the position ``text``, given together with the batch number ``batch``."""
+        position = cls(text)
+        position.batch = batch
+        return position
+
+
 class PreparedCheckpoint(IPreparedCheckpoint):
     """The result of the first phase of a two-phase checkpoint. Thread-safe."""
 
@@ -112,11 +130,14 @@ class RecordProcessorCheckpointer(IRecordProcessorCheckpointer):
         self._epoch = epoch
         self._positions = positions
         self._stored: str | None = None
-        self._batches = self._stored_batches = 0
-        """The number of batches that were given to the processor, and the number of these batches that a stored
-        checkpoint covers."""
-        self._latest = 0
-        """The number of batches that ``take_back`` would subtract: 1 after a batch with records, otherwise 0."""
+        self._batch = self._stored_batch = 0
+        """The number of the last batch with records that was given to the processor, and the number of the last batch
+        that a stored checkpoint covers. Batches are numbered from 1."""
+        self._kept_batch = self._kept_before = 0
+        """The number of the last batch that did not fail, and the value to which ``take_back`` sets that number."""
+        self._stores_only_requests = False
+        self._own_request: threading.Event | None = None
+        """An event that is set when the request of ``store_set_aside`` has ended; ``None`` without such a request."""
         self._closed_because = ""
         self._lock = threading.Lock()
         self._turn = threading.Lock()
@@ -130,7 +151,7 @@ class RecordProcessorCheckpointer(IRecordProcessorCheckpointer):
         After a failed batch, it is the position before that batch.
         """
         with self._lock:
-            return self._positions.permitted
+            return HandedPosition.of(self._positions.permitted, self._batch)
 
     @property
     def is_closed(self) -> bool:
@@ -147,10 +168,10 @@ class RecordProcessorCheckpointer(IRecordProcessorCheckpointer):
         """Store a position as the checkpoint of the lease, and return once the status table has stored it."""
         self._take_turn()
         try:
-            place, batches = self._requested(checkpoint_value)
+            place, batch = self._requested(checkpoint_value)
             if place.text != self._stored:
                 self._have_stored(self._ticket(place, None))
-            self._has_stored(place, batches)
+            self._has_stored(place, batch)
         finally:
             self._end_turn()
 
@@ -189,9 +210,9 @@ class RecordProcessorCheckpointer(IRecordProcessorCheckpointer):
 
     def _is_sent(self, value: str | None, then: Then) -> bool:
         """Send a request, whose answer ends the turn; return ``False`` if the position is already stored."""
-        place, batches = self._requested(value)
+        place, batch = self._requested(value)
         if place.text == self._stored:
-            self._has_stored(place, batches)
+            self._has_stored(place, batch)
             return False
         ticket = self._ticket(place, None)
 
@@ -199,7 +220,7 @@ class RecordProcessorCheckpointer(IRecordProcessorCheckpointer):
             error: Exception | None = None
             try:
                 self._conclude(ticket)
-                self._has_stored(place, batches)
+                self._has_stored(place, batch)
             except Exception as refusal:
                 error = refusal
             self._turn.release()
@@ -217,20 +238,24 @@ class RecordProcessorCheckpointer(IRecordProcessorCheckpointer):
     def give(self, records: int = 1) -> None:
         """Count a batch of ``records`` records that is given to the processor. An empty batch does not count."""
         with self._lock:
-            self._latest = int(records > 0)
-            self._batches += self._latest
+            self._kept_before = self._kept_batch
+            if records:
+                self._batch += 1
+                self._kept_batch = self._batch
 
     def take_back(self) -> None:
-        """Do not count the last batch any more, because its processing failed. Only for the owner thread."""
+        """Expect no checkpoint for the last batch any more, because its processing failed. Only for the owner thread.
+
+        The records of the batch come again in other batches, or are parked or skipped.
+        """
         with self._lock:
-            self._batches, self._latest = self._batches - self._latest, 0
-            self._stored_batches = min(self._stored_batches, self._batches)
+            self._kept_batch = self._kept_before
 
     @property
     def has_stored_all(self) -> bool:
         """Whether stored checkpoints cover every batch that the processor was given, apart from a failed batch."""
         with self._lock:
-            return self._stored_batches >= self._batches
+            return self._covers_all
 
     @property
     def has_set_aside(self) -> bool:
@@ -240,21 +265,64 @@ class RecordProcessorCheckpointer(IRecordProcessorCheckpointer):
         """
         with self._lock:
             is_after = self._positions.progress.records > self._positions.requested_records
-            return is_after and self._stored_batches >= self._batches
+            return is_after and self._covers_all
+
+    @property
+    def _covers_all(self) -> bool:
+        return self._stored_batch >= self._kept_batch
+
+    def store_only_requests(self) -> None:
+        """Let ``store_set_aside`` do nothing from now on. Usable from any thread."""
+        self._stores_only_requests = True
+
+    def store_set_aside(self) -> None:
+        """Begin to store the permitted position, if no batch of the processor waits for a checkpoint.
+
+        Only for the owner thread, while the processor has no batch and the shard is caught up. If another checkpoint is
+        under way, or the request fails, a later call tries again.
+        """
+        if self._stores_only_requests or not self._turn.acquire(blocking=False):
+            return
+        with self._lock:
+            may_store = self._covers_all and not self._closed_because
+            place = self._positions.pass_set_aside() if may_store else None
+        if place is None or place.text == self._stored:
+            self._end_turn()
+            return
+        ticket, ended = self._ticket(place, None), threading.Event()
+
+        def answered() -> None:
+            if ticket.outcome is CheckpointOutcome.STORED:
+                self._stored = place.text
+            self._own_request = None
+            self._end_turn()
+            ended.set()
+
+        ticket.then, self._own_request = answered, ended
+        try:
+            self._post(ticket)
+        except StreamClientError:
+            answered()
 
     def _requested(self, value: str | None) -> tuple[Place, int]:
-        """Return the position to store for ``value``, and the number of batches that count as stored with it."""
+        """Return the position to store for ``value``, and the number of the last batch that is stored with it.
+
+        Without a value, the processor says that every batch is done. A text that is no ``HandedPosition`` counts for
+        every batch if it is the last position.
+        """
         with self._lock:
             place = self._resolve(value)
             if place.text != self._stored:
                 self._positions.requested(place)
+            if isinstance(value, HandedPosition):
+                return place, value.batch
             is_last = place.number >= self._positions.permitted_number
-            return place, self._batches if is_last else 0
+            return place, self._batch if is_last else 0
 
-    def _has_stored(self, place: Place, batches: int) -> None:
+    def _has_stored(self, place: Place, batch: int) -> None:
         self._stored = place.text
         with self._lock:
-            self._stored_batches = max(self._stored_batches, batches)
+            self._stored_batch = max(self._stored_batch, batch)
 
     def prepare_checkpoint(self, checkpoint_value: str | None, state: bytes) -> IPreparedCheckpoint:
         """Store a position and ``state`` as a prepared checkpoint: the first phase of a two-phase checkpoint."""
@@ -266,6 +334,7 @@ class RecordProcessorCheckpointer(IRecordProcessorCheckpointer):
             with self._lock:
                 place = self._resolve(checkpoint_value)
                 self._positions.prepared(place)
+                self._stores_only_requests = True
                 records = self._positions.records_since_request(place)
             pending = PendingCheckpoint(place.text, state, records, self._epoch, place.last)
             # Forget the last stored value, so that the second phase always writes to the table: the write removes the
@@ -278,7 +347,9 @@ class RecordProcessorCheckpointer(IRecordProcessorCheckpointer):
 
     def _take_turn(self) -> None:
         """Wait until no other request of this checkpointer is under way; raise if that lasts too long."""
-        if not self._turn.acquire(timeout=self._timeout_millis / 1_000):
+        own_request, seconds = self._own_request, self._timeout_millis / 1_000
+        is_over = own_request is None or self._wait(own_request, seconds)
+        if not is_over or not self._turn.acquire(timeout=seconds):
             raise self._no_answer("another checkpoint of this processor is still waiting")
 
     def _resolve(self, value: str | None) -> Place:

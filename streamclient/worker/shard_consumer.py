@@ -412,6 +412,9 @@ class ShardConsumer:
     def _retract(self, command: consumer_events.Retract) -> None:
         self._present.checkpointer.retract()
 
+    def _store_set_aside(self, command: consumer_events.StoreSetAside) -> None:
+        self._present.checkpointer.store_set_aside()
+
     def _close_checkpoints(self, command: consumer_events.CloseCheckpoints) -> None:
         self._present.close(command.because)
 
@@ -482,6 +485,7 @@ _CARRY_OUT: Mapping[type, Callable[[ShardConsumer, Any], None]] = {
     consumer_events.Withdraw: ShardConsumer._withdraw,
     consumer_events.Permit: ShardConsumer._permit,
     consumer_events.Retract: ShardConsumer._retract,
+    consumer_events.StoreSetAside: ShardConsumer._store_set_aside,
     consumer_events.CloseCheckpoints: ShardConsumer._close_checkpoints,
     consumer_events.Tell: ShardConsumer._tell,
     consumer_events.PageDone: ShardConsumer._page_done,

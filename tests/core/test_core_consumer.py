@@ -17,7 +17,7 @@ from streamclient.core.consumer.machine import _BEGINNINGS, ConsumerMachine
 from streamclient.core.consumer.pauses import MOST_EAGER_READS
 from streamclient.core.consumer.transitions import Phase
 from streamclient.core.events import CheckpointOutcome, ConsumerEnd, StartConsumer
-from streamclient.model import OnFailure, ShardInfo, ShutdownReason
+from streamclient.model import OnFailure, ParkedRecord, PendingCheckpoint, Progress, ShardInfo, ShutdownReason
 from streamclient.tablestore import RecordPage
 from streamclient.worker.parking import MemoryParkingStore
 from tests.placed_records import make_record
@@ -29,9 +29,16 @@ LAST = RecordPage([make_record("k3", 3)], Position.SHARD_END)
 class Driven:
     """A machine, and what it said last."""
 
-    def __init__(self, *, start: str = "i0", moves_when_idle: bool = False, **config: Any) -> None:
+    def __init__(
+        self,
+        *,
+        start: str = "i0",
+        moves_when_idle: bool = False,
+        pending: PendingCheckpoint | None = None,
+        **config: Any,
+    ) -> None:
         self.machine = ConsumerMachine(
-            StartConsumer(ShardInfo("s", "stream", frozenset(), "t1"), start),
+            StartConsumer(ShardInfo("s", "stream", frozenset(), "t1"), start, pending),
             ClientConfig(**config),
             random.Random(1),
             record_id=lambda record: str(record.key),
@@ -294,3 +301,65 @@ def test_a_new_processor_begins_before_what_the_last_one_took(driven: Driven) ->
     driven.hear(consumer_events.TimeCame(driven.machine.visit), consumer_events.CallReturned(value=True))
 
     assert driven.read(PAGE) == ["ReadAhead", "Permit", "ProcessRecords"]
+
+
+# --- records that were set aside at the end --------------------------------------------------------------------------
+
+IDLE = RecordPage([], Position("i2"), may_more_record=False)
+PARKED = ParkedRecord(
+    record_id="k1",
+    stream_id="stream",
+    shard_id="s",
+    record=make_record("k1", 1),
+    position="i0",
+    index=0,
+    generation=1,
+    error="bad",
+    traceback="",
+    attempts=1,
+    parked_micros=1,
+)
+
+
+def parking(**start: Any) -> Driven:
+    """It parks the last record of its shard, whose batch failed."""
+    policy = FailurePolicy(retries=0, then=OnFailure.PARK, parking=MemoryParkingStore(), most_parked_share=1.0)
+    driven = Driven(failure_policy=policy, **start)
+    driven.hear(consumer_events.Began(), consumer_events.CallReturned(value=True))
+    driven.read(RecordPage([make_record("k1", 1)], Position("i2"), may_more_record=False))
+    driven.hear(consumer_events.CallReturned(value=[]))
+    assert driven.hear(consumer_events.CallReturned(Raised.of(OSError("bad"))))[-1] == "Park"
+    return driven
+
+
+def store(driven: Driven, outcome: CheckpointOutcome) -> None:
+    driven.hear(
+        consumer_events.CheckpointAsked(),
+        consumer_events.CheckpointAnswered(outcome, "i2", Progress(record_micros=1, records=1, bytes=0)),
+    )
+
+
+def idle(driven: Driven) -> list[str]:
+    driven.hear(consumer_events.TimeCame(driven.machine.visit))
+    return driven.read(IDLE)
+
+
+def test_the_position_after_parked_records_is_to_be_stored_until_it_is_stored() -> None:
+    driven = parking()
+    said = driven.hear(consumer_events.CallReturned(value=[PARKED]))
+    assert said[-4:] == ["Permit", "Tell", "StoreSetAside", "Wait"]
+    driven.hear(consumer_events.CheckpointAsked())
+    assert "StoreSetAside" not in idle(driven), "the request is under way"
+    driven.hear(consumer_events.CheckpointAnswered(CheckpointOutcome.UNKNOWN, "i2"))
+    assert "StoreSetAside" in idle(driven)
+    store(driven, CheckpointOutcome.STORED)
+    assert "StoreSetAside" not in idle(driven)
+
+
+def test_the_position_stays_before_a_batch_that_an_earlier_processor_prepared() -> None:
+    """A new processor must find it, and find its batch as it was."""
+    driven = parking(pending=PendingCheckpoint("i2", b"", 1, 1))
+    driven.hear(consumer_events.CallReturned(value=[PARKED]))
+
+    assert driven.read(IDLE) == ["Permit", "Tell", "Wait"]
+    assert told(driven) == [Told.CAUGHT_UP]

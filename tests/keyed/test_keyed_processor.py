@@ -32,6 +32,7 @@ from streamclient.interfaces import (
 from streamclient.model import ShardInfo, ShutdownReason
 from streamclient.records import StreamRecord
 from streamclient.worker.keyed import KeyedProcessorFactory
+from streamclient.worker.keyed.keyed_processor import KeyedProcessor
 from streamclient.worker.keyed.pending_records import record_bytes
 from tests.patience import PATIENCE_SECONDS, until
 from tests.placed_records import make_record
@@ -132,6 +133,18 @@ def work() -> Work:
 def no_thread_is_left() -> Iterator[None]:
     yield
     until(lambda: not any(thread.name.startswith("keyed") for thread in threading.enumerate()))
+
+
+class WatchedCondition(threading.Condition):
+    """Looks at the lanes each time that their lock is released."""
+
+    def __init__(self, look: Callable[[], None]) -> None:
+        super().__init__()
+        self._look = look
+
+    def __exit__(self, *error: Any) -> None:  # noqa: PYI036  # passed on
+        self._look()
+        super().__exit__(*error)
 
 
 # --- order and checkpoints --------------------------------------------------------------------------------------------
@@ -572,3 +585,49 @@ def test_whatever_fails_every_record_is_done_in_order_and_no_checkpoint_covers_o
     assert {key: sorted(set(numbers)) for key, numbers in judge.done.items()} == {
         key: judge.of(key) for key in judge.done
     }
+
+
+def test_no_record_waits_any_more_once_a_record_is_given_up(work: Work) -> None:
+    """Otherwise the next record of a key could begin although the one before it has failed at the same time."""
+    shard = Shard(KeyedProcessorFactory(work, retries=0))
+    assert isinstance(shard.processor, KeyedProcessor)
+    lanes, waiting = shard.processor._lanes, []
+
+    def look() -> None:
+        order = lanes._order
+        if order.is_halted:
+            waiting.extend(item.record for lane in order._lanes.values() for item in list(lane.items)[1:])
+
+    lanes._changed = WatchedCondition(look)
+    work.failing = {"a1": 1, "b1": 1}
+    gates = [work.hold("a1"), work.hold("b1")]
+    shard.deliver("p1", *recs("a1", "b1", "a2", "b2"))
+    assert all(work.begun[name].wait(PATIENCE_SECONDS) for name in ("a1", "b1"))
+    for gate in gates:
+        gate.set()
+    assert shard.marker.restarts.acquire(timeout=PATIENCE_SECONDS)
+    shard.shut_down(ShutdownReason.PROCESS_RESTART)
+
+    assert (waiting, work.done) == ([], [])
+
+
+def test_the_position_of_a_page_in_parts_is_stored_after_each_part(work: Work) -> None:
+    """The parts have one position; a checkpoint after each of them says which parts are done."""
+    shard = Shard(KeyedProcessorFactory(work))
+    for name in ("a1", "b1"):
+        shard.deliver("".join(["p", "0"]), rec(name))
+        until(lambda name=name: shard.checkpointer.stored == ["p0"] * (1 if name == "a1" else 2))
+    shard.shut_down(ShutdownReason.STOLEN)
+
+    assert shard.checkpointer.stored == ["p0", "p0"]
+
+
+def test_a_key_that_is_not_hashable_fails_the_batch_and_leaves_no_bytes_behind(work: Work) -> None:
+    factory = KeyedProcessorFactory(work, key=lambda record: [] if record.key["id"] == "b" else record.key["id"])
+    shard = Shard(factory)
+    with pytest.raises(TypeError, match=r"key must return a hashable value, not \[\] for record \{id='b'\}"):
+        shard.deliver("p2", *recs("a1", "b1"))
+    assert (factory.pending_bytes, work.done) == (0, []), "the batch comes again as a whole"
+    shard.deliver("p1", *recs("a1"))
+    until(lambda: shard.checkpointer.stored == ["p1"])
+    shard.shut_down(ShutdownReason.STOLEN)

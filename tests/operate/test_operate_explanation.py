@@ -18,9 +18,9 @@ from streamclient.operate import situations
 from streamclient.operate.cases import Case, Explanation
 from streamclient.operate.evidence import evidence
 from streamclient.operate.explanation import _judged, explain, explanations
-from streamclient.operate.facts import FleetFacts, HeadFacts, Process, RowFacts, StreamView
+from streamclient.operate.facts import FleetFacts, HeadFacts, Process, RowFacts, StreamView, WorkerFacts
 from streamclient.operate.lease_rules import SITUATIONS, situation_of
-from streamclient.operate.liveness import Liveness, life, living_workers, seconds_to_loss
+from streamclient.operate.liveness import Liveness, lag_seconds, life, living_workers, seconds_to_loss
 from streamclient.operate.operator_documents import session_document
 from streamclient.operate.situations import Situation
 
@@ -217,6 +217,17 @@ EXPLAINED: dict[str, tuple[FleetFacts, str]] = {
     "its checkpoint stands still, and another worker had parked its last records": (
         facts(STANDS, workers=[W1, worker("w2", set_aside=("s1",))], heads={"s1": waiting(85)}),
         "no-checkpoint: *",
+    ),
+    "its last records were parked, and the stream no longer keeps them": (
+        facts(STANDS, workers=[worker("w1", set_aside=("s1",))], heads={"s1": HeadFacts(is_trimmed=True)}),
+        (
+            "caught-up: moves: worker w1 has read everything there is; the records after its checkpoint are parked or "
+            "skipped"
+        ),
+    ),
+    "its last records were parked by a worker that is dead": (
+        facts(row("s1", "w1", beat=30), workers=[worker("w1", beat=30, set_aside=("s1",))], heads={"s1": waiting(85)}),
+        "owner-dead-alone: *",
     ),
     "its last records were parked, and its next one fails": (
         facts(STANDS, workers=[worker("w1", set_aside=("s1",), shards={"s1": "bad"})], heads={"s1": waiting(85)}),
@@ -541,3 +552,22 @@ def test_a_sentence_names_only_some_of_many_workers() -> None:
         "free: has no owner; it is free for the next scan of a worker (living: w0, w1, w2, w3, w4 and 3 more)"
     )
     assert "living workers: w0, w1, w2, w3, w4, w5, w6, w7" in evidence(made, "s1")
+
+
+@pytest.mark.parametrize(
+    ("owner", "lag", "loss"),
+    [
+        (worker("w1", set_aside=("s1",)), 0.0, None),
+        (worker("w1", set_aside=("s1",), beat=LEASE_SECONDS * 0.6), 85.0, 86_315.0),
+        (worker("w1", set_aside=("s1",), beat=LEASE_SECONDS * 2), 85.0, 86_315.0),
+        (worker("w1", set_aside=("s1",), state="killed"), 85.0, 86_315.0),
+    ],
+    ids=["lives", "is silent", "is dead", "was killed"],
+)
+def test_only_a_living_owner_is_believed_that_it_has_set_the_records_aside(
+    owner: WorkerFacts, lag: float, loss: float | None
+) -> None:
+    """Later records may have come after the last heartbeat of any other owner."""
+    given = facts(STANDS, workers=[owner], heads={"s1": waiting(85)})
+
+    assert (lag_seconds(given, "s1"), seconds_to_loss(given, "s1")) == (lag, loss)

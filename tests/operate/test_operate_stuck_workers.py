@@ -32,7 +32,7 @@ from stuck_workers import (
     working,
 )
 
-from streamclient import CallLimits, FailurePolicy, IParkingStore, IRecordProcessor, OnFailure
+from streamclient import CallLimits, FailurePolicy, InitializationInput, IParkingStore, IRecordProcessor, OnFailure
 from streamclient.base.position import Position
 from streamclient.core import leases as rule
 from streamclient.core.worker_info import WorkerInfo
@@ -459,10 +459,15 @@ def test_records_that_were_parked(quick: Scene) -> None:
 
 
 def test_a_shard_whose_last_record_was_parked_has_nothing_left_to_read(quick: Scene) -> None:
-    """No processor is told of that record, so no checkpoint is stored after it until the next record comes."""
+    """Its processor stores every position itself, so no checkpoint is stored after it until the next record comes."""
+
+    class Strict(BadKey):
+        def initialize(self, initialization_input: InitializationInput) -> None:
+            initialization_input.checkpointer.store_only_requests()
+
     quick.write(2)
     parks = policy(OnFailure.PARK, parking=MemoryParkingStore(), most_parked_share=1.0)
-    with working(quick, lambda: BadKey("key-02"), failure_policy=parks):
+    with working(quick, lambda: Strict("key-02"), failure_policy=parks):
         becomes(quick, "caught-up")
         quick.write(1, start=2)
         until(lambda: published(quick, "w1").set_aside == (quick.shard,), "it says that the record is set aside")

@@ -69,6 +69,17 @@ def test_shards_nearest_to_loss_come_first_and_finished_ones_are_only_counted() 
     assert headline(view) == ("orders: 2 workers, 0 of 3 shards move, 1 finished, 120 records/s, longest lag 1 h")
 
 
+@pytest.mark.parametrize(("read_seconds", "told"), [(60, "at most 1 h"), (3_600, "1 h"), (7_200, "2 h")])
+def test_the_longest_lag_is_a_bound_only_if_no_shard_surely_has_it(read_seconds: float, told: str) -> None:
+    """The next record of one shard cannot be read; its checkpoint shows that its lag is at most an hour."""
+    known = Progress(record_micros=NOW - 3_600_000_000, records=1, bytes=1)
+    rows = (row("s1", "w1"), row("s2", "w1", progress=known))
+    heads = {"s1": waiting(read_seconds), "s2": HeadFacts(problem="throttled")}
+    view = overview(facts(*rows, workers=[worker("w1")], heads=heads))
+
+    assert headline(view).endswith(f", longest lag {told}")
+
+
 def test_rates_come_from_progress_between_two_screens() -> None:
     before, now = fleet()
     first, second = overview(now), overview(now, before)

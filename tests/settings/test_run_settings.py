@@ -174,6 +174,9 @@ def test_each_field_by_file_environment_and_option_reaches_the_worker(key: tuple
         assert worker.worker_identifier == "w"
 
 
+RENEWER = ["--set", "client.renewer_interval_millis=500"]
+"""``--lease-duration`` only derives this interval, so the value wins."""
+
 OWN_OPTIONS: list[tuple[list[str], tuple[str, str], Any]] = [
     (["--data-table", "visits"], ("stream", "data_table_name"), "visits"),
     (["--status-table", "s"], ("stream", "status_table_name"), "s"),
@@ -181,6 +184,13 @@ OWN_OPTIONS: list[tuple[list[str], tuple[str, str], Any]] = [
     (["--max-records", "7"], ("stream", "max_records"), 7),
     (["--lease-duration", "5"], ("client", "lease_duration_millis"), 5_000),
     (["--lease-duration", "5"], ("client", "renewer_interval_millis"), 1_515),
+    ([*RENEWER, "--lease-duration", "5"], ("client", "renewer_interval_millis"), 500),
+    ([*RENEWER, "--lease-duration", "5"], ("client", "taker_interval_millis"), 1_515),
+    (
+        ["--set", "client.lease_duration_millis=9000", "--lease-duration", "5"],
+        ("client", "lease_duration_millis"),
+        5_000,
+    ),
     (["--on-failure", "stop"], ("failure", "then"), OnFailure.STOP_SHARD),
     (["--on-failure", "stop"], ("failure", "retries"), 3),
     (["--retries", "2"], ("failure", "retries"), 2),

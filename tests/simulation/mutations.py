@@ -243,7 +243,7 @@ MUTATIONS = (
         [],
         [(events.WriteLease, _sent_when_answered)],
         _has_no_sessions,
-        seed=120,
+        seed=388,
     ),
     Mutation(
         "validity is longer than the lease duration",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -619,3 +620,24 @@ def test_arguments_that_cannot_work_are_refused_before_any_call(change: dict[str
         run(**{"processor": make, "records": records("a"), **change})
 
     assert made == []
+
+
+def test_a_call_that_a_turn_in_another_thread_adds_in_the_meantime_ends_the_wait(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each call is in the line only after the first look for it."""
+
+    class Late(deque[Any]):
+        is_late = False
+
+        def append(self, call: Any) -> None:
+            super().append(call)
+            self.is_late = True
+
+        def __bool__(self) -> bool:
+            was_late, self.is_late = self.is_late, False
+            return len(self) > 0 and not was_late
+
+    monkeypatch.setattr("streamclient.testing.processor_run.deque", Late)
+
+    assert run(Kept, records("abc"), ends=True).checkpoints[-1] == 3

@@ -699,3 +699,42 @@ def test_every_record_is_accepted_or_parked_in_order_per_key(seed: int) -> None:
         later = [r for r in accepted if r.primary_key == key and r.sequence_info > first]
         assert later == []
     assert all(each.generation == 1 for each in store.parked())
+
+
+# --- parked at the end of a quiet shard ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("bad", [("k7",), ("k6", "k7"), tuple(f"k{number}" for number in range(8))])
+def test_records_that_were_parked_last_never_count_as_lost(bad: tuple[str, ...]) -> None:
+    """The worker stores the position after them, because no batch comes that lets the processor do so."""
+    world, store = parking_world("a", most_parked_share=1.0)
+    world.write("a", 8)
+    Refusing(world, *bad)
+    first = world.worker("first")
+    world.until(lambda: len(store.ids) == len(bad) and world.checkpoint("a") == "a@8", 300)
+    first.kill()
+    world.stream.trim("a", 8)
+    second = world.worker("second")
+    world.write("a", 1, start=8)
+    world.until(lambda: world.checkpoint("a") == "a@9", 300)
+
+    assert second.statuses()["a"].lost is None
+    assert store.ids == list(bad)
+
+
+def test_a_batch_that_the_processor_has_not_stored_is_never_passed() -> None:
+    """The records before the parked one are accepted, and come again after a crash."""
+    world, store = parking_world("a", most_parked_share=1.0)
+    world.write("a", 4)
+
+    def process(processor: RecordingProcessor, given: ProcessRecordsInput) -> None:
+        if any(record.key["id"] == "k3" for record in given.records):
+            raise ValueError("cannot digest k3")
+
+    world.journal.on_process = process
+    worker = world.worker()
+    world.until(lambda: store.ids == ["k3"], 300)
+    world.advance(60)
+
+    assert worker.statuses()["a"].forecast == "caught up"
+    assert world.checkpoint("a") == "TRIM_HORIZON"

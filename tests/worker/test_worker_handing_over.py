@@ -14,7 +14,7 @@ from streamclient.base.pools import DaemonPool
 from streamclient.base.reasons import Cause, Raised
 from streamclient.core.consumer.consumer_positions import HandedOutPositions
 from streamclient.core.events import AnswerCheckpoint, CheckpointOutcome
-from streamclient.errors import DependencyException, ShutdownException
+from streamclient.errors import ConfigurationError, DependencyException, ShutdownException
 from streamclient.interfaces import InitializationInput, IRecordProcessor, ProcessRecordsInput, ShutdownInput
 from streamclient.model import CheckpointPosition, OnFailure, Progress, ShutdownReason
 from streamclient.worker.checkpointer import CheckpointTicket, RecordProcessorCheckpointer
@@ -319,6 +319,92 @@ def test_records_that_were_set_aside_are_after_the_last_request_and_wait_for_no_
     checkpointer.give()
     checkpointer.permit("p5", Progress(record_micros=5, records=3, bytes=27))
     assert not checkpointer.has_set_aside
+
+
+def progress(records: int) -> Progress:
+    return Progress(record_micros=records, records=records, bytes=9 * records)
+
+
+def given_and_stored(desk: Desk) -> None:
+    desk.checkpointer.permit("p1", progress(1))
+    desk.checkpointer.give()
+    desk.begin()
+    desk.answer(CheckpointOutcome.STORED)
+
+
+def test_the_worker_stores_the_position_after_records_that_were_set_aside(desk: Desk) -> None:
+    """What the processor stores again, or for the first time, before that position is stored with it."""
+    given_and_stored(desk)
+    mine = desk.checkpointer.largest_permitted_checkpoint_value
+    for records, position in enumerate(["p2", "p3"], 2):
+        desk.checkpointer.permit(position, progress(records))
+    desk.checkpointer.store_set_aside()
+    desk.checkpointer.store_set_aside()  # while the first request is under way
+    (ticket,) = desk.tickets
+    assert (ticket.value, ticket.progress) == ("p3", progress(3))
+    desk.answer(CheckpointOutcome.STORED)
+    desk.checkpointer.store_set_aside()
+    for value in (mine, "p2", "p3", None):
+        desk.begin(value)
+
+    assert (desk.answers, desk.tickets) == ([None] * 5, [])
+    assert not desk.checkpointer.has_set_aside
+    with pytest.raises(ConfigurationError, match="was not handed out"):
+        desk.checkpointer.checkpoint("p0")
+
+
+@pytest.mark.parametrize("outcome", [CheckpointOutcome.UNKNOWN, CheckpointOutcome.LEASE_LOST])
+def test_a_request_of_the_worker_that_fails_harms_no_processor(desk: Desk, outcome: CheckpointOutcome) -> None:
+    given_and_stored(desk)
+    desk.checkpointer.permit("p2", progress(2))
+    desk.checkpointer.store_set_aside()
+    desk.begin("p1")
+    assert len(desk.tickets) == 1, "requests take turns"
+    desk.answer(outcome)
+
+    assert [ticket.value for ticket in desk.tickets] == ["p2"], "p1 means p2, which may be stored"
+    desk.answer(CheckpointOutcome.STORED)
+    assert desk.answers == [None, None]
+
+
+def test_the_worker_passes_no_batch_that_the_processor_has_not_stored(desk: Desk) -> None:
+    """A page comes in parts: the parts before its end have the position of the batch before them."""
+    desk.checkpointer.permit("p1", progress(1))
+    desk.checkpointer.give()
+    first = desk.checkpointer.largest_permitted_checkpoint_value
+    desk.checkpointer.give()
+    part = desk.checkpointer.largest_permitted_checkpoint_value
+    assert part == first
+    desk.begin(first)
+    desk.answer(CheckpointOutcome.STORED)
+    desk.checkpointer.permit("p2", progress(3))  # the rest of the page is parked
+    desk.checkpointer.store_set_aside()
+    assert (desk.tickets, desk.checkpointer.has_set_aside) == ([], False), "the part is not stored"
+    desk.begin(part)
+    desk.checkpointer.store_set_aside()
+
+    assert [ticket.value for ticket in desk.tickets] == ["p2"]
+
+
+@pytest.mark.parametrize("says_so", ["by a call", "by two phases", "by its end"])
+def test_the_worker_stores_nothing_for_a_processor_that_stores_every_position_itself(desk: Desk, says_so: str) -> None:
+    checkpointer = desk.checkpointer
+    if says_so == "by a call":
+        checkpointer.store_only_requests()
+    elif says_so == "by two phases":
+
+        def wait(answered: threading.Event, seconds: float) -> bool:
+            desk.answer(CheckpointOutcome.STORED)
+            return True
+
+        checkpointer._wait = wait
+        checkpointer.prepare_checkpoint(None, b"").checkpoint()
+    else:
+        checkpointer.close("it is over")
+    checkpointer.permit("p2", progress(2))
+    checkpointer.store_set_aside()
+
+    assert desk.tickets == []
 
 
 # --- receivers in a worker --------------------------------------------------------------------------------------------

@@ -361,6 +361,15 @@ class Retract:
 
 
 @frozen
+class StoreSetAside:
+    """Store the position before which the shard is caught up, if the processor has stored all of its batches.
+
+    The records after its last checkpoint were then parked or skipped. So no batch comes that lets the processor store
+    the position, and without this command the records would count as lost once the stream no longer keeps them.
+    """
+
+
+@frozen
 class CloseCheckpoints:
     """Refuse all further checkpoint requests of the processor."""
 
@@ -464,6 +473,7 @@ ConsumerCommand = (
     | Withdraw
     | Permit
     | Retract
+    | StoreSetAside
     | CloseCheckpoints
     | Tell
     | PageDone

@@ -48,6 +48,8 @@ class HandedOutPositions:
         self._places: OrderedDict[str, Place] = OrderedDict({initial: start})
         self._last_number = 0
         self._permitted = self._permitted_before = self._requested = start
+        self._least_number = 0
+        """The rank of the last position that the processor itself has requested."""
         self._prepared: set[int] = set()
         self._is_retracted = False
 
@@ -122,6 +124,9 @@ class HandedOutPositions:
         if the present processor requested it and got no answer. The sink has committed that position, so requesting it
         again is right and going back is wrong.
 
+        If the worker itself has requested a later position than the processor, the positions in between stand for the
+        later one, because all records between them were parked or skipped.
+
         Raises:
             ConfigurationError: the processor was not given ``value``, or ``value`` is before a position that was
                 already requested.
@@ -130,6 +135,8 @@ class HandedOutPositions:
             permitted, requested = self._permitted, self._requested
             return permitted if permitted.number >= requested.number else requested
         place = self._place(value)
+        if place.number < self._requested.number and place.number >= self._least_number:
+            return self._requested
         if place.number < self._requested.number:
             raise ConfigurationError(
                 f"checkpoint {place.text!r} of shard {self._shard_id} is before a checkpoint that was already "
@@ -140,13 +147,21 @@ class HandedOutPositions:
     def requested(self, place: Place) -> None:
         """Record that a request to store ``place`` was sent. From now on, refuse all earlier positions."""
         if place.number >= self._requested.number:
-            self._requested = place
+            self._requested, self._least_number = place, place.number
         outdated = [
             text for text, known in self._places.items() if known.number < place.number and text != self.permitted
         ]
         for text in outdated:
             del self._places[text]
         self._prepared = {number for number in self._prepared if number > place.number}
+
+    def pass_set_aside(self) -> Place:
+        """Record that the worker itself requests the position ``permitted``, and return the position to store.
+
+        Every record between the processor's last request and that position was parked or skipped.
+        """
+        self._requested = self.resolve(None)
+        return self._requested
 
     def prepared(self, place: Place) -> None:
         """Record that a sink may commit everything before ``place``."""

@@ -10,7 +10,7 @@ from streamclient.base.position import Position, ReadTrail
 from streamclient.base.reasons import Cause, Raised, Reason, times
 from streamclient.config import ClientConfig
 from streamclient.core.consumer import consumer_events
-from streamclient.core.consumer.consumer_events import ConsumerCommand, ShardPage
+from streamclient.core.consumer.consumer_events import ConsumerCommand, ShardPage, Told
 from streamclient.core.consumer.consumer_positions import NO_PROGRESS
 from streamclient.core.consumer.page import PageInWork, PendingCut, counted
 from streamclient.core.consumer.parked import ParkedKeys
@@ -177,6 +177,18 @@ class ConsumerState:
 
     def _log(self, severity: Severity, text: str, error: Raised | None = None) -> None:
         self._tell(consumer_events.LogLine(severity, f"shard {self.shard_id}: {text}", error))
+
+    def _tell_nothing_follows(self, *, is_up: bool) -> None:
+        """Report that a read found nothing more. If the shard is caught up, store what was set aside at its end.
+
+        The position stays if an earlier processor prepared a checkpoint that is not completed, because its batch must
+        end as it was prepared. It also stays after a loss until the processor itself stores a position, so that the
+        next processor is told of the loss, too.
+        """
+        self._tell(consumer_events.Tell(Told.CAUGHT_UP if is_up else Told.MAY_FOLLOW))
+        is_after = self._dealt_with.records > self._progress.records
+        if is_up and is_after and self._pending is None and not self._accepts_loss and not self.open_requests:
+            self._tell(consumer_events.StoreSetAside())
 
     def _tell_ended_orders(self) -> None:
         """Report each operator's order that is obeyed by now."""

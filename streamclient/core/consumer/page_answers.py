@@ -140,7 +140,7 @@ class PageReader(ConsumerState):
             self._tell_ended_orders()
         self.position = page.next_position
         self._tell(consumer_events.Permit(page.next_position.text))
-        self._tell(consumer_events.Tell(Told.CAUGHT_UP if is_up else Told.MAY_FOLLOW))
+        self._tell_nothing_follows(is_up=is_up)
         self._follow(Outcome.CAUGHT_UP)
 
     def _end_reached(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Hashable, Sequence
 from functools import partial
 
-from streamclient.base import checks, logs
+from streamclient.base import logs
 from streamclient.errors import ShutdownException
 from streamclient.interfaces import InitializationInput
 from streamclient.loops.aio.async_lanes import AsyncLanes, LaneCrew
@@ -58,9 +58,7 @@ class AsyncKeyedCode(AsyncUserCode):
             await self._lanes.finish()
         if self._lanes.order.is_halted:
             return  # a new processor was requested; that processor starts at the checkpoint
-        keyed = [(self._crew.settings.key(record), record) for record in batch]
-        if keyed:
-            checks.done("key", keyed[0][0])  # one result shows whether ``key`` is async
+        keyed = self._crew.settings.keyed(batch)
         if failed_at is None:
             await self._lanes.take_in(keyed, batch.position)
             self._store_if_due()
@@ -138,7 +136,8 @@ class AsyncKeyedCode(AsyncUserCode):
         Otherwise check later, as long as work is left.
         """
         settings, order = self._crew.settings, self._lanes.order
-        is_stored = order.position in (None, self._stored)
+        # The batches of a page in parts have equal positions, and each of them is stored.
+        is_stored = order.position is None or order.position is self._stored
         if self._is_storing or self._is_closed or (is_stored and order.is_idle):
             return
         interval_seconds = settings.checkpoint_interval_millis / 1_000

@@ -74,6 +74,7 @@ class SparkRecordProcessor(IRecordProcessor):
                 "positions, and a parked record is before the stored position; replay with a processor that "
                 "inserts each change by its shard and sequence, or discard the record"
             )
+        given.checkpointer.store_only_requests()  # the next batch starts where the last one ended
         begin = self._output.begin(given)
         self._share = ShardShare(
             given.shard_info,

@@ -7,7 +7,7 @@ import threading
 import traceback
 from collections.abc import Hashable, Sequence
 
-from streamclient.base import checks, logs
+from streamclient.base import logs
 from streamclient.errors import ShutdownException, StreamClientError
 from streamclient.interfaces import InitializationInput, IRecordProcessor, ProcessRecordsInput, ShutdownInput
 from streamclient.model import ShutdownReason
@@ -56,9 +56,7 @@ class KeyedProcessor(IRecordProcessor):
             return  # a new processor was requested; that processor starts at the checkpoint
         position = process_records_input.checkpointer.largest_permitted_checkpoint_value
         records = process_records_input.records
-        keyed = [(self._lane_pool.settings.key(record), record) for record in records]
-        if keyed:
-            checks.done("key", keyed[0][0])  # one check is enough, because an async ``key`` always defers its work
+        keyed = self._lane_pool.settings.keyed(records)
         if failed_at is None and not self._is_replay:
             self._lanes.take_in(keyed, position)
             return
@@ -165,8 +163,9 @@ class KeyedProcessor(IRecordProcessor):
     def _begins_to_store(self) -> bool:
         settings = self._lane_pool.settings
         with self._changed:
-            if self._is_storing or self._is_closed or self._lanes.position in (None, self._stored):
-                return False
+            position = self._lanes.position
+            if self._is_storing or self._is_closed or position is None or position is self._stored:
+                return False  # the batches of a page in parts have equal positions, and each of them is stored
             since_millis = (settings.monotonic() - self._stored_at) * 1_000
             self._is_storing = self._lanes.is_idle or since_millis >= settings.checkpoint_interval_millis
             return self._is_storing

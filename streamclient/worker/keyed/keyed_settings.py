@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 
 from attrs import field, frozen
 
 from streamclient.base import checks
 from streamclient.records import StreamRecord
+from streamclient.worker.keyed.lane_order import named
 
 
 def primary_key(record: StreamRecord) -> Hashable:
@@ -30,6 +31,23 @@ class LaneSettings:
     checkpoint_interval_millis: int = field(default=1_000, validator=checks.not_negative)
     slow_record_warning_millis: int = field(default=30_000, validator=checks.positive)
     monotonic: Callable[[], float] = field(default=time.monotonic, validator=checks.function("without arguments"))
+
+    def keyed(self, records: Iterable[StreamRecord]) -> list[tuple[Hashable, StreamRecord]]:
+        """Return ``records`` with their keys.
+
+        Raises:
+            ConfigurationError: ``key`` is async.
+            TypeError: ``key`` returned a value that is not hashable.
+        """
+        keyed = [(self.key(record), record) for record in records]
+        if keyed:
+            checks.done("key", keyed[0][0])  # one check is enough, because an async ``key`` always defers its work
+        for key, record in keyed:
+            try:
+                hash(key)
+            except TypeError as error:
+                raise TypeError(f"key must return a hashable value, not {key!r} for {named(record)}") from error
+        return keyed
 
     def pause_seconds(self, attempt: int) -> float:
         """Return the pause, in seconds, after the failed attempt number ``attempt`` at a record."""

@@ -85,9 +85,7 @@ class Lanes:
     def drop(self) -> None:
         """Halt the lanes, and drop the waiting records, which count as not done."""
         with self._changed:
-            self._halt.set()
-            dropped_bytes = self._order.drop()
-            self._changed.notify_all()
+            dropped_bytes = self._drop()
         self._lane_pool.pending.remove(dropped_bytes)
 
     def finish(self) -> None:
@@ -167,9 +165,16 @@ class Lanes:
         raise AssertionError("unreachable: attempts are counted without end")
 
     def _give_up(self, failure: LaneFailure) -> None:
-        with self._changed:
+        with self._changed:  # held until the lanes are dropped, so that no record follows a failed one of its key
             if not self._order.give_up(failure):
                 return
-            self._halt.set()
-        self.drop()
+            dropped_bytes = self._drop()
+        self._lane_pool.pending.remove(dropped_bytes)
         self._failed(failure)
+
+    def _drop(self) -> int:
+        """Halt the lanes, and drop the waiting records; return their bytes. The caller holds ``_changed``."""
+        self._halt.set()
+        dropped_bytes = self._order.drop()
+        self._changed.notify_all()
+        return dropped_bytes

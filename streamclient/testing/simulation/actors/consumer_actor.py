@@ -381,6 +381,11 @@ class Consumer:
     def _retract(self, command: facts.Retract) -> None:
         self._present.positions.retract()
 
+    def _store_set_aside(self, command: facts.StoreSetAside) -> None:
+        place = self._present.pass_set_aside()
+        if place is not None:
+            self._later(0.0, self._present.store_set_aside, place)
+
     def _close_checkpoints(self, command: facts.CloseCheckpoints) -> None:
         self._present.is_closed = True
 
@@ -447,6 +452,7 @@ _CARRY_OUT: Mapping[type, Callable[[Consumer, Any], None]] = {
     facts.Withdraw: Consumer._withdraw,
     facts.Permit: Consumer._permit,
     facts.Retract: Consumer._retract,
+    facts.StoreSetAside: Consumer._store_set_aside,
     facts.CloseCheckpoints: Consumer._close_checkpoints,
     facts.Tell: Consumer._tell,
     facts.PageDone: Consumer._nothing,

@@ -137,9 +137,29 @@ class SimulatedProcessor:
         self.positions.requested(place)
         self._send(place, None, then)
 
+    def pass_set_aside(self) -> Place | None:
+        """Return the position that the worker itself stores; ``None`` if the processor has records to store first."""
+        if self._kept or self.world.plan.is_two_phase:
+            return None
+        place = self.positions.pass_set_aside()
+        return None if place.text == self._stored else place
+
+    def store_set_aside(self, place: Place) -> None:
+        """Store ``place``, a result of ``pass_set_aside``, for the worker itself. No user code waits for the answer."""
+        if not self.is_closed:
+            self._request(place, None, partial(self._set_aside_answered, place.text))
+
+    def _set_aside_answered(self, stored: str, outcome: CheckpointOutcome) -> None:
+        if outcome is CheckpointOutcome.STORED:
+            self._stored = stored
+
     def _send(self, place: Place, pending: PendingCheckpoint | None, then: Then) -> None:
+        self._request(place, pending, partial(self._answered, place.text if pending is None else "", then))
+
+    def _request(
+        self, place: Place, pending: PendingCheckpoint | None, answered: Callable[[CheckpointOutcome], None]
+    ) -> None:
         consumer, progress = self.consumer, place.progress
-        answered = partial(self._answered, place.text if pending is None else "", then)
         number = self.world.register_request(Request(consumer, place.text, progress, pending, answered))
         consumer.handle(facts.CheckpointAsked())
         consumer.process.handle(
