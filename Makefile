@@ -11,7 +11,7 @@ SEEDS ?= 2000
 SECONDS ?= 60
 RESTARTS ?= 50
 TIMES ?= 20
-TESTERS ?= 6
+TESTERS ?= 8
 CANCELLATIONS ?= 300
 KILLS ?= 50
 # Names with commas between them; by default all ways in which a drill's processes can work.
@@ -87,7 +87,7 @@ demo:
 	@$(BIN)/python -m samples.demo --seed $(SEED)
 	@$(SAY_PATH)
 
-# Many tests wait for processes and clocks of others, so two cores have room for six at once. A file's tests share what
+# Many tests wait for processes and clocks of others, so two cores have room for eight at once. A file's tests share what
 # they start, and the order of the files is that of tests/conftest.py. A test that hangs ends its process, see setup.cfg.
 # The process is not replaced, so the run ends and names the test.
 TOGETHER = -n $(TESTERS) --dist loadfile --no-loadscope-reorder --max-worker-restart 0

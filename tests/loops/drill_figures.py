@@ -131,9 +131,11 @@ def moved(local: LocalTablestore) -> Row:
     times: list[float] = []
 
     def has_half() -> bool:
-        if any("second" in (lease.owner, lease.stealer) for lease in scene.leases().values()):
+        coming = {key for key, lease in scene.leases().items() if "second" in (lease.owner, lease.stealer)}
+        if coming:
             times.append(time.monotonic())
-        return len(scene.held("second")) == SHARDS // 2
+        # If the shard whose batch is out is among those that move, it comes once its body has ended.
+        return len(scene.held("second") | (coming & {batch.shard.shard_id})) == SHARDS // 2
 
     with streamclient.changes(**scene.options("first")) as first:
         batch = next(first)
@@ -142,10 +144,10 @@ def moved(local: LocalTablestore) -> Row:
             until(has_half, scene.leases)
             seconds = time.monotonic() - times[0]
             trouble = "" if not batch.is_lost else "the batch that is out lost its lease"
-            if batch.shard.shard_id not in scene.held("first"):
+            if scene.leases()[batch.shard.shard_id].owner != "first":
                 trouble = "the shard moved whose batch is out"
     return Row(
-        f"{SHARDS // 2} shards whose batch waits move, beside a batch that is out", seconds, MOVE_SECONDS, trouble
+        "half of the shards move while their batches wait, beside one that is out", seconds, MOVE_SECONDS, trouble
     )
 
 
