@@ -178,7 +178,7 @@ class IRecordProcessorCheckpointer(ABC):
 
         By default, the worker itself stores a position after records that it has parked or skipped. It does so once the
         shard is caught up and the processor has stored all of its batches. A processor whose sink knows the last stored
-        position, and compares it, must call this method. ``prepare_checkpoint`` implies it.
+        position, and compares it, must call this method. ``prepare_checkpoint`` implies it only from its first call on.
         """
 
     @property

@@ -12,7 +12,7 @@ from streamclient.interfaces import InitializationInput, IRecordProcessor, Proce
 from streamclient.loops.line import Line
 from streamclient.model import ShutdownReason
 from streamclient.records import StreamRecord
-from streamclient.worker.checkpointer import RecordProcessorCheckpointer
+from streamclient.worker.checkpointer import RecordProcessorCheckpointer, handed_position
 from streamclient.worker.handing_over import Receiver, ReceiverFactory
 from streamclient.worker.handlers.batches import AsyncBatch, Batch, Commit, Settlement
 from streamclient.worker.handlers.event_loop import LoopBridge, store_through
@@ -45,7 +45,7 @@ class HandedBatch:
         self._number = shard.next_number()
         self._records = records
         self._attempt = attempt
-        self._position = shard.checkpointer.largest_permitted_checkpoint_value
+        self._position = handed_position(shard.checkpointer)
         self._lost_after = shard.lost_after
         self._settlement = Settlement(shard.commits_by_itself)
         self._batch: Batch | AsyncBatch | None = None

@@ -22,7 +22,7 @@ from streamclient.errors import (
     StreamClientError,
 )
 from streamclient.interfaces import IPreparedCheckpoint, IRecordProcessorCheckpointer
-from streamclient.model import PendingCheckpoint, Progress
+from streamclient.model import CheckpointPosition, PendingCheckpoint, Progress
 from streamclient.records import SequenceInfo
 
 MOST_STATE_BYTES = 64 * 1024
@@ -75,8 +75,9 @@ the given seconds."""
 class HandedPosition(str):
     """The text of a position, with the number of the last batch that the processor had when it was given this text.
 
-    While a page is delivered in parts, several batches get the same text. The number shows which of them a processor
-    means that stores the position later.
+    While a page is delivered in parts, several batches get the same text. The number shows which of them is meant by
+    this package's own code when it stores the position later. Programs get the text alone, because the number means
+    nothing to another checkpointer.
     """
 
     batch: int
@@ -87,6 +88,13 @@ class HandedPosition(str):
         position = cls(text)
         position.batch = batch
         return position
+
+
+def handed_position(checkpointer: IRecordProcessorCheckpointer) -> str:
+    """Return the largest permitted value, with the number of its batch if ``checkpointer`` counts batches."""
+    if isinstance(checkpointer, RecordProcessorCheckpointer):
+        return checkpointer.handed_position
+    return checkpointer.largest_permitted_checkpoint_value
 
 
 class PreparedCheckpoint(IPreparedCheckpoint):
@@ -135,6 +143,10 @@ class RecordProcessorCheckpointer(IRecordProcessorCheckpointer):
         that a stored checkpoint covers. Batches are numbered from 1."""
         self._kept_batch = self._kept_before = 0
         """The number of the last batch that did not fail, and the value to which ``take_back`` sets that number."""
+        self._newest_number = 0
+        """The rank of the position with which the last batch was given."""
+        self._has_moved = True
+        """Whether the last batch was given with another position than the batches before it."""
         self._stores_only_requests = False
         self._own_request: threading.Event | None = None
         """An event that is set when the request of ``store_set_aside`` has ended; ``None`` without such a request."""
@@ -150,6 +162,12 @@ class RecordProcessorCheckpointer(IRecordProcessorCheckpointer):
 
         After a failed batch, it is the position before that batch.
         """
+        with self._lock:
+            return self._positions.permitted
+
+    @property
+    def handed_position(self) -> HandedPosition:
+        """The position ``largest_permitted_checkpoint_value``, with the number of the last batch."""
         with self._lock:
             return HandedPosition.of(self._positions.permitted, self._batch)
 
@@ -242,6 +260,8 @@ class RecordProcessorCheckpointer(IRecordProcessorCheckpointer):
             if records:
                 self._batch += 1
                 self._kept_batch = self._batch
+                before, self._newest_number = self._newest_number, self._positions.permitted_number
+                self._has_moved = self._newest_number > before
 
     def take_back(self) -> None:
         """Expect no checkpoint for the last batch any more, because its processing failed. Only for the owner thread.
@@ -307,8 +327,9 @@ class RecordProcessorCheckpointer(IRecordProcessorCheckpointer):
     def _requested(self, value: str | None) -> tuple[Place, int]:
         """Return the position to store for ``value``, and the number of the last batch that is stored with it.
 
-        Without a value, the processor says that every batch is done. A text that is no ``HandedPosition`` counts for
-        every batch if it is the last position.
+        Without a value, the processor says that every batch is done. A text without a number counts for every batch if
+        it is the last position and only the last batch was given with it. Otherwise it counts for no batch: several
+        batches have this text, and the processor may mean an earlier one.
         """
         with self._lock:
             place = self._resolve(value)
@@ -317,7 +338,8 @@ class RecordProcessorCheckpointer(IRecordProcessorCheckpointer):
             if isinstance(value, HandedPosition):
                 return place, value.batch
             is_last = place.number >= self._positions.permitted_number
-            return place, self._batch if is_last else 0
+            is_whole = self._has_moved or value == CheckpointPosition.SHARD_END
+            return place, self._batch if value is None or (is_last and is_whole) else 0
 
     def _has_stored(self, place: Place, batch: int) -> None:
         self._stored = place.text

@@ -371,9 +371,9 @@ def test_the_worker_passes_no_batch_that_the_processor_has_not_stored(desk: Desk
     """A page comes in parts: the parts before its end have the position of the batch before them."""
     desk.checkpointer.permit("p1", progress(1))
     desk.checkpointer.give()
-    first = desk.checkpointer.largest_permitted_checkpoint_value
+    first = desk.checkpointer.handed_position
     desk.checkpointer.give()
-    part = desk.checkpointer.largest_permitted_checkpoint_value
+    part = desk.checkpointer.handed_position
     assert part == first
     desk.begin(first)
     desk.answer(CheckpointOutcome.STORED)
@@ -384,6 +384,27 @@ def test_the_worker_passes_no_batch_that_the_processor_has_not_stored(desk: Desk
     desk.checkpointer.store_set_aside()
 
     assert [ticket.value for ticket in desk.tickets] == ["p2"]
+
+
+def test_a_text_that_several_batches_have_says_of_none_that_it_is_stored(desk: Desk) -> None:
+    """A processor that keeps positions, in a file for example, may store the position of the batch before."""
+    desk.checkpointer.permit("p1", progress(1))
+    desk.checkpointer.give()
+    kept = desk.checkpointer.largest_permitted_checkpoint_value
+    assert type(kept) is str, "programs may store it anywhere"
+    desk.checkpointer.give()
+    desk.begin(kept)
+    desk.answer(CheckpointOutcome.STORED)
+    desk.checkpointer.permit("p2", progress(3))
+    desk.checkpointer.store_set_aside()
+    assert desk.tickets == []
+
+    desk.checkpointer.give()
+    desk.begin("p2")
+    desk.answer(CheckpointOutcome.STORED)
+    desk.checkpointer.permit("p3", progress(4))
+    desk.checkpointer.store_set_aside()
+    assert [ticket.value for ticket in desk.tickets] == ["p3"]
 
 
 @pytest.mark.parametrize("says_so", ["by a call", "by two phases", "by its end"])

@@ -60,10 +60,10 @@ class AsyncKeyedCode(AsyncUserCode):
             return  # a new processor was requested; that processor starts at the checkpoint
         keyed = self._crew.settings.keyed(batch)
         if failed_at is None:
-            await self._lanes.take_in(keyed, batch.position)
+            await self._lanes.take_in(keyed, batch.handed_position)
             self._store_if_due()
             return
-        await self._handle_carefully(keyed, batch.position)
+        await self._handle_carefully(keyed, batch.handed_position)
         if batch and batch[-1].sequence_info >= failed_at:
             self._crew.passed(self._shard)
 

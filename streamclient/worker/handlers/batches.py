@@ -131,7 +131,8 @@ class BatchBase(Sequence[StreamRecord]):
         self._given = given
         self._settlement = settlement
         self._store = store
-        self._position = position
+        self.handed_position: str = position
+        """The position that ``commit`` stores, in the form in which the worker gave it. For this package's own code."""
         self._attempt = attempt
         self._is_end = is_end
         self._lost_after = lost_after
@@ -212,7 +213,7 @@ class BatchBase(Sequence[StreamRecord]):
         If a page is delivered in several batches, for example after a failure, only the last of them has the position
         after the page. The batches before the last one have the position before the page.
         """
-        return self._position
+        return str(self.handed_position)
 
     @property
     def attempt(self) -> int:
@@ -282,7 +283,7 @@ class Batch(BatchBase):
             StreamClientException: the batch has failed, or its body has ended.
         """
         if self._settlement.begin_commit():
-            self._store(self._position)
+            self._store(self.handed_position)
             self._settlement.committed()
 
 
@@ -295,7 +296,7 @@ class AsyncBatch(BatchBase):
         If this call is cancelled while it waits, the position may or may not be stored.
         """
         if self._settlement.begin_commit():
-            await self._store(self._position)
+            await self._store(self.handed_position)
             self._settlement.committed()
 
 

@@ -17,7 +17,7 @@ from streamclient.interfaces import (
     ProcessRecordsInput,
     ShutdownInput,
 )
-from streamclient.worker.checkpointer import RecordProcessorCheckpointer
+from streamclient.worker.checkpointer import RecordProcessorCheckpointer, handed_position
 from streamclient.worker.handlers.async_user_code import AsyncUserCode, Store, run_batch
 from streamclient.worker.handlers.batches import AsyncBatch, Settlement
 from streamclient.worker.handlers.task_line import unasked_cancellation
@@ -80,7 +80,7 @@ class BlockingTwin(IRecordProcessor):
         """Run the user code for one batch, and commit the batch if its handler leaves that to the worker."""
         given, checkpointer = process_records_input, process_records_input.checkpointer
         settlement = Settlement(self._code.commits_by_itself)
-        position = checkpointer.largest_permitted_checkpoint_value
+        position = handed_position(checkpointer)
         batch = AsyncBatch(
             given.records,
             self._given,
@@ -108,7 +108,7 @@ class BlockingTwin(IRecordProcessor):
     def _end(self, given: ShutdownInput) -> None:
         reason, checkpointer = given.shutdown_reason, given.checkpointer
         settlement, store = Settlement(commits_by_itself=False), _store_by(checkpointer)
-        position = checkpointer.largest_permitted_checkpoint_value
+        position = handed_position(checkpointer)
         end = AsyncBatch((), self._given, settlement, store, position=position, is_end=True)
         work = self._code.last_work(reason, (end, settlement), partial(store, None))
         has_stored_all = isinstance(checkpointer, RecordProcessorCheckpointer) and checkpointer.has_stored_all

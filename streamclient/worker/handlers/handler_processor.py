@@ -18,6 +18,7 @@ from streamclient.interfaces import (
 )
 from streamclient.model import ShutdownReason
 from streamclient.records import StreamRecord
+from streamclient.worker.checkpointer import handed_position
 from streamclient.worker.handing_over import ProcessorMaker, ReceiverFactory
 from streamclient.worker.handlers.async_user_code import async_code_maker, require_none
 from streamclient.worker.handlers.batches import Batch, BatchHandler, Commit, Settlement
@@ -78,7 +79,7 @@ class HandlerProcessor(IRecordProcessor):
             self._given,
             settlement,
             checkpointer.checkpoint,
-            position=checkpointer.largest_permitted_checkpoint_value,
+            position=handed_position(checkpointer),
             attempt=attempt,
             is_end=is_end,
             lost_after=self._lost_after,

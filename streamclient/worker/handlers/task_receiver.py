@@ -8,7 +8,7 @@ from functools import partial
 from streamclient.errors import ShutdownException
 from streamclient.interfaces import InitializationInput, IRecordProcessor, ProcessRecordsInput, ShutdownInput
 from streamclient.model import ShutdownReason
-from streamclient.worker.checkpointer import RecordProcessorCheckpointer
+from streamclient.worker.checkpointer import RecordProcessorCheckpointer, handed_position
 from streamclient.worker.handing_over import Receiver, ReceiverFactory
 from streamclient.worker.handlers.async_user_code import AsyncUserCode, MakeCoroutine, Store, run_batch
 from streamclient.worker.handlers.batches import AsyncBatch, Settlement
@@ -55,7 +55,7 @@ class TaskReceiver(Receiver):
     def process(self, given: ProcessRecordsInput, call: HandedCall) -> None:
         """Add the call for one batch to the line of the event loop."""
         settlement = Settlement(self._code.commits_by_itself)
-        position = given.checkpointer.largest_permitted_checkpoint_value
+        position = handed_position(given.checkpointer)
         batch = AsyncBatch(
             given.records,
             self._given,
@@ -132,7 +132,7 @@ class TaskReceiver(Receiver):
         if self._store is None:
             return None  # the event loop could not be started
         settlement = Settlement(commits_by_itself=False)
-        position = self._checkpointer.largest_permitted_checkpoint_value
+        position = handed_position(self._checkpointer)
         end = AsyncBatch((), self._given, settlement, self._store, position=position, is_end=True)
         return self._code.last_work(reason, (end, settlement), partial(self._store, None))
 

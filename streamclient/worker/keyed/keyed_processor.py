@@ -12,6 +12,7 @@ from streamclient.errors import ShutdownException, StreamClientError
 from streamclient.interfaces import InitializationInput, IRecordProcessor, ProcessRecordsInput, ShutdownInput
 from streamclient.model import ShutdownReason
 from streamclient.records import StreamRecord, readable_position
+from streamclient.worker.checkpointer import handed_position
 from streamclient.worker.keyed.lane_order import LaneFailure, named
 from streamclient.worker.keyed.lane_pool import LanePool
 from streamclient.worker.keyed.lanes import Lanes
@@ -54,7 +55,7 @@ class KeyedProcessor(IRecordProcessor):
             self._lanes.finish()
         if self._lanes.is_halted:
             return  # a new processor was requested; that processor starts at the checkpoint
-        position = process_records_input.checkpointer.largest_permitted_checkpoint_value
+        position = handed_position(process_records_input.checkpointer)
         records = process_records_input.records
         keyed = self._lane_pool.settings.keyed(records)
         if failed_at is None and not self._is_replay:
