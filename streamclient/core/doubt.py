@@ -16,12 +16,13 @@ from streamclient.core.held import HeldLease, accepted
 from streamclient.core.leases import LeaseWrite
 from streamclient.core.requests import answer_sent, checkpoint_stored
 from streamclient.core.settle import leave, lose, new_owner, register, send, settle, start_anew
+from streamclient.core.shards import begins_late
 from streamclient.core.sync import creation_answered
 from streamclient.core.values import evolve
 from streamclient.core.worker_state import Flight, WorkerState
 from streamclient.core.write_rules import NO_DOUBT, WriteKind, WriteOutcome, was_applied
 from streamclient.errors import ConfigurationError
-from streamclient.model import CheckpointPosition, Lease
+from streamclient.model import Lease
 
 TAKE_TRIES_MAX = 3
 """The largest number of attempts to take a lease whose row already names this worker as owner. Each attempt immediately
@@ -230,7 +231,7 @@ def _applied_unheld(state: WorkerState, write: LeaseWrite, sent_at: float) -> No
         register(state, write.result, sent_at)
     elif write.kind is WriteKind.CREATE:
         state.has_created = True
-        if write.result is not None and write.result.checkpoint != CheckpointPosition.TRIM_HORIZON:
+        if write.result is not None and begins_late(write.result):
             state.begun_late.add(write.lease_key)
         creation_answered(state, write.lease_key)
     elif write.kind is WriteKind.TRANSFER:

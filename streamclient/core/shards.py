@@ -41,6 +41,15 @@ increased the counter a few times since it was seen. A Java worker compares only
 equal, the Java worker would go on renewing a row that it no longer owns."""
 
 
+def begins_late(created: Lease) -> bool:
+    """Return whether a row, as it was created, begins at a time that was looked up, after the shard's beginning.
+
+    A restored row, which has a counter above ``COUNTERS_BETWEEN``, goes on where the shard was read before.
+    """
+    is_fixed = created.checkpoint in (CheckpointPosition.TRIM_HORIZON, CheckpointPosition.SHARD_END)
+    return not is_fixed and created.counter < COUNTERS_BETWEEN
+
+
 @frozen
 class NewLease:
     """A row to create. With ``timestamp_micros``, the iterator of that time becomes its checkpoint."""

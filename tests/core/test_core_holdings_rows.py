@@ -184,6 +184,21 @@ def test_a_child_is_left_to_the_worker_that_was_first_to_create_its_parents_row(
     assert [driver.table[key].checkpoint for key in ("c", "g")] == [expected, CheckpointPosition.TRIM_HORIZON]
 
 
+def test_a_child_of_a_row_that_was_restored_starts_at_its_beginning() -> None:
+    """The restored row was read from its own position on, and not from the start of the worker that restored it."""
+    driver = Driver(row("p", "other", 3, checkpoint="i5"), position=InitialPosition.latest())
+    shards = (Shard("p"), Shard("c", "p"))
+    driver.scan()
+    assert writes(driver.list_shards(*shards)) == []
+    del driver.table["p"]
+    driver.settle(driver.scan())
+    commands = driver.settle(driver.list_shards(*shards))
+
+    assert driver.table["p"].checkpoint == "i5"
+    assert not only([*commands, *driver.settle(driver.list_shards(*shards))], events.ResolveAndCreate)
+    assert driver.table["c"].checkpoint == CheckpointPosition.TRIM_HORIZON
+
+
 def test_only_one_scan_and_one_listing_are_under_way() -> None:
     driver = Driver()
     assert driver.send(events.TakeDue()) == [events.ReadRows()]
