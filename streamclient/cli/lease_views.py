@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -22,7 +21,7 @@ from streamclient.operate.cases import Explanation
 from streamclient.operate.collection import FleetReader, readable
 from streamclient.operate.evidence import evidence
 from streamclient.operate.explanation import explain, explanations
-from streamclient.operate.facts import FleetFacts
+from streamclient.operate.facts import FleetFacts, parked_counts
 from streamclient.operate.fleet_reports import REPORTS_KEPT, ReportDirectory, fleet_report, shard_groups
 from streamclient.operate.lease_moves import MOST_MOVES, LeaseMove, LeaseMoves
 from streamclient.operate.operator_documents import (
@@ -258,7 +257,7 @@ def with_parked(site: Site, arguments: argparse.Namespace, facts: FleetFacts) ->
     if facts.stream.stream_id is None or (table is None and directory is None):
         return facts
     store = existing_store(lambda: site.client, table, directory)
-    return evolve(facts, parked=Counter(key.shard_id for key in store.parked_keys(facts.stream.stream_id)))
+    return evolve(facts, parked=parked_counts(store.parked_keys(facts.stream.stream_id)))
 
 
 def all_shards(facts: FleetFacts) -> list[str]:

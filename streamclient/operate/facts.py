@@ -6,7 +6,8 @@ shows the age of a heartbeat, even if the clock of the operator's machine is wro
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from enum import Enum
 from functools import cached_property
 
@@ -17,7 +18,7 @@ from streamclient.base.times import MICROS_PER_SECOND
 from streamclient.core.shard_tree import ShardTree
 from streamclient.core.shards import Gates
 from streamclient.core.worker_info import WorkerInfo
-from streamclient.model import Lease, Shard
+from streamclient.model import Lease, ParkedKey, Shard
 
 SILENT_SHARE = 0.5
 """The share of the lease duration after which a worker without a heartbeat is silent. A living worker gives a heartbeat
@@ -119,6 +120,11 @@ class OperatorChange:
     who: str
     command: str
     outcome: str
+
+
+def parked_counts(keys: Iterable[ParkedKey]) -> Counter[str]:
+    """Return the number of keys with parked records, by shard. A key of several fleets counts once."""
+    return Counter(shard_id for _, shard_id in {(key.key, key.shard_id) for key in keys})
 
 
 @frozen(kw_only=True, slots=False)

@@ -21,7 +21,7 @@ from streamclient.operate.audit import read_audit
 from streamclient.operate.cases import Explanation
 from streamclient.operate.collection import FleetReader, readable
 from streamclient.operate.explanation import explain
-from streamclient.operate.facts import FleetFacts
+from streamclient.operate.facts import FleetFacts, parked_counts
 from streamclient.operate.fleet_following import FleetReading
 from streamclient.operate.groups import NOT_MOVING_SHOWN, groups_document
 from streamclient.operate.lease_moves import LeaseMoves
@@ -301,7 +301,7 @@ def lease_page(site: Site, shard_id: str, store: IParkingStore | None = None) ->
     reader = FleetReader(site)
     facts = readable(reader.collect())
     if store is not None and facts.stream.stream_id is not None and is_there(store):
-        facts = evolve(facts, parked=Counter(key.shard_id for key in store.parked_keys(facts.stream.stream_id)))
+        facts = evolve(facts, parked=parked_counts(store.parked_keys(facts.stream.stream_id)))
     facts = reader.with_heads(facts, reader.lineage_of(facts, shard_id))
     told = explain(facts, shard_id)
     if told.situation.name == "unknown-shard":

@@ -268,6 +268,8 @@ FAMILY = tree_of(root="", middle="root", side="root", leaf="middle side2", side2
         ("middle", [place("root", -2), place("leaf", 1)], -1, True),
         ("middle", [place("middle", 7, 5), place("leaf", 9)], 7, False),
         ("middle", [place("middle", 7, 1), place("leaf", 9)], 7, True),
+        ("middle", [place("middle", 7, 1), place("middle", 7, 5)], 7, True),
+        ("middle", [place("middle", 7, 5), place("middle", 7, 1)], 7, True),
         ("leaf", [place("gone", 1)], 5, True),
         ("middle", [place("gone", 1), place("leaf", 2)], 1, True),
     ],
@@ -275,7 +277,10 @@ FAMILY = tree_of(root="", middle="root", side="root", leaf="middle side2", side2
 def test_a_record_waits_for_its_shard_and_ancestors_and_its_generation_is_between_theirs_and_the_descendants(
     shard: str, places: list[ParkedKey], generation: int, waits: bool
 ) -> None:
-    """Without a free number, as earlier versions left none, a record has the number of its ancestor."""
+    """Without a free number, as earlier versions left none, a record has the number of its ancestor.
+
+    A shard has two places after an upgrade: records of earlier versions name no fleet.
+    """
     record = make_record("k", 3)
     keys = ParkedKeys(parking(), shard, number_of, lambda: FAMILY)
     keys.answered(places, 0.0)

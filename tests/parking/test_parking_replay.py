@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -23,10 +23,17 @@ from streamclient.interfaces import (
 from streamclient.model import ParkedRecord, ShutdownReason
 from streamclient.records import SequenceInfo
 from streamclient.server import LocalTablestore
-from streamclient.worker.parking import FileParkingStore, MemoryParkingStore, TableParkingStore, replay_parked
+from streamclient.worker.parking import (
+    FileParkingStore,
+    MemoryParkingStore,
+    TableParkingStore,
+    parking_replay,
+    replay_parked,
+)
 from streamclient.worker.parking.parked_documents import document_of
 from streamclient.worker.parking.parked_frames import frame_of, key_text, parse_key, record_id, record_of
 from streamclient.worker.parking.parking_replay import replay_records
+from tests.patience import FOREVER_SECONDS
 from tests.placed_records import make_record
 
 
@@ -242,6 +249,51 @@ def test_records_that_are_gone_are_not_told_as_left() -> None:
     report = replay_parked(store, lambda: Meanwhile([], {3}))
 
     assert (report.replayed, [left.records for left in report.left]) == (1, [2])
+
+
+class Counting(IParkingStore):
+    """A store of a user, which has only what it must have, and counts how often all of it is read."""
+
+    def __init__(self, *records: ParkedRecord) -> None:
+        self.records, self.reads = list(records), 0
+
+    def park(self, records: Sequence[ParkedRecord]) -> None:
+        self.records += records
+
+    def parked(self, stream_id: str | None = None) -> Iterable[ParkedRecord]:
+        self.reads += 1
+        return list(self.records)
+
+    def remove(self, records: Sequence[ParkedRecord]) -> None:
+        self.records = [each for each in self.records if each not in records]
+
+
+class Alike:
+    """The same without the base class."""
+
+    park, parked, remove = Counting.park, Counting.parked, Counting.remove
+    __init__ = Counting.__init__
+
+
+@pytest.mark.parametrize(("kind", "reads"), [(Counting, 2), (Alike, 1)])
+def test_a_store_that_reads_all_records_for_an_answer_is_asked_seldom(
+    kind: Callable[..., Any], reads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parking_replay, "_LEAST_SECONDS", FOREVER_SECONDS)
+    store = kind(*(parked(f"k{number:02}", number) for number in range(1, 21)))
+    report = replay_parked(store, lambda: Recording([], set()))
+
+    assert (report.replayed, report.left, store.records) == (20, (), [])
+    assert store.reads == reads
+
+
+def test_what_was_discarded_from_such_a_store_is_left_out_by_its_next_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parking_replay, "_LEAST_SECONDS", 0.0)
+    monkeypatch.setattr(parking_replay, "_PAUSES_PER_ANSWER", 0)
+    store = Counting(parked("a", 1), parked("b", 2), parked("c", 3))
+    Meanwhile.acts = [lambda: store.remove([parked("b", 2)])]
+
+    assert replay_parked(store, lambda: Meanwhile([], set())).replayed == 2
 
 
 def test_a_store_that_cannot_tell_what_is_parked_leaves_the_key(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import attrgetter
 
 from attrs import frozen
 
@@ -127,7 +128,10 @@ class ParkedKeys:
         """Process the parking store's answer, which came at ``now``."""
         self._places = {}
         for place in keys:
-            self._places.setdefault(place.key, {})[place.shard_id] = place
+            # A store has one entry for each fleet, and records of earlier versions name no fleet.
+            places = self._places.setdefault(place.key, {})
+            known = places.get(place.shard_id, place)
+            places[place.shard_id] = min(known, place, key=attrgetter("first_record_id"))
         if any(places.keys() - {self._shard_id} for places in self._places.values()):
             self._steps = self._tree().steps_from(self._shard_id)
         self._asked_at = now

@@ -6,7 +6,9 @@ Records that were processed are removed from the parking store.
 from __future__ import annotations
 
 import json
+import math
 import threading
+import time
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import groupby
@@ -159,9 +161,9 @@ def replay_records(
     make = blocking_maker("processor_factory", processor_factory)
     chosen = list(records)
     require_one_fleet(chosen)
-    replayed, left = 0, []
+    replayed, left, present = 0, [], _Present(store, chosen)
     for group in _by_key(chosen):
-        done, rest, error = _replay_key(store, make, group, ends)
+        done, rest, error = _replay_key(store, present, make, group, ends)
         replayed += done
         if error:
             first = group[0]
@@ -180,6 +182,7 @@ def _by_key(records: Iterable[ParkedRecord]) -> Iterator[list[ParkedRecord]]:
 
 def _replay_key(
     store: IParkingStore,
+    present: _Present,
     make: Callable[[], IRecordProcessor],
     records: Sequence[ParkedRecord],
     ends: Callable[[BaseException], bool],
@@ -190,13 +193,54 @@ def _replay_key(
     """
     done, left, error = 0, len(records), ""
     for _, run in groupby(records, lambda parked: parked.shard_id):
-        replayer = _Replayer(store, list(run), ends)
+        replayer = _Replayer(store, present, list(run), ends)
         error = replayer.replay(make)
         done += replayer.done
         left -= replayer.done + replayer.gone
         if error:
             break
     return done, left, error
+
+
+class _Present:
+    """The answer of a store to the question which records are still parked.
+
+    A store with a ``still_parked`` of its own is asked for each record. Any other store may read all of its records for
+    an answer, so it is asked at most every ``_LEAST_SECONDS``, and for a small share of the time.
+    """
+
+    def __init__(self, store: IParkingStore, records: Sequence[ParkedRecord]) -> None:
+        self._store = store
+        self._records = records
+        self._looks_up = (
+            getattr(type(store), "still_parked", IParkingStore.still_parked) is not IParkingStore.still_parked
+        )
+        self._found: set[tuple[str, str, str]] = set()
+        self._next_at = -math.inf
+
+    def has(self, parked: ParkedRecord) -> bool:
+        """Return whether ``parked`` is still parked, as far as the last answer shows."""
+        if self._looks_up:
+            return bool(self._store.still_parked([parked]))
+        if not hasattr(self._store, "parked_keys"):
+            return True  # a store with the abstract methods alone
+        began = time.monotonic()
+        if began >= self._next_at:
+            self._found = {_identity(each) for each in IParkingStore.still_parked(self._store, self._records)}
+            ended = time.monotonic()
+            self._next_at = ended + max(_LEAST_SECONDS, _PAUSES_PER_ANSWER * (ended - began))
+        return _identity(parked) in self._found
+
+
+_LEAST_SECONDS = 1.0
+"""The shortest time between two questions to a store that may read all of its records for an answer."""
+
+_PAUSES_PER_ANSWER = 10
+"""The time between two such questions, in times of the last answer. So they take a tenth of a replay at most."""
+
+
+def _identity(parked: ParkedRecord) -> tuple[str, str, str]:
+    return parked.stream_id, parked.shard_id, parked.record_id
 
 
 class _Marker(IShutdownMarker):
@@ -229,9 +273,14 @@ class _Replayer(IRecordProcessorCheckpointer):
     """Replays the records of one key and shard to one processor, and is its checkpointer. Positions are record ids."""
 
     def __init__(
-        self, store: IParkingStore, records: list[ParkedRecord], ends: Callable[[BaseException], bool]
+        self,
+        store: IParkingStore,
+        present: _Present,
+        records: list[ParkedRecord],
+        ends: Callable[[BaseException], bool],
     ) -> None:
         self._store = store
+        self._present = present
         self._ends = ends
         self._records = records
         """The records to deliver; without those that were found to be no longer parked."""
@@ -296,7 +345,7 @@ class _Replayer(IRecordProcessorCheckpointer):
     def _keeps_next(self) -> bool:
         """Leave out records that are no longer parked before the next one to deliver; return whether there is one."""
         while self._delivered < len(self._records):
-            if self._store.still_parked(self._records[self._delivered : self._delivered + 1]):
+            if self._present.has(self._records[self._delivered]):
                 return True
             with self._lock:
                 del self._records[self._delivered]
