@@ -375,8 +375,9 @@ class IParkingStore(ABC):
         """Return those of ``records`` that are parked now, in the same order.
 
         A replay asks before it delivers a record, which another replay or a person may have removed meanwhile. This
-        default asks ``parked_keys``, so it may return a removed record if an earlier record of its key is parked.
-        Override this method if the store can look records up by shard and ``record_id``.
+        default asks ``parked_keys``, so it may return a removed record if an earlier record of its key is parked, and a
+        replay asks it only about once a second. Override this method if the store can look records up by shard and
+        ``record_id``.
         """
         first: dict[tuple[str, PrimaryKey, str], str] = {}
         for stream_id in {parked.stream_id for parked in records}:

@@ -107,8 +107,9 @@ def replay_parked(
     in the main thread ends the replay, because SIGTERM raises it there.
 
     Replay a store only once at a time. Before each record, the replay asks the store whether the record is still
-    parked, and leaves out what another replay has finished or a person has discarded. But two replays that reach a
-    record at the same moment both deliver it.
+    parked, and leaves out what another replay has finished or a person has discarded. A store without a
+    ``still_parked`` of its own is asked only about once a second. Two replays that reach a record at the same moment
+    both deliver it.
 
     The processor gets ``InitializationInput.is_replay`` and an epoch of 0. It gets ``shutdown(PROCESS_DONE)`` at the
     end, or ``PROCESS_RESTART`` after a failure. A sink that does not accept replays raises an error, and the records
@@ -202,6 +203,13 @@ def _replay_key(
     return done, left, error
 
 
+_LEAST_SECONDS = 1.0
+"""The shortest time between two questions to a store that may read all of its records for an answer."""
+
+_PAUSES_PER_ANSWER = 10
+"""The time between two such questions, in times of the last answer. So they take a tenth of a replay at most."""
+
+
 class _Present:
     """The answer of a store to the question which records are still parked.
 
@@ -230,13 +238,6 @@ class _Present:
             ended = time.monotonic()
             self._next_at = ended + max(_LEAST_SECONDS, _PAUSES_PER_ANSWER * (ended - began))
         return _identity(parked) in self._found
-
-
-_LEAST_SECONDS = 1.0
-"""The shortest time between two questions to a store that may read all of its records for an answer."""
-
-_PAUSES_PER_ANSWER = 10
-"""The time between two such questions, in times of the last answer. So they take a tenth of a replay at most."""
 
 
 def _identity(parked: ParkedRecord) -> tuple[str, str, str]:
